@@ -1,0 +1,166 @@
+"""Properties: declared once, everything else derives from the declaration.
+
+A component declares a `Properties` model; each field is one property with its name (Debezium's where
+the meaning is the same), type, default, check, summary and unit. Parsing, errors, ``--help``, the
+reference pages and the JSON Schema read these declarations and nothing else.
+"""
+
+import re
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+__all__ = ["CommaList", "Declaration", "Properties", "declarations", "declare", "declare_family"]
+
+REQUIRED: Any = ...
+
+
+def _split(value: object) -> object:
+    """Split a comma list; ``\\,`` is a comma inside an entry; blanks around entries go away."""
+    if not isinstance(value, str):
+        return value
+    parts = (part.replace("\0", ",").strip() for part in value.replace("\\,", "\0").split(","))
+    return tuple(part for part in parts if part)
+
+
+CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
+def declare(
+    name: str,
+    *,
+    default: Any = REQUIRED,
+    summary: str,
+    unit: str | None = None,
+    since: str = "0.1",
+    secret: bool = False,
+    aliases: tuple[str, ...] = (),
+    deprecated: dict[str, str] | None = None,
+    advanced: bool = False,
+    examples: tuple[str, ...] = (),
+    **checks: Any,
+) -> Any:
+    """Declare one property as the default of a field of a `Properties` model.
+
+    ``aliases`` are other accepted names; ``deprecated`` maps old names to what to use instead;
+    ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without ``default`` is required.
+    """
+    extra = {
+        "unit": unit,
+        "since": since,
+        "secret": secret,
+        "aliases": list(aliases),
+        "deprecated": dict(deprecated or {}),
+        "advanced": advanced,
+        "family": None,
+    }
+    return Field(
+        default,
+        alias=name,
+        description=summary,
+        examples=list(examples) or None,
+        json_schema_extra=extra,
+        **checks,
+    )
+
+
+def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1") -> Any:
+    """Declare properties whose names follow ``pattern`` (a regular expression, full match).
+
+    The field is a ``dict[str, str]``: full property name → value. ``name`` is how documentation
+    writes the family, e.g. ``column.mask.with.N.chars``.
+    """
+    re.compile(pattern)
+    return Field(
+        default_factory=dict,
+        alias=name,
+        description=summary,
+        json_schema_extra={
+            "unit": None,
+            "since": since,
+            "secret": False,
+            "aliases": [],
+            "deprecated": {},
+            "advanced": True,
+            "family": pattern,
+        },
+    )
+
+
+class Properties(BaseModel):
+    """Base of every component's configuration. Fields are declared with `declare`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Declaration:
+    """One declared property, as documentation and error messages see it."""
+
+    __slots__ = ("field", "info", "name")
+
+    def __init__(self, field: str, info: FieldInfo) -> None:
+        self.field, self.info = field, info
+        self.name = info.alias or field
+
+    def _extra(self, key: str) -> Any:
+        extra = self.info.json_schema_extra
+        return extra.get(key) if isinstance(extra, dict) else None
+
+    @property
+    def summary(self) -> str:
+        """Return the one-sentence meaning."""
+        return self.info.description or ""
+
+    @property
+    def required(self) -> bool:
+        """Tell whether a profile must give it."""
+        return self.info.is_required()
+
+    @property
+    def default(self) -> object:
+        """Return the default, None when there is none."""
+        return None if self.required else self.info.get_default(call_default_factory=True)
+
+    @property
+    def unit(self) -> str | None:
+        """Return the unit of the value, if it has one."""
+        return self._extra("unit")
+
+    @property
+    def since(self) -> str:
+        """Return the version that introduced it."""
+        return self._extra("since") or "0.1"
+
+    @property
+    def secret(self) -> bool:
+        """Tell whether its value must never be shown."""
+        return bool(self._extra("secret"))
+
+    @property
+    def advanced(self) -> bool:
+        """Tell whether most profiles never need it."""
+        return bool(self._extra("advanced"))
+
+    @property
+    def family(self) -> re.Pattern[str] | None:
+        """Return the name pattern of a family of properties, None for a single one."""
+        pattern = self._extra("family")
+        return re.compile(pattern) if pattern else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the name and every accepted other name, deprecated ones last."""
+        return (self.name, *self._extra("aliases"), *self._extra("deprecated"))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the allowed values of a closed set, () when the set is open."""
+        annotation = self.info.annotation
+        arguments = get_args(annotation)
+        return tuple(a for a in arguments if isinstance(a, str)) if arguments else ()
+
+
+def declarations(model: type[Properties]) -> list[Declaration]:
+    """Return what ``model`` declares, in order."""
+    return [Declaration(name, info) for name, info in model.model_fields.items()]

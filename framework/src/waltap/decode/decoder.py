@@ -1,0 +1,102 @@
+"""The contract of a decoder: bytes of an output plugin in, messages out; no socket, no clock.
+
+Life cycle: the factory of a `DecoderSpec` is called with a `DecoderContext` once per connection;
+`start_options` tells what to ask of the server; `feed` is called with every group of frames.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from waltap.decode.message import Message
+from waltap.decode.relation import DataType, Relation
+
+__all__ = ["Catalogue", "Decoder", "DecoderCapabilities", "DecoderContext", "Frame", "ServerInfo"]
+
+Frame = tuple[int, bytes]
+"""(WAL start of the frame, payload of the output plugin)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """What the server said of itself. ``version_num`` is ``server_version_num`` (150020)."""
+
+    version_num: int
+    version: str = ""
+    flavour: str = "postgresql"
+    system_id: str = ""
+    timeline: int = 0
+    two_phase_slot: bool = False
+
+
+class Catalogue(Protocol):
+    """What decoders and codecs may ask about the database; answers show the present schema."""
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        """Return the relation as the catalogue has it now, or None."""
+
+    def data_type(self, oid: int) -> DataType | None:
+        """Return the type with that OID, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderCapabilities:
+    """What a decoder can carry; the kit tests that it does all of it and nothing else.
+
+    ``old_row``: full old tuples under REPLICA IDENTITY FULL. ``old_key``: old keys. ``truncate``,
+    ``logical_messages``, ``origin``: such messages arrive. ``streaming``: in-progress transactions.
+    ``two_phase``: prepared transactions. ``binary``: values in send format. ``unchanged``: an
+    untouched TOAST value is told apart from NULL. ``special_numbers``: NaN and infinities are told
+    apart from NULL. ``relations``: schema changes are announced on the wire. ``filters``: the
+    server applies publications.
+    """
+
+    old_key: bool = True
+    old_row: bool = True
+    truncate: bool = False
+    logical_messages: bool = False
+    origin: bool = False
+    streaming: bool = False
+    two_phase: bool = False
+    binary: bool = False
+    unchanged: bool = True
+    special_numbers: bool = True
+    relations: bool = False
+    filters: bool = False
+    commit_timestamps: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderContext:
+    """What a decoder may know when it is made.
+
+    ``options`` are the decoder's own validated properties, by name. ``publications`` are the names
+    the source wants (decoders without publications ignore them). ``captures`` tells, for
+    (schema, table), whether the profile wants the table: a decoder may skip others early.
+    """
+
+    server: ServerInfo
+    catalogue: Catalogue
+    publications: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+class Decoder(abc.ABC):
+    """Turns frames into messages. One object per connection; single-threaded; never blocks."""
+
+    name: str
+    capabilities: DecoderCapabilities
+
+    @abc.abstractmethod
+    def start_options(self) -> dict[str, str]:
+        """Return the options of START_REPLICATION, by name, unquoted."""
+
+    @abc.abstractmethod
+    def feed(self, frames: Sequence[Frame]) -> list[Message]:
+        """Decode ``frames``, in order; how they are grouped makes no difference.
+
+        Raises: DecodeError, and nothing else, for bytes that are not what the plugin promises.
+        Messages of frames before the bad one are lost with it, which is safe: the position did
+        not move.
+        """

@@ -1,0 +1,97 @@
+"""Relations: what is known of a table at one point of the WAL.
+
+A decoder makes a `Relation` from what its wire carries; the connector completes it from the
+catalogue (`Relation.described`). Both are immutable; a schema change makes a new object. Relations
+compare by identity, so that they can key dictionaries in hot paths at the cost of a pointer.
+"""
+
+import enum
+
+import msgspec
+
+__all__ = ["Column", "DataType", "Relation", "TypeKind"]
+
+
+class TypeKind(enum.Enum):
+    """How a data type is built (``pg_type.typtype`` and ``typelem``)."""
+
+    BASE = "base"
+    ARRAY = "array"
+    ENUM = "enum"
+    DOMAIN = "domain"
+    COMPOSITE = "composite"
+    RANGE = "range"
+    MULTIRANGE = "multirange"
+    PSEUDO = "pseudo"
+
+
+class DataType(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of ``pg_type`` with what it refers to.
+
+    ``element`` is set for arrays, ``base`` and ``base_typmod`` for domains (one step: the base may
+    itself be a domain), ``labels`` for enums in sort order, ``attributes`` for composites as
+    (name, type, typmod).
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: TypeKind = TypeKind.BASE
+    element: "DataType | None" = None
+    base: "DataType | None" = None
+    base_typmod: int = -1
+    labels: tuple[str, ...] = ()
+    delimiter: str = ","
+    attributes: tuple[tuple[str, "DataType", int], ...] = ()
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One column of a relation version.
+
+    ``in_identity`` is the wire's flag "part of the replica identity". What the wire does not carry
+    is None until the catalogue filled it in: ``data_type``, ``nullable``, ``default`` (the
+    expression as ``pg_get_expr`` prints it), ``comment``.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    in_identity: bool = False
+    data_type: DataType | None = None
+    nullable: bool | None = None
+    default: str | None = None
+    generated: bool = False
+    comment: str | None = None
+    type_text: str | None = None
+
+
+class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A table (or partition root) at one point of the WAL.
+
+    ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and c change
+    (YugabyteDB). ``primary_key`` holds column names in key order, or the columns of the unique
+    index that stands in for it; None until the catalogue was asked, () when there is no key.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    columns: tuple[Column, ...]
+    identity: str = "d"
+    primary_key: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``, unquoted, as filters and signals write it."""
+        return f"{self.schema}.{self.table}"
+
+    def same_shape(self, other: "Relation") -> bool:
+        """Tell whether ``other`` decodes and renders exactly as this relation does."""
+        return (
+            self.oid == other.oid
+            and self.schema == other.schema
+            and self.table == other.table
+            and self.identity == other.identity
+            and self.columns == other.columns
+            and self.primary_key == other.primary_key
+        )

@@ -1,0 +1,61 @@
+"""Replica identity as semantics: what an old tuple means. Sans-IO.
+
+PostgreSQL's and YugabyteDB's identities differ only in the answers given here; the engine and the
+renderers ask, they never look at the identity's letter.
+"""
+
+import abc
+from dataclasses import dataclass
+
+from waltap.decode.message import Delete, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+
+__all__ = ["IdentityWarning", "ReplicaIdentity", "RowImages"]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityWarning:
+    """Something a user should know of one table before streaming starts, and the SQL to mend it."""
+
+    relation: str
+    what: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class RowImages:
+    """What an update or delete says of a row, all tuples in relation order.
+
+    ``before`` is None where the event has none. Columns that an image does not have are ABSENT,
+    values that the server left out are UNCHANGED. ``old_key`` is the tuple to take the old key from,
+    None when the key is known not to have changed (or cannot be seen to have).
+    """
+
+    before: Tuple | None
+    after: Tuple | None
+    old_key: Tuple | None
+
+
+class ReplicaIdentity(abc.ABC):
+    """The meaning of one replica identity for one relation version; made once per version."""
+
+    name: str
+    sees_key_change: bool = True
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+
+    @abc.abstractmethod
+    def update(self, message: Update) -> RowImages:
+        """Return the images of an update. ``after`` has values of ``before`` for UNCHANGED columns
+        wherever the identity carries them."""
+
+    @abc.abstractmethod
+    def delete(self, message: Delete) -> RowImages | None:
+        """Return the images of a delete; None when it identifies no row (the event is dropped)."""
+
+    @classmethod
+    def warnings(cls, relation: Relation) -> list[IdentityWarning]:
+        """Return what to warn about before streaming ``relation`` with this identity."""
+        return []

@@ -1,0 +1,33 @@
+"""The tuple: a row's column values as the server sent them, in relation order.
+
+A value is one of
+  str        PostgreSQL's text output (the one form every decoder can give, whatever its wire),
+  bytes      PostgreSQL's binary send format (pgoutput with ``binary``),
+  None       SQL NULL,
+  UNCHANGED  a value that the server did not send because the update did not touch it (TOAST, or any
+             column under YugabyteDB's CHANGE identity),
+  ABSENT     a column that this image does not have at all (a key-only old tuple).
+Nothing may fold two of these into one.
+"""
+
+import enum
+from typing import Final, Literal
+
+__all__ = ["ABSENT", "UNCHANGED", "Missing", "Tuple", "Value"]
+
+
+class Missing(enum.Enum):
+    """The two ways in which a value is not there, neither of which is NULL."""
+
+    UNCHANGED = "unchanged"
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final[Literal[Missing.UNCHANGED]] = Missing.UNCHANGED
+ABSENT: Final[Literal[Missing.ABSENT]] = Missing.ABSENT
+
+Value = str | bytes | None | Missing
+Tuple = tuple[Value, ...]

@@ -1,0 +1,179 @@
+"""Every error waltap raises: a stable code, a retry verdict and a remedy.
+
+    WaltapError                        WT-9000   a bug of ours
+    ├── ConfigurationError             WT-1001   a profile has problems, all of them listed
+    ├── PluginError                    WT-11xx   a plugin cannot be used
+    ├── SourceError                    WT-2xxx   the database refuses, or is not set up
+    │   └── ConnectionLost             WT-2001   the link broke; reconnecting may help
+    ├── DecodeError                    WT-3001   bytes that are not what the decoder was promised
+    ├── SnapshotError                  WT-4xxx   the initial or an asked-for snapshot failed
+    ├── SinkError                      WT-5xxx   the destination refuses
+    └── OffsetError                    WT-6xxx   stored positions and the server do not agree
+
+Families: 1 configuration and plugins, 2 source, 3 decode, 4 snapshot, 5 sink, 6 offsets, 9 bug.
+"""
+
+import enum
+from typing import ClassVar
+
+__all__ = [
+    "ConfigurationError",
+    "ConnectionLost",
+    "DecodeError",
+    "OffsetError",
+    "PluginError",
+    "Problem",
+    "Retry",
+    "SinkError",
+    "SnapshotError",
+    "SourceError",
+    "WaltapError",
+]
+
+
+class Retry(enum.Enum):
+    """What the engine may do after an error."""
+
+    NEVER = "never"
+    RECONNECT = "reconnect"
+    SAME_BATCH = "same batch"
+
+
+class WaltapError(Exception):
+    """Base of every error we raise; subclasses set ``code``, ``retry`` and ``remedy``.
+
+    ``fields`` fill the remedy and go to the log; they never hold a row value or a secret.
+    """
+
+    code: ClassVar[str] = "WT-9000"
+    retry: ClassVar[Retry] = Retry.NEVER
+    remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
+
+    def __init__(self, problem: str, **fields: object) -> None:
+        super().__init__(problem)
+        self.problem, self.fields = problem, fields
+
+    def advice(self) -> str:
+        """Return the remedy with its fields filled in."""
+        return self.remedy.format_map(self.fields)
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.problem}. {self.advice()}"
+
+
+class Problem:
+    """One thing wrong in a profile: property, value given, what is allowed, nearest known name."""
+
+    __slots__ = ("allowed", "nearest", "property", "value", "what")
+
+    def __init__(
+        self,
+        property: str,  # noqa: A002 - it is what the user calls it
+        what: str,
+        *,
+        value: str | None = None,
+        allowed: str | None = None,
+        nearest: str | None = None,
+    ) -> None:
+        self.property, self.what = property, what
+        self.value, self.allowed, self.nearest = value, allowed, nearest
+
+    def __str__(self) -> str:
+        text = f"{self.property}: {self.what}"
+        if self.value is not None:
+            text += f" (given: {self.value})"
+        if self.allowed is not None:
+            text += f"; allowed: {self.allowed}"
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest}?"
+        return text
+
+
+class ConfigurationError(WaltapError):
+    """A profile cannot be used; ``problems`` lists everything that is wrong with it at once."""
+
+    code = "WT-1001"
+    remedy = "Correct the properties named above; `waltap explain FILE` shows each with its meaning."
+
+    def __init__(self, problems: list[Problem], *, origin: str = "profile") -> None:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        noun = "problem" if len(problems) == 1 else "problems"
+        super().__init__(f"{origin} has {len(problems)} {noun}:{lines}\n", origin=origin)
+        self.problems = problems
+
+
+class PluginError(WaltapError):
+    """A plugin cannot be registered or used."""
+
+    code = "WT-1100"
+    remedy = "`waltap plugins` shows every plugin with its distribution and health."
+
+
+class SourceError(WaltapError):
+    """The database refuses what capture needs, or is not set up for it."""
+
+    code = "WT-2000"
+    remedy = "`waltap doctor FILE` checks the database and prints what mends it."
+
+
+class ConnectionLost(SourceError):
+    """The connection to the database broke or could not be made; the position is kept."""
+
+    code = "WT-2001"
+    retry = Retry.RECONNECT
+    remedy = "waltap reconnects by itself; if this lasts, check that the server is up and reachable."
+
+
+class DecodeError(WaltapError):
+    """Bytes from the server that are not what the decoder was promised.
+
+    ``offset`` counts from the first byte of the output plugin's payload. ``excerpt`` is at most
+    64 bytes around it, in hexadecimal.
+    """
+
+    code = "WT-3001"
+    remedy = (
+        "The position was not moved: nothing is lost. Check that plugin and server versions match "
+        "the decoder ({decoder}); if they do, report the excerpt."
+    )
+
+    def __init__(
+        self,
+        decoder: str,
+        *,
+        lsn: int,
+        offset: int,
+        expected: str,
+        found: str,
+        payload: bytes = b"",
+    ) -> None:
+        start = max(0, offset - 32)
+        self.decoder, self.lsn, self.offset = decoder, lsn, offset
+        self.expected, self.found = expected, found
+        self.excerpt = payload[start : start + 64].hex()
+        where = f"LSN {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}, byte {offset}"
+        text = f"{decoder}: {where}: expected {expected}, found {found}"
+        if self.excerpt:
+            text += f"; bytes from {start}: {self.excerpt}"
+        super().__init__(text, decoder=decoder, lsn=lsn, offset=offset)
+
+
+class SnapshotError(WaltapError):
+    """A snapshot could not be taken or completed."""
+
+    code = "WT-4000"
+    remedy = "Mend what is named above and start again; the snapshot is taken anew."
+
+
+class SinkError(WaltapError):
+    """The destination did not take what was written; the position was not moved."""
+
+    code = "WT-5000"
+    remedy = "Mend the destination and start again: delivery resumes from the last durable position."
+
+
+class OffsetError(WaltapError):
+    """Stored positions cannot be read, or do not fit the server."""
+
+    code = "WT-6000"
+    remedy = "`waltap offsets show FILE` prints what is stored."

@@ -1,0 +1,85 @@
+"""What moves between stages: parts of transactions, snapshot rows, and the batch that holds them."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap.decode.message import Change
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.source.position import Position
+
+if TYPE_CHECKING:
+    from waltap.render.record import Record
+
+__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]
+
+
+class TransactionPart(msgspec.Struct, kw_only=True):
+    """Changes of one committed transaction, in wire order; all of them unless the transaction is
+    larger than a batch.
+
+    ``first_index`` is the index of ``changes[0]`` in the transaction; ``starts`` and ``complete``
+    tell whether its begin and its commit belong to this part. ``previous_end_lsn`` is the end LSN of
+    the transaction (or non-transactional message) delivered before this one, None when none was
+    since the very start: the first half of Debezium's ``source.sequence``. ``end_lsn`` is 0 until
+    ``complete``. A non-transactional logical message is a part of its own: ``xid`` None, one change.
+    Times are µs since 1970 UTC.
+    """
+
+    xid: int | None
+    begin_lsn: int
+    commit_lsn: int
+    commit_ts: int
+    end_lsn: int = 0
+    previous_end_lsn: int | None = None
+    changes: list[Change]
+    first_index: int = 0
+    starts: bool = True
+    complete: bool = True
+    origin: str | None = None
+    origin_lsn: int | None = None
+
+
+class SnapshotRows(msgspec.Struct, kw_only=True):
+    """Rows of one table read by a snapshot, in the order read; each row is a full tuple.
+
+    ``first_marker`` and ``last_marker`` are Debezium's ``source.snapshot`` values of the first and
+    the last row ("first", "first_in_data_collection", "true", "last_in_data_collection", "last",
+    "incremental"); rows between have "true" ("incremental" for incremental snapshots). ``ts`` is
+    the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn`` and ``xid``
+    are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
+    """
+
+    relation: Relation
+    rows: list[Tuple]
+    ts: int
+    lsn: int | None
+    xid: int | None
+    previous_end_lsn: int | None = None
+    first_marker: str = "true"
+    last_marker: str = "true"
+    kind: str = "initial"
+
+
+class Heartbeat(msgspec.Struct, kw_only=True):
+    """A sign of life for consumers; ``ts`` in ms since 1970 UTC."""
+
+    ts: int
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """The unit that moves. It ends at a transaction boundary unless the transaction is larger.
+
+    ``position`` is the position after the last part. ``records`` is filled for sinks that take
+    records (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the
+    row changes, truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False
+    when the last part's transaction goes on in the next batch.
+    """
+
+    parts: list[TransactionPart | SnapshotRows | Heartbeat]
+    position: Position
+    events: int
+    records: "list[Record] | None" = None
+    ends_transaction: bool = True
+    snapshot: bool = False

@@ -1,0 +1,179 @@
+"""Every hook waltap calls on a plugin. Hooks run at start-up or on a rare event, never per row.
+
+``register_*`` hooks are called once per process, at start-up, in the main thread, before any
+connection opens; each returns an iterable of specs. Names are unique among their kind over all
+plugins: a clash is WT-1102 and names both distributions. An exception raised by one is reported as
+that plugin's health (WT-1103) and is fatal only for a profile that needs it.
+
+``choose_*`` hooks are asked rarely, and the first answer that is not None wins.
+
+``on_*`` hooks observe, per batch or per change of state. They run in the engine's thread: be quick.
+A raising observer is logged and otherwise ignored.
+
+Arguments may be left out by an implementation, and are only ever added to a specification.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from waltap.decode.relation import Relation
+    from waltap.events.transaction import Batch, TransactionPart
+    from waltap.render.type_mapping import TypeSpec
+    from waltap.specs import (
+        CheckSpec,
+        CommandSpec,
+        ConnectorSpec,
+        DecoderSpec,
+        FormatSpec,
+        NotificationChannelSpec,
+        OffsetStoreSpec,
+        ReplicaIdentitySpec,
+        SignalChannelSpec,
+        SinkSpec,
+        SnapshotterSpec,
+        TopicNamingSpec,
+        TransformSpec,
+    )
+
+hookspec = pluggy.HookspecMarker("waltap")
+hookimpl = pluggy.HookimplMarker("waltap")
+
+API_VERSION = 1
+"""A plugin module may say ``WALTAP_API = 1``; another number is refused as WT-1104."""
+
+# --- register: start-up ------------------------------------------------------------------------
+
+
+@hookspec
+def register_connectors() -> "Iterable[ConnectorSpec]":  # type: ignore[empty-body]
+    """Contribute databases that changes can be captured from."""
+
+
+@hookspec
+def register_decoders() -> "Iterable[DecoderSpec]":  # type: ignore[empty-body]
+    """Contribute decoders of logical decoding output plugins."""
+
+
+@hookspec
+def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":  # type: ignore[empty-body]
+    """Contribute the semantics of replica identities."""
+
+
+@hookspec
+def register_snapshotters() -> "Iterable[SnapshotterSpec]":  # type: ignore[empty-body]
+    """Contribute snapshot modes."""
+
+
+@hookspec
+def register_types() -> "Iterable[TypeSpec]":  # type: ignore[empty-body]
+    """Contribute type mappings; a lower ``order`` is asked before the built-in ones (100)."""
+
+
+@hookspec
+def register_formats() -> "Iterable[FormatSpec]":  # type: ignore[empty-body]
+    """Contribute record formats."""
+
+
+@hookspec
+def register_transforms() -> "Iterable[TransformSpec]":  # type: ignore[empty-body]
+    """Contribute transforms of batches."""
+
+
+@hookspec
+def register_topic_naming() -> "Iterable[TopicNamingSpec]":  # type: ignore[empty-body]
+    """Contribute topic naming strategies."""
+
+
+@hookspec
+def register_sinks() -> "Iterable[SinkSpec]":  # type: ignore[empty-body]
+    """Contribute destinations."""
+
+
+@hookspec
+def register_offset_stores() -> "Iterable[OffsetStoreSpec]":  # type: ignore[empty-body]
+    """Contribute places to keep offsets."""
+
+
+@hookspec
+def register_signal_channels() -> "Iterable[SignalChannelSpec]":  # type: ignore[empty-body]
+    """Contribute channels that signals arrive on."""
+
+
+@hookspec
+def register_notification_channels() -> "Iterable[NotificationChannelSpec]":  # type: ignore[empty-body]
+    """Contribute channels that notifications are sent to."""
+
+
+@hookspec
+def register_checks() -> "Iterable[CheckSpec]":  # type: ignore[empty-body]
+    """Contribute checks of ``waltap doctor``."""
+
+
+@hookspec
+def register_commands() -> "Iterable[CommandSpec]":  # type: ignore[empty-body]
+    """Contribute sub-commands of the CLI."""
+
+
+# --- choose: rare, first answer wins ---------------------------------------------------------------
+
+
+@hookspec(firstresult=True)
+def choose_replica_identity(relation: "Relation") -> str | None:
+    """Name the replica identity to read ``relation`` with.
+
+    Called once per relation version. Without an answer, the one with the server's letter is used.
+    """
+
+
+@hookspec(firstresult=True)
+def choose_topic(relation: "Relation") -> str | None:
+    """Name the topic of ``relation``. Called once per relation version; None: by naming strategy."""
+
+
+# --- on: notices -----------------------------------------------------------------------------------
+
+
+@hookspec
+def on_state(pipeline: str, state: str, detail: str) -> None:
+    """A pipeline entered ``state``: checking, snapshot, streaming, reconnecting, stopping,
+    stopped or failed. ``detail`` is one line for people."""
+
+
+@hookspec
+def on_batch(pipeline: str, batch: "Batch", seconds: float) -> None:
+    """``batch`` was written to the sink in ``seconds``. It may not be durable yet."""
+
+
+@hookspec
+def on_transaction(pipeline: str, part: "TransactionPart") -> None:
+    """The last part of a transaction was handed to the sink."""
+
+
+@hookspec
+def on_snapshot(pipeline: str, event: str, table: str, rows: int, total: int | None) -> None:
+    """A snapshot advanced. ``event``: started, table_started, progress, table_completed, completed
+    or aborted; ``table`` is "" for the first and the last two; ``rows`` are those read of the table
+    so far, ``total`` the planner's estimate or None. At most a few times a second."""
+
+
+@hookspec
+def on_schema_change(pipeline: str, old: "Relation | None", new: "Relation") -> None:
+    """A relation was seen for the first time (``old`` None) or in another shape."""
+
+
+@hookspec
+def on_slot(pipeline: str, event: str, slot: str, lsn: int) -> None:
+    """The replication slot was created, dropped or confirmed (``event``) at ``lsn``."""
+
+
+@hookspec
+def on_signal(pipeline: str, kind: str, identifier: str, data: str) -> None:
+    """A signal arrived and will be acted on."""
+
+
+@hookspec
+def on_failure(pipeline: str, error: Exception, retried: bool) -> None:
+    """Something failed; ``retried`` tells whether the engine will try again."""

@@ -1,0 +1,54 @@
+"""Offsets: the stored position of a pipeline, and the contract of the stores that keep it."""
+
+import abc
+
+import msgspec
+
+from waltap.source.position import Position
+
+__all__ = ["Offset", "OffsetStore", "SnapshotProgress"]
+
+
+class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that has begun and not ended; a start that finds it takes the snapshot anew."""
+
+    kind: str
+    lsn: int
+    tables_done: tuple[str, ...] = ()
+
+
+class Offset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline remembers between runs.
+
+    ``system_id``, ``timeline``, ``slot``, ``database`` tie the position to one server history: a
+    position of another one means nothing. ``previous_end_lsn`` and ``ts`` (µs) serve the events'
+    ``source`` block after a restart. ``signals`` holds state of incremental snapshots.
+    """
+
+    position: Position
+    slot: str
+    database: str
+    system_id: str
+    timeline: int
+    decoder: str = ""
+    slot_created_lsn: int = 0
+    snapshot: SnapshotProgress | None = None
+    ts: int = 0
+    signals: dict[str, object] = {}
+    version: int = 1
+
+
+class OffsetStore(abc.ABC):
+    """Keeps one offset per pipeline. ``store`` returns only when the offset is durable."""
+
+    @abc.abstractmethod
+    def load(self) -> Offset | None:
+        """Return the stored offset, None when there is none. Raises: OffsetError."""
+
+    @abc.abstractmethod
+    def store(self, offset: Offset) -> None:
+        """Replace the stored offset, atomically and durably. Raises: OffsetError."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Forget the stored offset."""

@@ -1,0 +1,49 @@
+"""The contract of a record format: batches of changes in, records out.
+
+A format compiles a codec per relation version; rendering a batch looks nothing up per row but that
+codec. The same codec serves snapshot and stream.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.render.record import Record
+
+if TYPE_CHECKING:
+    from waltap.render.capture import Capture
+
+__all__ = ["Format", "FormatContext"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatContext:
+    """What a format may know when it is made.
+
+    ``describe`` completes a relation from the catalogue (data types, nullability, defaults, key);
+    it is called once per relation version. ``identity`` gives the replica identity to read it with.
+    """
+
+    describe: Callable[[Relation], Relation]
+    identity: Callable[[Relation], ReplicaIdentity]
+    capture: "Capture"
+    database: str
+    run_id: str
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Format(abc.ABC):
+    """Renders parts of a batch to records. Single-threaded."""
+
+    @abc.abstractmethod
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+
+        Raises: DecodeError for a value that is not of its column's type.
+        """

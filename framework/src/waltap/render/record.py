@@ -1,0 +1,21 @@
+"""Records: what a row-oriented sink gets."""
+
+import msgspec
+
+__all__ = ["Header", "Record"]
+
+Header = tuple[str, bytes]
+"""(name, value as the format renders it)."""
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record for a topic. ``value`` None is a tombstone; ``key`` None a record without key.
+
+    ``headers`` is shared between records: never change it.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None

@@ -1,0 +1,108 @@
+"""Type mapping is data: what one column becomes in Connect, JSON and Arrow.
+
+`register_types` contributes `TypeSpec`s; the first whose ``claims`` accepts a data type builds its
+`ColumnMapping`. A mapping is built once per column of a relation version; its callables run per
+value.
+
+Every decoder hands values over as PostgreSQL text (or, with pgoutput's ``binary``, in send format,
+which ``from_binary`` turns into the same text), so that all semantics are written once, on text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from waltap.decode.relation import Column, DataType
+from waltap.render.connect_schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+__all__ = ["ArrowMapping", "ColumnMapping", "TypeMapper", "TypeOptions", "TypeSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeOptions:
+    """The modes that choose among the rows of the type table; names are Debezium's properties."""
+
+    time_precision_mode: str = "adaptive"
+    decimal_handling_mode: str = "precise"
+    hstore_handling_mode: str = "json"
+    interval_handling_mode: str = "numeric"
+    binary_handling_mode: str = "bytes"
+    money_fraction_digits: int = 2
+    include_unknown_datatypes: bool = False
+    unavailable_value_placeholder: bytes = b"__debezium_unavailable_value"
+    replace_null_with_default: bool = True
+    event_converting_failure_handling_mode: str = "warn"
+    arrow_misfit: str = "error"
+    """What an Arrow column does with a value its type cannot hold: error, null or string."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowMapping:
+    """The analytic form of a column.
+
+    ``type`` is called once and gives the Arrow type (pyarrow is imported only then). ``column``
+    turns a column of values (text or None; UNCHANGED and ABSENT were replaced by None before)
+    into an array of that type. Raises: SinkError naming the value's kind, never the value, when one
+    does not fit and the policy is "error".
+    """
+
+    type: "Callable[[], pa.DataType]"
+    column: "Callable[[Sequence[str | None]], pa.Array]"
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMapping:
+    """What one column of a relation becomes.
+
+    ``schema``         the Connect schema of the field, default and optionality included.
+    ``to_json``        PostgreSQL text → JSON text of the Connect value; None: the text itself is
+                       that JSON already (integers). Raises ValueError for text of another type.
+    ``to_connect``     PostgreSQL text → Connect value (int, float, bool, str, bytes, list, dict).
+    ``fallback_json``  JSON of the value that stands in where NULL or nothing came for a required
+                       field; also what replaces NULL when ``replace.null.with.default`` applies.
+                       "null" where there is no such value.
+    ``null_json``      JSON written for SQL NULL.
+    ``unavailable_json`` JSON of the placeholder for an UNCHANGED value.
+    ``from_binary``    send format → the same text as the server would print; None if never binary.
+    """
+
+    schema: Schema
+    to_json: Callable[[str], str] | None
+    to_connect: Callable[[str], object]
+    fallback_json: str
+    null_json: str
+    unavailable_json: str
+    from_binary: Callable[[bytes], str] | None = None
+    arrow: ArrowMapping | None = None
+    unavailable: object = None
+    fallback: object = None
+
+
+class TypeMapper(Protocol):
+    """Maps a column; given to a `TypeSpec` so that arrays and domains can map their parts."""
+
+    options: TypeOptions
+
+    def column(self, column: Column) -> ColumnMapping | None:
+        """Return the mapping of ``column``, or None when it is left out (unknown type)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSpec:
+    """One family of types, as a plugin contributes it.
+
+    ``claims`` is asked per data type (a domain after its base); ``build`` gives the mapping, or
+    None to leave the column out. ``order``: lower is asked first; the built-in types use 100.
+    """
+
+    name: str
+    summary: str
+    claims: Callable[[DataType], bool]
+    build: Callable[[Column, TypeMapper], ColumnMapping | None]
+    examples: tuple[str, ...] = field(default=())
+    order: int = 50

@@ -1,0 +1,76 @@
+"""The contract of a sink. Life cycle: open, (write*, flush)*, close. Single-threaded."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltap.events.transaction import Batch
+from waltap.source.position import Position
+
+if TYPE_CHECKING:
+    from waltap.render.type_mapping import TypeMapper
+
+__all__ = ["Sink", "SinkCapabilities", "SinkContext"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCapabilities:
+    """What a sink takes and what it promises; the kit tests it.
+
+    ``records``: takes rendered records (`Batch.records`); otherwise it takes the changes themselves
+    (`Batch.parts`) and renders with the type mapper of its context. ``exactly_once``: data and
+    position become durable together, `Sink.open` returns that position, and a batch written again
+    after a crash leaves no duplicate. ``schema_changes``: takes a new version of a relation while
+    open. ``truncate``: applies truncates.
+    """
+
+    records: bool = True
+    exactly_once: bool = False
+    schema_changes: bool = True
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkContext:
+    """What a sink may know when it is made: its pipeline's name, a folder that it may keep state
+    in, how columns are typed, and a way to say how far a long operation has got."""
+
+    pipeline: str
+    state_dir: Path
+    types: "TypeMapper | None" = None
+    topic_of: Callable[[str, str], str] | None = None
+    """(schema, table) → topic name."""
+    resumes: bool = False
+    """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Sink(abc.ABC):
+    """Takes ownership of batches, in order; only what `flush` returns is promised durable."""
+
+    capabilities: SinkCapabilities = SinkCapabilities()
+
+    @abc.abstractmethod
+    def open(self) -> Position | None:
+        """Connect and mend what a crash left half done.
+
+        Returns the last position whose data is durable here, when the sink keeps it together with
+        the data (exactly once); None otherwise. Raises: SinkError.
+        """
+
+    @abc.abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Take ownership of ``batch``; returning says nothing about durability. Raises: SinkError."""
+
+    @abc.abstractmethod
+    def flush(self) -> Position | None:
+        """Make all accepted batches durable; return the position of the last one (None: none yet).
+
+        Raises: SinkError; nothing may then be assumed of batches since the last flush.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release everything; never makes anything durable. May be called twice."""

@@ -1,0 +1,33 @@
+"""Snapshot modes as predicates of what is known at a start."""
+
+import abc
+from dataclasses import dataclass
+
+__all__ = ["Known", "Snapshotter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a start knows: is there a stored offset, was a snapshot left incomplete, and can the
+    server still stream from the stored position."""
+
+    offset: bool
+    snapshot_incomplete: bool
+    position_available: bool
+
+
+class Snapshotter(abc.ABC):
+    """One ``snapshot.mode``."""
+
+    @abc.abstractmethod
+    def takes_snapshot(self, known: Known) -> bool:
+        """Tell whether rows are read before streaming. Raises: SnapshotError when the mode forbids
+        this start."""
+
+    @abc.abstractmethod
+    def streams(self, known: Known) -> bool:
+        """Tell whether streaming follows."""
+
+    def recovers_lost_position(self) -> bool:
+        """Tell whether a lost position is answered by a new snapshot rather than an error."""
+        return False

@@ -1,0 +1,105 @@
+"""The contract of a connector: where changes come from.
+
+Life cycle, all in the engine's thread unless said otherwise:
+
+1. ``check()``            every problem at once, nothing changed on the server;
+2. ``prepare(offset)``    publication, slot, replica identities; returns how to go on;
+3. ``snapshot(...)``      an iterator of `SnapshotRows`, when the start asks for one;
+4. ``stream(position)``   connects and returns a `ChangeStream`;
+5. ``close()``            and, when nothing was delivered, ``undo()`` before it.
+"""
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from waltap.decode.decoder import Catalogue, ServerInfo
+from waltap.decode.message import Message
+from waltap.events.transaction import SnapshotRows
+from waltap.offsets.offset import Offset
+from waltap.source.position import Position
+
+__all__ = ["ChangeStream", "Check", "Connector", "Start"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at before a start. ``verdict``: ok, warning or error.
+
+    ``remedy`` is the command, SQL or property that mends it.
+    """
+
+    name: str
+    verdict: str
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run goes on after ``prepare``.
+
+    ``snapshot``: take a snapshot first. ``stream``: stream after it. ``position``: where streaming
+    begins. ``offset``: the identity of the server history this run belongs to, to be stored with
+    each position. ``notes`` are for the log.
+    """
+
+    snapshot: bool
+    stream: bool
+    position: Position
+    offset: Offset
+    notes: tuple[str, ...] = field(default=())
+
+
+class ChangeStream(abc.ABC):
+    """An open replication stream. `receive` belongs to one thread; `confirm` to any."""
+
+    @abc.abstractmethod
+    def receive(self, timeout: float) -> list[Message]:
+        """Return the messages that have arrived, [] after ``timeout`` seconds without any.
+
+        Raises: ConnectionLost, DecodeError, SourceError.
+        """
+
+    @abc.abstractmethod
+    def confirm(self, end_lsn: int) -> None:
+        """Tell the server that everything up to ``end_lsn`` is durable; never moves backwards."""
+
+    @abc.abstractmethod
+    def idle_lsn(self) -> int:
+        """Return the LSN up to which the server has said that there is nothing (more) for us."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the stream and the connection; may be called twice."""
+
+
+class Connector(abc.ABC):
+    """A database that changes are captured from."""
+
+    server: ServerInfo
+    catalogue: Catalogue
+
+    @abc.abstractmethod
+    def check(self) -> list[Check]:
+        """Look at everything that capture needs; changes nothing. Raises: ConnectionLost."""
+
+    @abc.abstractmethod
+    def prepare(self, offset: Offset | None) -> Start:
+        """Make what is missing and decide how to start. Raises: SourceError, OffsetError."""
+
+    @abc.abstractmethod
+    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+        """Read the tables in the snapshot that belongs to ``start``. Raises: SnapshotError."""
+
+    @abc.abstractmethod
+    def stream(self, position: Position) -> ChangeStream:
+        """Start streaming after ``position``. Raises: ConnectionLost, SourceError."""
+
+    @abc.abstractmethod
+    def undo(self) -> None:
+        """Remove what this run created on the server; called when a start fails early."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release every connection; may be called twice."""

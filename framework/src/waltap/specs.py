@@ -1,0 +1,151 @@
+"""What plugins contribute: one spec per capability, each naming its configuration and its factory.
+
+A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` under which profiles may
+name it too, a one-line ``summary``, the ``properties`` model that declares its configuration (None:
+it has none), and a ``factory``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.offsets.offset import OffsetStore
+from waltap.sink.sink import Sink, SinkContext
+from waltap.snapshot.snapshotter import Snapshotter
+
+if TYPE_CHECKING:
+    from waltap.config.property import Properties
+    from waltap.events.transaction import Batch
+    from waltap.render.format import Format, FormatContext
+    from waltap.source.connector import Check, Connector
+
+__all__ = [
+    "CheckSpec",
+    "CommandSpec",
+    "ConnectorSpec",
+    "DecoderSpec",
+    "FormatSpec",
+    "NotificationChannelSpec",
+    "OffsetStoreSpec",
+    "ReplicaIdentitySpec",
+    "SignalChannelSpec",
+    "SinkSpec",
+    "SnapshotterSpec",
+    "Spec",
+    "TopicNamingSpec",
+    "TransformSpec",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What every spec has."""
+
+    name: str
+    summary: str
+    aliases: tuple[str, ...] = field(default=())
+    properties: "type[Properties] | None" = None
+    since: str = "0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSpec(Spec):
+    """A database. ``factory`` gets the validated properties and the host, which it asks for
+    decoders, snapshotters and identities."""
+
+    factory: "Callable[[Any, Any], Connector]"
+    classes: tuple[str, ...] = ()
+    """Values of Debezium's ``connector.class`` that mean this connector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec(Spec):
+    """A decoder. ``output_plugin`` is the name the slot is created with."""
+
+    factory: Callable[[DecoderContext], Decoder]
+    output_plugin: str
+    capabilities: DecoderCapabilities
+    forced_options: dict[str, object] = field(default_factory=dict)
+    """Property values that an alias spec implies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaIdentitySpec(Spec):
+    """A replica identity. ``letter`` is ``pg_class.relreplident``."""
+
+    factory: Callable[[Relation], ReplicaIdentity]
+    letter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotterSpec(Spec):
+    """A snapshot mode."""
+
+    factory: Callable[[Any], Snapshotter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatSpec(Spec):
+    """A record format (JSON, Avro, …)."""
+
+    factory: "Callable[[Any, FormatContext], Format]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSpec(Spec):
+    """A transform of whole batches: returns the batch to go on with. Never called per row."""
+
+    factory: "Callable[[Any], Callable[[Batch], Batch]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicNamingSpec(Spec):
+    """A ``topic.naming.strategy``: the factory gives (schema, table) → topic name."""
+
+    factory: Callable[[Any], Callable[[str, str], str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec(Spec):
+    """A sink. ``shorthand``: the property that the part after the colon of ``--sink NAME:X`` sets."""
+
+    factory: Callable[[Any, SinkContext], Sink]
+    shorthand: str = "path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetStoreSpec(Spec):
+    """A place to keep offsets. The factory gets its properties and the pipeline's name."""
+
+    factory: Callable[[Any, str], OffsetStore]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalChannelSpec(Spec):
+    """Where signals come from: the factory's object gives ``poll() → list[Signal]``."""
+
+    factory: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationChannelSpec(Spec):
+    """Where notifications go: the factory's object has ``send(notification)``."""
+
+    factory: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec(Spec):
+    """A check of ``waltap doctor``."""
+
+    factory: "Callable[[Any], list[Check]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec(Spec):
+    """A sub-command of the CLI: the factory gives a typer application or a callable."""
+
+    factory: Callable[[], Any]

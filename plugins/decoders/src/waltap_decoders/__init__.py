@@ -1,0 +1,1 @@
+"""Decoders for waltap: pgoutput, yboutput, wal2json and decoderbufs."""

@@ -1,0 +1,1 @@
+"""PostgreSQL for waltap: replication, snapshots, types, replica identities."""

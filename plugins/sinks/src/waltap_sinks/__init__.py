@@ -1,0 +1,1 @@
+"""Sinks for waltap: JSON lines and the Parquet change log."""

@@ -1,0 +1,1 @@
+"""Apache Spark for waltap: live tables from the change log."""

@@ -1,0 +1,1 @@
+"""YugabyteDB for waltap: what it does otherwise than PostgreSQL."""
