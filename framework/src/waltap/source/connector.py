@@ -10,16 +10,35 @@ Life cycle, all in the engine's thread unless said otherwise:
 """
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
+from waltap.decode.relation import Relation
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.offset import Offset
 from waltap.source.position import Position
 
-__all__ = ["ChangeStream", "Check", "Connector", "Start"]
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.decode.replica_identity import ReplicaIdentity
+
+__all__ = ["ChangeStream", "Check", "Connector", "ConnectorContext", "Start"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorContext:
+    """What a connector may know when it is made.
+
+    ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives
+    the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
+    """
+
+    profile: "Profile"
+    captures: Callable[[str, str], bool]
+    identity: "Callable[[Relation], ReplicaIdentity]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

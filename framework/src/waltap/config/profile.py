@@ -1,0 +1,53 @@
+"""A resolved profile: every component of one pipeline with its validated properties."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from waltap.config.property import Properties
+from waltap.specs import (
+    ConnectorSpec,
+    DecoderSpec,
+    FormatSpec,
+    OffsetStoreSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    Spec,
+    TopicNamingSpec,
+    TransformSpec,
+)
+
+if TYPE_CHECKING:
+    from waltap.pipeline.properties import EngineProperties
+    from waltap.render.capture import CaptureProperties
+
+__all__ = ["Component", "Profile"]
+
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Component(Generic[S]):
+    """A spec and the properties to call its factory with (None where it declares none)."""
+
+    spec: S
+    properties: Properties | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One pipeline: one database, one sink. ``name`` is also the folder of its state."""
+
+    name: str
+    connector: Component[ConnectorSpec]
+    decoder: Component[DecoderSpec]
+    snapshotter: Component[SnapshotterSpec]
+    capture: "CaptureProperties"
+    engine: "EngineProperties"
+    format: Component[FormatSpec]
+    topic_naming: Component[TopicNamingSpec]
+    sink: Component[SinkSpec]
+    offset_store: Component[OffsetStoreSpec]
+    transforms: tuple[Component[TransformSpec], ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    debezium: bool = False
+    """Whether it came from a Debezium file (defaults that differ then are Debezium's)."""

@@ -1,0 +1,72 @@
+"""Properties of the engine itself."""
+
+from pathlib import Path
+
+from waltap.config.property import Properties, declare
+
+__all__ = ["EngineProperties"]
+
+
+class EngineProperties(Properties):
+    """How one pipeline runs: batches, waits, retries, and where it keeps its state."""
+
+    batch_events: int = declare(
+        "max.batch.size",
+        default=8192,
+        ge=1,
+        summary="Most changes that one batch takes to the sink.",
+        unit="events",
+    )
+    linger_ms: int = declare(
+        "waltap.linger.ms",
+        default=0,
+        ge=0,
+        summary="How long a batch that is not full waits for more changes.",
+        unit="ms",
+    )
+    flush_interval_ms: int = declare(
+        "offset.flush.interval.ms",
+        default=1000,
+        ge=0,
+        summary="How long written batches may wait before the sink is flushed and the offset stored.",
+        unit="ms",
+    )
+    status_interval_ms: int = declare(
+        "status.update.interval.ms",
+        default=10000,
+        ge=1,
+        summary="Longest silence towards the server: a standby status update is sent at least this often.",
+        unit="ms",
+    )
+    max_retries: int = declare(
+        "errors.max.retries",
+        default=-1,
+        ge=-1,
+        summary="How often a retriable error is answered by a reconnect; -1: without end.",
+    )
+    retry_delay_ms: int = declare(
+        "retriable.restart.connector.wait.ms",
+        default=10000,
+        ge=0,
+        summary="Longest wait between two reconnects; the first waits are shorter and double.",
+        unit="ms",
+    )
+    spill_memory_bytes: int = declare(
+        "waltap.spill.memory.bytes",
+        default=64 * 1024 * 1024,
+        ge=0,
+        summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
+        unit="bytes",
+    )
+    state_dir: Path = declare(
+        "waltap.state.dir",
+        default=Path(".waltap"),
+        summary="Folder for offsets, spilled transactions and sink state.",
+    )
+    heartbeat_interval_ms: int = declare(
+        "heartbeat.interval.ms",
+        default=0,
+        ge=0,
+        summary="Period of heartbeat records; 0: none. The slot advances without them.",
+        unit="ms",
+    )
