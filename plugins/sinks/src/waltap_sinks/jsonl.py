@@ -1,0 +1,177 @@
+"""JSON lines: one object per record, ``{"topic", "key", "value", "headers"}``, to a file or stdout.
+
+Key and value stand in the line as the JSON they were rendered to, not as strings; ``value`` is null
+for a tombstone, ``key`` for a record without one; ``headers`` is a list of ``{"key", "value"}``.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from waltap.config.property import Properties, declare
+from waltap.errors import SinkError
+from waltap.events.transaction import Batch
+from waltap.render.record import Header, Record
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.position import Position
+
+__all__ = ["JsonLinesProperties", "JsonLinesSink", "LineWriter", "LinesFileError"]
+
+STDOUT: Final = "-"
+TAIL_STEP: Final = 1 << 16
+
+
+class LinesFileError(SinkError):
+    """The file of JSON lines cannot be opened, written or made durable."""
+
+    code = "WT-5001"
+    remedy = (
+        "Check that {path} can be written and that its disk has room, then start again: what was "
+        "not confirmed is written again, and a torn last line is cut off."
+    )
+
+
+class JsonLinesProperties(Properties):
+    """Where the lines go."""
+
+    path: str = declare(
+        "path",
+        default=STDOUT,
+        summary="File that lines are appended to; - is standard output.",
+        examples=("events.jsonl",),
+    )
+
+
+class LineWriter:
+    """Turns records into lines. What is constant per topic or header list is encoded once."""
+
+    __slots__ = ("_prefixes", "_suffixes")
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, bytes] = {}
+        self._suffixes: dict[tuple[Header, ...], bytes] = {(): b',"headers":[]}\n'}
+
+    def block(self, records: Iterable[Record]) -> bytes:
+        """Return the lines of ``records``, each ended by a newline."""
+        prefixes, suffixes = self._prefixes, self._suffixes
+        out: list[bytes] = []
+        append = out.append
+        for record in records:
+            topic, headers = record.topic, record.headers
+            prefix = prefixes.get(topic) or self._prefix(topic)
+            suffix = suffixes.get(headers) or _suffix(headers)
+            key, value = record.key, record.value
+            append(
+                b'%b%b,"value":%b%b'
+                % (
+                    prefix,
+                    b"null" if key is None else key,
+                    b"null" if value is None else value,
+                    suffix,
+                )
+            )
+        return b"".join(out)
+
+    def _prefix(self, topic: str) -> bytes:
+        prefix = self._prefixes[topic] = b'{"topic":%b,"key":' % orjson.dumps(topic)
+        return prefix
+
+
+def _suffix(headers: tuple[Header, ...]) -> bytes:
+    """Return the end of a line; header values differ per record, so nothing is kept of them."""
+    items = b",".join(
+        b'{"key":%b,"value":%b}' % (orjson.dumps(name), value) for name, value in headers
+    )
+    return b',"headers":[%b]}\n' % items
+
+
+class JsonLinesSink(Sink):
+    """Appends one line per record. Life cycle: open, (write*, flush)*, close.
+
+    Delivery: at least once. After a crash, records past the last flushed position may appear twice;
+    none is missing and none is out of order. Single-threaded.
+    """
+
+    capabilities = SinkCapabilities(records=True, exactly_once=False)
+
+    def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:  # noqa: ARG002 - the factory's signature
+        self._path = properties.path
+        self._lines = LineWriter()
+        self._fd = -1
+        self._size: int | None = None
+        self._accepted: Position | None = None
+
+    def open(self) -> Position | None:
+        """Open the file at the end of its last whole line. Raises: LinesFileError."""
+        try:
+            if self._path == STDOUT:
+                self._fd = os.dup(1)
+                return None
+            path = Path(self._path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            if stat.S_ISREG(os.fstat(self._fd).st_mode):
+                self._size = _cut_torn_line(self._fd)
+        except OSError as cause:
+            raise self._failure("cannot be opened", cause) from cause
+        return None
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's records as one block. Raises: LinesFileError."""
+        block = self._lines.block(batch.records or ())
+        try:
+            view = memoryview(block)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as cause:
+            self._cut_half_written()
+            raise self._failure("cannot be written", cause) from cause
+        if self._size is not None:
+            self._size += len(block)
+        self._accepted = batch.position
+
+    def flush(self) -> Position | None:
+        """Make what was written durable (a pipe or terminal has taken it already)."""
+        if self._size is not None and self._accepted is not None:
+            try:
+                os.fsync(self._fd)
+            except OSError as cause:
+                raise self._failure("cannot be made durable", cause) from cause
+        return self._accepted
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _cut_half_written(self) -> None:
+        """Take back a block of which a part was written, so that a retry leaves whole lines."""
+        if self._size is not None:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:  # the next open cuts the torn line instead
+                self._size = None
+
+    def _failure(self, what: str, cause: OSError) -> LinesFileError:
+        where = "standard output" if self._path == STDOUT else self._path
+        return LinesFileError(f"{where} {what}: {cause.strerror}", path=where)
+
+
+def _cut_torn_line(fd: int) -> int:
+    """Cut what follows the last newline (a crash can leave half a line); return the size left."""
+    size = end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - TAIL_STEP)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end != size:
+        os.ftruncate(fd, end)
+    return end

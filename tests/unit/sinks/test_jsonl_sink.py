@@ -1,0 +1,118 @@
+"""The JSON lines sink: whole lines, in order, none lost."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from waltap.events.transaction import Batch
+from waltap.render.record import Record
+from waltap.sink.sink import SinkContext
+from waltap.source.position import Position
+from waltap_sinks.jsonl import TAIL_STEP, JsonLinesProperties, JsonLinesSink, LinesFileError
+from waltap_sinks.null import NullSink
+
+
+def batch(*records: Record, end: int = 1) -> Batch:
+    return Batch(parts=[], position=Position(end), events=len(records), records=list(records))
+
+
+def sink(path: str, tmp_path: Path) -> JsonLinesSink:
+    return JsonLinesSink(
+        JsonLinesProperties(path=path), SinkContext(pipeline="p", state_dir=tmp_path)
+    )
+
+
+def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    assert lines.open() is None
+    headers = (("__debezium.newkey", b'{"id":2}'), ('quo"te', b'"x"'))
+    lines.write(
+        batch(
+            Record("t.s.a", b'{"id":1}', b'{"op":"c"}'),
+            Record("t.s.a", b'{"id":1}', None, headers),
+            Record('t"ü', None, b"{}"),
+            end=7,
+        )
+    )
+    assert lines.flush() == Position(7)
+    lines.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"topic": "t.s.a", "key": {"id": 1}, "value": {"op": "c"}, "headers": []},
+        {
+            "topic": "t.s.a",
+            "key": {"id": 1},
+            "value": None,
+            "headers": [
+                {"key": "__debezium.newkey", "value": {"id": 2}},
+                {"key": 'quo"te', "value": "x"},
+            ],
+        },
+        {"topic": 't"ü', "key": None, "value": {}, "headers": []},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        pytest.param(b"", b"", id="empty"),
+        pytest.param(b"{}\n{}\n", b"{}\n{}\n", id="whole"),
+        pytest.param(b'{}\n{"a', b"{}\n", id="torn"),
+        pytest.param(b'{"a', b"", id="only-a-torn-line"),
+        pytest.param(b"{}\n" + b"x" * (3 * TAIL_STEP), b"{}\n", id="torn-line-longer-than-a-step"),
+        pytest.param(b"x" * (TAIL_STEP - 1) + b"\n", b"x" * (TAIL_STEP - 1) + b"\n", id="edge"),
+    ],
+)
+def test_open_cuts_a_torn_last_line_and_appends(tmp_path: Path, before: bytes, kept: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(before)
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(batch(Record("t", None, b"1")))
+    lines.flush()
+    lines.close()
+    assert path.read_bytes() == kept + b'{"topic":"t","key":null,"value":1,"headers":[]}\n'
+
+
+def test_flush_before_any_batch_promises_nothing(tmp_path: Path) -> None:
+    lines = sink(str(tmp_path / "a"), tmp_path)
+    lines.open()
+    assert lines.flush() is None
+    lines.close()
+    lines.close()
+
+
+def test_standard_output_gets_the_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = sink("-", tmp_path)
+    lines.open()
+    lines.write(batch(Record("t", None, b"1"), end=3))
+    assert lines.flush() == Position(3)
+    lines.close()
+    os.fstat(1)  # closing the sink leaves standard output open
+    assert json.loads(capfd.readouterr().out)["value"] == 1
+
+
+def test_a_full_disk_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    lines = sink("/dev/full", tmp_path)
+    lines.open()
+    with pytest.raises(LinesFileError, match=r"WT-5001 /dev/full cannot be written: No space"):
+        lines.write(batch(Record("t", None, b"1")))
+    assert lines.flush() is None
+    lines.close()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LinesFileError, match="cannot be opened"):
+        sink(str(tmp_path / "file" / "x.jsonl"), tmp_path).open()
+
+
+def test_the_null_sink_counts_and_confirms(tmp_path: Path) -> None:
+    null = NullSink(None, SinkContext(pipeline="p", state_dir=tmp_path))
+    assert null.open() is None
+    assert null.flush() is None
+    null.write(batch(Record("t", None, b"123"), Record("t", b"1", None), end=9))
+    assert null.flush() == Position(9)
+    assert (null.records, null.bytes) == (2, 3)
+    null.close()
