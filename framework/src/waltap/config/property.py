@@ -38,12 +38,14 @@ def declare(
     aliases: tuple[str, ...] = (),
     deprecated: dict[str, str] | None = None,
     advanced: bool = False,
+    profile_default: Any = None,
     examples: tuple[str, ...] = (),
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
 
-    ``aliases`` are other accepted names; ``deprecated`` maps old names to what to use instead;
+    ``profile_default`` is the default in a profile of our own, where it differs from the one that a
+    Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names to what to use instead;
     ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without ``default`` is required.
     """
     extra = {
@@ -53,6 +55,7 @@ def declare(
         "aliases": list(aliases),
         "deprecated": dict(deprecated or {}),
         "advanced": advanced,
+        "profile_default": profile_default,
         "family": None,
     }
     return Field(
@@ -83,6 +86,7 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
             "aliases": [],
             "deprecated": {},
             "advanced": True,
+            "profile_default": None,
             "family": pattern,
         },
     )
@@ -141,6 +145,11 @@ class Declaration:
     def advanced(self) -> bool:
         """Tell whether most profiles never need it."""
         return bool(self._extra("advanced"))
+
+    @property
+    def profile_default(self) -> object:
+        """Return the default in a profile of our own, None when it is the same everywhere."""
+        return self._extra("profile_default")
 
     @property
     def family(self) -> re.Pattern[str] | None:

@@ -1,0 +1,253 @@
+"""What PostgreSQL refuses, by SQLSTATE, as errors with a remedy.
+
+Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `walsender.c`,
+`pgoutput.c` for the texts that share a code.
+"""
+
+from waltap.errors import ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
+
+__all__ = [
+    "AuthenticationRefused",
+    "DatabaseMissing",
+    "IdentityMissing",
+    "OtherServer",
+    "OutputPluginUnavailable",
+    "PositionGap",
+    "PrivilegeMissing",
+    "PublicationMissing",
+    "QueryFailed",
+    "ServerLimit",
+    "ServerUnreachable",
+    "SlotActive",
+    "SlotExists",
+    "SlotInvalidated",
+    "SlotMissing",
+    "SlotUnfit",
+    "SnapshotInterrupted",
+    "SnapshotReadFailed",
+    "WalLevelTooLow",
+    "source_error",
+]
+
+
+class ServerUnreachable(ConnectionLost):
+    """No connection could be made."""
+
+    code = "WT-2002"
+    remedy = (
+        "Check database.hostname and database.port ({address}), that the server runs, listens there "
+        "and lets this machine in (pg_hba.conf), and the TLS settings (database.sslmode)."
+    )
+
+
+class AuthenticationRefused(SourceError):
+    """The server does not accept this user or password."""
+
+    code = "WT-2003"
+    remedy = (
+        "Check database.user and database.password; on the server: "
+        "ALTER ROLE {user} WITH LOGIN PASSWORD '…' and a matching line in pg_hba.conf."
+    )
+
+
+class DatabaseMissing(SourceError):
+    """The database does not exist."""
+
+    code = "WT-2004"
+    remedy = "Check database.dbname ({database}); `psql -l` lists what there is."
+
+
+class PrivilegeMissing(SourceError):
+    """The role may not do what capture needs."""
+
+    code = "WT-2005"
+    remedy = (
+        "As a superuser: ALTER ROLE {user} WITH REPLICATION; GRANT SELECT ON the captured tables "
+        "and CREATE ON the database to it (CREATE only if waltap makes the publication)."
+    )
+
+
+class WalLevelTooLow(SourceError):
+    """``wal_level`` does not allow logical decoding."""
+
+    code = "WT-2006"
+    remedy = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server."
+
+
+class ServerLimit(SourceError):
+    """No replication slot, walsender or connection is free."""
+
+    code = "WT-2007"
+    remedy = (
+        "Raise max_replication_slots, max_wal_senders or max_connections and restart the server, or "
+        "drop slots that nobody reads: SELECT slot_name, active FROM pg_replication_slots."
+    )
+
+
+class OutputPluginUnavailable(SourceError):
+    """The server cannot or may not load the decoder's output plugin."""
+
+    code = "WT-2008"
+    remedy = (
+        "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
+        "15.20 on, list it: ALTER SYSTEM SET output_plugin_libraries = 'pgoutput, {plugin}'; "
+        "SELECT pg_reload_conf();"
+    )
+
+
+class SlotActive(SourceError):
+    """Another consumer reads the slot, or the server has not yet noticed that ours is gone."""
+
+    code = "WT-2101"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Stop the other consumer (pid {pid}) or choose another slot.name; "
+        "SELECT pg_terminate_backend({pid}) ends a connection that is left over."
+    )
+
+
+class SlotExists(SourceError):
+    """A slot of this name was made by somebody else in the meantime."""
+
+    code = "WT-2102"
+    remedy = "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+
+
+class SlotMissing(OffsetError):
+    """An offset is stored but its replication slot is gone: changes since then cannot be had."""
+
+    code = "WT-2103"
+    remedy = (
+        "Changes after {position} until now are lost for this pipeline. To start over with a new "
+        "snapshot: `waltap offsets clear FILE`, or run once with snapshot.mode=when_needed."
+    )
+
+
+class SlotInvalidated(SourceError):
+    """The server removed WAL that the slot still needed; streaming cannot resume without a gap."""
+
+    code = "WT-2104"
+    remedy = (
+        "Drop slot {slot!r} (`waltap slot drop FILE`), run with snapshot.mode=when_needed, and raise "
+        "max_slot_wal_keep_size above the longest time waltap is down."
+    )
+
+
+class SlotUnfit(SourceError):
+    """A slot of this name exists but serves another database or output plugin."""
+
+    code = "WT-2105"
+    remedy = "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+
+
+class PublicationMissing(SourceError):
+    """The publication does not exist or does not cover what is to be captured."""
+
+    code = "WT-2106"
+    remedy = (
+        "{sql}; or let waltap do it: publication.autocreate.mode=filtered. A publication must exist "
+        "before the slot is created."
+    )
+
+
+class IdentityMissing(SourceError):
+    """Publishing these tables would make the application's UPDATE and DELETE fail."""
+
+    code = "WT-2107"
+    remedy = (
+        "Give each a primary key, or {sql} (before images then hold the whole row), or leave it out "
+        "with table.exclude.list, or publish only its inserts: publication.keyless.tables=inserts."
+    )
+
+
+class PositionGap(OffsetError):
+    """The slot stands after the stored offset: it was dropped and made anew, or moved by another."""
+
+    code = "WT-6101"
+    remedy = (
+        "Changes between the two positions cannot be had from this slot. To start over with a new "
+        "snapshot: `waltap offsets clear FILE` and `waltap slot drop FILE`, or run once with "
+        "snapshot.mode=when_needed."
+    )
+
+
+class OtherServer(OffsetError):
+    """The stored offset belongs to another server, database, slot or timeline."""
+
+    code = "WT-6102"
+    remedy = (
+        "Positions of one server mean nothing on another. Point the profile at the server it belongs "
+        "to, or start over with a new snapshot: `waltap offsets clear FILE`."
+    )
+
+
+class QueryFailed(SourceError):
+    """The server refused a statement."""
+
+    code = "WT-2009"
+    remedy = "The server's own words are above (SQLSTATE {sqlstate}); `waltap doctor FILE` may tell more."
+
+
+class SnapshotReadFailed(SnapshotError):
+    """Rows of a table could not be read."""
+
+    code = "WT-4001"
+    remedy = (
+        "Check that {table} can be read by the role (GRANT SELECT) and start again: the snapshot is "
+        "taken anew, the destination is told so."
+    )
+
+
+class SnapshotInterrupted(SnapshotError):
+    """The last run ended in its snapshot, and this snapshot mode does not take another."""
+
+    code = "WT-4002"
+    remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
+
+
+def source_error(
+    sqlstate: str,
+    message: str,
+    *,
+    slot: str = "",
+    user: str = "",
+    database: str = "",
+    plugin: str = "",
+    publication: str = "",
+    address: str = "",
+) -> SourceError | OffsetError:
+    """Return the error for what the server said; ``message`` is its primary text."""
+    text = message.strip().rstrip(".")
+    if sqlstate in {"28000", "28P01"}:
+        if "replication" in text and "role" in text:
+            return PrivilegeMissing(text, user=user)
+        return AuthenticationRefused(text, user=user)
+    if sqlstate == "3D000":
+        return DatabaseMissing(text, database=database)
+    if sqlstate == "55006":
+        pid = next((word for word in text.split() if word.isdigit()), "?")
+        return SlotActive(text, slot=slot, pid=pid)
+    if sqlstate == "42704" and "publication" in text:
+        sql = f'CREATE PUBLICATION "{publication}" FOR TABLE …'
+        return PublicationMissing(text, sql=sql)
+    if sqlstate == "42704" and "slot" in text:
+        return SlotMissing(text, position="the stored position")
+    if sqlstate == "42710" and "slot" in text:
+        return SlotExists(text, slot=slot)
+    if sqlstate == "58P01" and "WAL segment" in text:
+        return SlotInvalidated(text, slot=slot)
+    if sqlstate == "58P01" or (sqlstate == "42501" and "output plugin" in text):
+        return OutputPluginUnavailable(text, plugin=plugin)
+    if sqlstate == "42501":
+        return PrivilegeMissing(text, user=user)
+    if sqlstate == "55000" and "wal_level" in text:
+        return WalLevelTooLow(text)
+    if sqlstate == "55000" and ("logical replication slot" in text or "get changes" in text):
+        return SlotInvalidated(text, slot=slot)
+    if sqlstate == "55000" and "slot" in text:
+        return SlotUnfit(text, slot=slot)
+    if sqlstate in {"53300", "53400"}:
+        return ServerLimit(text)
+    if sqlstate[:2] in {"08", "57"} or sqlstate == "40001":
+        return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
+    return QueryFailed(text, sqlstate=sqlstate or "unknown")

@@ -1,0 +1,244 @@
+"""Properties of the PostgreSQL connector; Debezium's names where the meaning is the same."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, field_validator
+from waltap.config.property import CommaList, Properties, declare, declare_family
+
+__all__ = ["PostgresProperties"]
+
+
+def _slot_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
+        message = "a slot name has 1 to 63 characters of a-z, 0-9 and _"
+        raise ValueError(message)
+    return value
+
+
+SlotName = Annotated[str, AfterValidator(_slot_name)]
+
+
+class PostgresProperties(Properties):
+    """Where the database is, and what waltap keeps there: slot, publication, snapshot."""
+
+    hostname: str = declare(
+        "database.hostname",
+        default="localhost",
+        summary="Host of the server; a comma list is tried in order; a folder means a Unix socket.",
+    )
+    port: int = declare("database.port", default=5432, ge=1, le=65535, summary="Port of the server.")
+    user: str = declare("database.user", default="postgres", summary="Role to connect as.")
+    password: str | None = declare(
+        "database.password", default=None, secret=True, summary="Password of the role."
+    )
+    dbname: str = declare("database.dbname", summary="Database to capture from.")
+    sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = declare(
+        "database.sslmode", default="prefer", summary="TLS mode, as libpq means it."
+    )
+    sslcert: str | None = declare(
+        "database.sslcert", default=None, advanced=True, summary="Client certificate file."
+    )
+    sslkey: str | None = declare(
+        "database.sslkey", default=None, advanced=True, summary="Client key file."
+    )
+    sslpassword: str | None = declare(
+        "database.sslpassword",
+        default=None,
+        advanced=True,
+        secret=True,
+        summary="Password of the client key.",
+    )
+    sslrootcert: str | None = declare(
+        "database.sslrootcert", default=None, advanced=True, summary="Certificate authorities file."
+    )
+    tcp_keepalive: bool = declare(
+        "database.tcpKeepAlive", default=True, advanced=True, summary="TCP keep-alive probes."
+    )
+    query_timeout_ms: int = declare(
+        "database.query.timeout.ms",
+        default=600000,
+        ge=0,
+        advanced=True,
+        summary="Longest time a catalogue query may take; 0: without limit.",
+        unit="ms",
+    )
+    initial_statements: str | None = declare(
+        "database.initial.statements",
+        default=None,
+        advanced=True,
+        summary="SQL statements, separated by ;, run on each new connection that is not replication.",
+    )
+    libpq: dict[str, str] = declare_family(
+        "driver.NAME",
+        pattern=r"driver\..+",
+        summary="Any libpq connection parameter, e.g. driver.target_session_attrs.",
+    )
+
+    slot_name: SlotName = declare(
+        "slot.name",
+        default="debezium",
+        profile_default="waltap",
+        summary="Replication slot that retains WAL for this pipeline.",
+    )
+    slot_temporary: bool = declare(
+        "slot.temporary",
+        default=False,
+        advanced=True,
+        summary="Use a slot that the server drops when the connection ends.",
+    )
+    slot_drop_on_stop: bool = declare(
+        "slot.drop.on.stop",
+        default=False,
+        aliases=("slot.drop_on_stop",),
+        summary="Drop the slot on a clean stop; the next start then needs a snapshot.",
+    )
+    slot_failover: bool = declare(
+        "slot.failover",
+        default=False,
+        advanced=True,
+        summary="Create the slot so that PostgreSQL 17 and later copy it to standbys.",
+    )
+    slot_stream_params: str | None = declare(
+        "slot.stream.params",
+        default=None,
+        advanced=True,
+        summary="Further options for the output plugin: name=value, separated by ;.",
+    )
+    slot_max_retries: int = declare(
+        "slot.max.retries",
+        default=6,
+        ge=0,
+        summary="How often to try again when the slot is in use.",
+    )
+    slot_retry_delay_ms: int = declare(
+        "slot.retry.delay.ms",
+        default=10000,
+        ge=0,
+        summary="Wait between two such tries.",
+        unit="ms",
+    )
+    publication_name: str = declare(
+        "publication.name",
+        default="dbz_publication",
+        profile_default="waltap",
+        summary="Publication that the decoder asks for.",
+    )
+    publication_autocreate_mode: Literal["all_tables", "disabled", "filtered", "no_tables"] = declare(
+        "publication.autocreate.mode",
+        default="all_tables",
+        profile_default="filtered",
+        summary="Who makes the publication: nobody (disabled), waltap for every table (all_tables), "
+        "for the captured tables only (filtered), or without tables (no_tables).",
+    )
+    publication_keyless_tables: Literal["publish", "refuse", "inserts"] = declare(
+        "publication.keyless.tables",
+        default="publish",
+        profile_default="refuse",
+        summary="What to do with captured tables whose replica identity cannot support updates: "
+        "publish them all the same (their UPDATE and DELETE then fail), refuse to start, or publish "
+        "only their inserts in a publication of their own.",
+    )
+    publication_drop_on_stop: bool = declare(
+        "publication.drop.on.stop",
+        default=False,
+        advanced=True,
+        summary="Drop publications that this run created when it stops.",
+    )
+    publish_via_partition_root: bool = declare(
+        "publish.via.partition.root",
+        default=False,
+        summary="Publish rows of partitions as rows of the partitioned table.",
+    )
+    replica_identity_autoset_values: CommaList = declare(
+        "replica.identity.autoset.values",
+        default=(),
+        summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name.",
+    )
+    offset_mismatch_strategy: Literal[
+        "no_validation", "trust_offset", "trust_slot", "trust_greater_lsn"
+    ] = declare(
+        "offset.mismatch.strategy",
+        default="no_validation",
+        advanced=True,
+        summary="Which of stored offset and slot is believed when they differ. A slot ahead of the "
+        "offset is a gap and always refused unless trust_slot or trust_greater_lsn says otherwise.",
+    )
+
+    snapshot_isolation_mode: Literal[
+        "serializable", "repeatable_read", "read_committed", "read_uncommitted"
+    ] = declare(
+        "snapshot.isolation.mode",
+        default="serializable",
+        advanced=True,
+        summary="Isolation of a snapshot that cannot use a slot's exported snapshot.",
+    )
+    snapshot_locking_mode: Literal["none", "shared"] = declare(
+        "snapshot.locking.mode",
+        default="none",
+        advanced=True,
+        summary="Whether the snapshot locks the tables it reads (ACCESS SHARE).",
+    )
+    snapshot_lock_timeout_ms: int = declare(
+        "snapshot.lock.timeout.ms",
+        default=10000,
+        ge=0,
+        advanced=True,
+        summary="Longest wait for such a lock.",
+        unit="ms",
+    )
+    snapshot_include_collection_list: CommaList = declare(
+        "snapshot.include.collection.list",
+        default=(),
+        summary="Regular expressions over schema.table: read only these in the initial snapshot.",
+    )
+    snapshot_select_overrides: CommaList = declare(
+        "snapshot.select.statement.overrides",
+        default=(),
+        advanced=True,
+        summary="schema.table of tables that are read by a SELECT of your own.",
+    )
+    snapshot_select_statements: dict[str, str] = declare_family(
+        "snapshot.select.statement.overrides.SCHEMA.TABLE",
+        pattern=r"snapshot\.select\.statement\.overrides\..+",
+        summary="The SELECT that reads this table in a snapshot.",
+    )
+    snapshot_fetch_size: int = declare(
+        "snapshot.fetch.size",
+        default=10240,
+        ge=1,
+        summary="Rows that go to the sink together in a snapshot.",
+        unit="rows",
+    )
+    snapshot_max_threads: int = declare(
+        "snapshot.max.threads",
+        default=1,
+        ge=1,
+        summary="Connections that read a snapshot at the same time, all in one exported snapshot.",
+    )
+    snapshot_delay_ms: int = declare(
+        "snapshot.delay.ms", default=0, ge=0, advanced=True, summary="Wait before a snapshot.", unit="ms"
+    )
+    xmin_fetch_interval_ms: int = declare(
+        "xmin.fetch.interval.ms",
+        default=0,
+        ge=0,
+        advanced=True,
+        summary="Period of reading the slot's catalog_xmin into source.xmin; 0: never.",
+        unit="ms",
+    )
+    heartbeat_action_query: str | None = declare(
+        "heartbeat.action.query",
+        default=None,
+        advanced=True,
+        summary="SQL that is run with each heartbeat.",
+    )
+
+    @field_validator("replica_identity_autoset_values")
+    @classmethod
+    def _identities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if not re.fullmatch(r"[^:]+:(DEFAULT|FULL|NOTHING|INDEX\s+\S+)", entry, re.IGNORECASE):
+                message = f"{entry!r} is not TABLE-REGEX:DEFAULT, FULL, NOTHING or INDEX name"
+                raise ValueError(message)
+        return value
