@@ -1,0 +1,127 @@
+"""Fixtures with real servers. They start on first use, once for the whole run, workers included.
+
+- ``server``: a PostgreSQL with ``wal_level=logical``, from ``WALTAP_TEST_POSTGRES``, else a
+  container, else the installed programs;
+- ``database``: a fresh database on it, dropped with its slots; a slot still in use fails the test;
+- ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
+- ``java``: the Java home; ``spark``: a local Spark session.
+
+What is missing is a skip with its reason, or a failure with ``CI=true``.
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import postgres
+from tests.servers.java import OLDEST, java_home, java_version
+from tests.servers.postgres import Cluster, Database, Server, Unavailable
+from tests.servers.requirement import missing
+
+STATE = "WALTAP_TEST_STATE"
+"""Environment variable, set by the first process for its workers: where they meet."""
+
+POSTGRES_FIXTURES = frozenset({"server", "database", "private_server"})
+JAVA_FIXTURES = frozenset({"java", "spark", "peer"})
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the folder in which this process and its workers meet."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[STATE] = tempfile.mkdtemp(prefix="waltap-tests-")
+        postgres.sweep()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the shared server, in the process that outlives the workers."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and STATE in os.environ:
+        state = Path(os.environ.pop(STATE))
+        postgres.stop_shared(state)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which servers tests will meet."""
+    java = java_version()
+    return [f"postgres: {postgres.describe()}", f"java: {java or 'none'}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the services that their fixtures need."""
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        if names & POSTGRES_FIXTURES:
+            item.add_marker("needs_postgres")
+        if names & JAVA_FIXTURES:
+            item.add_marker("needs_java")
+
+
+@pytest.fixture(scope="session")
+def server() -> Server:
+    """Return the PostgreSQL server of this run; it is shared: change no setting of it."""
+    try:
+        return postgres.shared(Path(os.environ[STATE]))
+    except Unavailable as reason:
+        missing(str(reason))
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    """Return an empty database, dropped at the end with its slots; a slot in use fails the test."""
+    made = server.create_database(f"waltap_test_{os.getpid()}_{next(_numbers)}")
+    yield made
+    leaked = made.drop()
+    if leaked:
+        pytest.fail(f"the test left replication slots in use: {', '.join(leaked)}", pytrace=False)
+
+
+@pytest.fixture
+def private_server() -> Iterator[Cluster]:
+    """Return a server of this test's own: ``stop``, ``start``, ``restart``, ``kill``, ``log``."""
+    try:
+        made = Cluster.create()
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def java() -> Path:
+    """Return the home of Java 17 or later."""
+    version = java_version()
+    if version is None or version < OLDEST:
+        missing(f"Java {OLDEST} or later is needed, found {version or 'none'}")
+    return java_home()
+
+
+@pytest.fixture(scope="session")
+def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a local Spark session with two cores, in UTC, without a user interface."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("waltap tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

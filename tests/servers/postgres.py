@@ -1,0 +1,571 @@
+"""PostgreSQL servers for tests: one at an address, in a container, or from installed programs.
+
+All three are a `Server`. A `Cluster` is one that we started from installed programs in a folder of
+our own; it alone can be stopped, killed and started again.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from psycopg import conninfo, sql
+
+__all__ = [
+    "OUTPUT_PLUGINS",
+    "Cluster",
+    "Database",
+    "Server",
+    "Unavailable",
+    "shared",
+    "stop_shared",
+]
+
+ADDRESS = "WALTAP_TEST_POSTGRES"
+"""Environment variable: a libpq URL or key/value string of a superuser on a server to use."""
+
+IMAGE = "debezium/postgres:15"
+"""PostgreSQL 15 with wal2json, decoderbufs and PostGIS, for machines with a Docker engine."""
+
+OUTPUT_PLUGINS = ("pgoutput", "test_decoding", "wal2json", "decoderbufs", "yboutput")
+
+SETTINGS = {
+    "wal_level": "logical",
+    "max_wal_senders": "60",
+    "max_replication_slots": "60",
+    "max_prepared_transactions": "40",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "datestyle": "ISO, MDY",
+    # the tests kill processes, never the machine: nothing is lost without fsync
+    "fsync": "off",
+    "full_page_writes": "off",
+    "jit": "off",
+    "checkpoint_timeout": "30min",
+    "max_wal_size": "4GB",
+}
+
+Query = str | sql.SQL | sql.Composed
+
+PREFIX = "waltap-pg-"
+WAIT_SECONDS = 60.0
+
+
+class Unavailable(Exception):
+    """There is no PostgreSQL to be had; the text says what was tried."""
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A PostgreSQL server with a superuser; ``origin`` says where it comes from."""
+
+    host: str
+    port: int
+    user: str
+    password: str | None = None
+    origin: str = "address"
+
+    def dsn(self, database: str = "postgres") -> str:
+        """Return a ``postgresql://`` URL of ``database``."""
+        secret = f":{self.password}" if self.password else ""
+        return f"postgresql://{self.user}{secret}@{self.host}:{self.port}/{database}"
+
+    def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
+        """Open a connection, in autocommit unless told otherwise; the caller closes it."""
+        options.setdefault("autocommit", True)
+        options.setdefault("connect_timeout", 10)
+        return psycopg.connect(self.dsn(database), **options)
+
+    def execute(self, query: Query, database: str = "postgres") -> list[Any]:
+        """Run ``query`` on a connection of its own; return the rows of its last statement."""
+        with self.connect(database) as connection:
+            return _rows(connection, query, ())
+
+    @property
+    def version(self) -> int:
+        """The version as PostgreSQL numbers it: 150020 is 15.20."""
+        with self.connect() as connection:
+            return connection.info.server_version
+
+    def create_database(self, name: str) -> "Database":
+        """Make a database in UTF-8 with C collation, as the recorded events were made in."""
+        self.execute(
+            sql.SQL(
+                "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'"
+                " LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'"
+            ).format(sql.Identifier(name))
+        )
+        return Database(self, name)
+
+
+class Database:
+    """A database of one test; `drop` takes its slots with it."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server, self.name = server, name
+
+    @property
+    def dsn(self) -> str:
+        """A ``postgresql://`` URL of this database."""
+        return self.server.dsn(self.name)
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """Open a connection, in autocommit unless told otherwise; the caller closes it."""
+        return self.server.connect(self.name, **options)
+
+    def execute(self, query: Query, *parameters: object) -> list[Any]:
+        """Run ``query`` on a connection of its own; return the rows of its last statement.
+
+        Without parameters it may hold several statements: they are one transaction unless they
+        say otherwise.
+        """
+        with self.connect() as connection:
+            return _rows(connection, query, parameters)
+
+    def psql(self, script: Path | str) -> str:
+        """Run a file, or text, of psql commands; stop at the first error; return what it prints.
+
+        Raises: AssertionError with psql's message when it fails.
+        """
+        command = [program("psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", self.dsn]
+        command += ["-f", str(script)] if isinstance(script, Path) else ["-f", "-"]
+        environment = {
+            **os.environ,
+            "PGTZ": "UTC",
+            "PGCLIENTENCODING": "UTF8",
+            "PGDATESTYLE": "ISO, MDY",
+            "PGOPTIONS": "-c client_min_messages=warning",
+        }
+        done = subprocess.run(
+            command,
+            input=None if isinstance(script, Path) else script,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise AssertionError(f"psql: {done.stderr.strip()[:2000]}")
+        return done.stdout
+
+    def properties(self) -> dict[str, str]:
+        """Return the ``database.*`` properties, as Debezium names them, that lead here."""
+        found = {
+            "database.hostname": self.server.host,
+            "database.port": str(self.server.port),
+            "database.user": self.server.user,
+            "database.dbname": self.name,
+        }
+        if self.server.password:
+            found["database.password"] = self.server.password
+        return found
+
+    def slots(self) -> dict[str, bool]:
+        """Return the replication slots of this database: name → whether someone streams from it."""
+        query = (
+            "SELECT slot_name, active FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return dict(self.execute(query))
+
+    def drop(self, patience: float = 5.0) -> list[str]:
+        """Drop slots and database; return the slots that were in use ``patience`` seconds on.
+
+        A client that just ended may still show as active: its walsender needs a moment to notice.
+        """
+        deadline = time.monotonic() + patience
+        while (active := self._active()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with self.server.connect() as connection:
+            _drop_slots(connection, self.name)
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
+            )
+        return active
+
+    def _active(self) -> list[str]:
+        return [name for name, active in self.slots().items() if active]
+
+
+@dataclass(kw_only=True)
+class Cluster(Server):
+    """A server of our own in ``folder``, from the programs in ``programs``."""
+
+    folder: Path
+    programs: Path
+    account: str | None = None
+    """The user it runs as; None: ours."""
+
+    @classmethod
+    def create(cls, **settings: str) -> "Cluster":
+        """Make a cluster in a temporary folder and start it; ``settings`` go to its configuration.
+
+        Raises: Unavailable when there are no server programs, or none that we may run.
+        """
+        programs = server_programs()
+        account = _account()
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            return cls._initialise(folder, programs, account, settings)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @classmethod
+    def _initialise(
+        cls, folder: Path, programs: Path, account: str | None, settings: dict[str, str]
+    ) -> "Cluster":
+        (folder / "plugins").mkdir()
+        if account is not None:
+            shutil.chown(folder, account)
+        (folder / "owner").write_text(str(os.getpid()))
+        cluster = cls(
+            host="127.0.0.1",
+            port=_free_port(),
+            user="postgres",
+            origin=f"programs in {programs}",
+            folder=folder,
+            programs=programs,
+            account=account,
+        )
+        cluster._run(
+            "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust",
+            "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions",
+        )  # fmt: skip
+        chosen = {
+            **SETTINGS,
+            "listen_addresses": "127.0.0.1",
+            "port": str(cluster.port),
+            "unix_socket_directories": str(folder),
+            # a test may build an output plugin and put it here
+            "dynamic_library_path": f"{folder / 'plugins'}:$libdir",
+            **settings,
+        }
+        if cluster._knows("output_plugin_libraries"):
+            chosen.setdefault("output_plugin_libraries", ", ".join(OUTPUT_PLUGINS))
+        text = "".join(f"{name} = '{value}'\n" for name, value in chosen.items())
+        (folder / "settings.conf").write_text(text)
+        with (folder / "data" / "postgresql.conf").open("a") as file:
+            file.write(f"include '{folder / 'settings.conf'}'\n")
+        cluster.start()
+        return cluster
+
+    @property
+    def plugins(self) -> Path:
+        """A folder on the server's ``dynamic_library_path`` for output plugins that a test built."""
+        return self.folder / "plugins"
+
+    def log(self) -> str:
+        """Return what the server wrote to its log so far."""
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        After `kill` the kernel may hold the shared memory for a moment, so a refusal is retried.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                self._run(
+                    "pg_ctl", "-D", self.folder / "data", "-l", self.folder / "log", "-w", "start"
+                )
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server; ``mode`` is pg_ctl's: smart, fast or immediate. No error when it is down."""
+        if self.pid() is not None:
+            self._run("pg_ctl", "-D", self.folder / "data", "-m", mode, "-w", "stop")
+
+    def restart(self) -> None:
+        """Stop in fast mode and start again: same port, same data."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """Kill the server and every process of it with SIGKILL, as the kernel would when out of memory."""
+        pid = self.pid()
+        if pid is None:
+            return
+        postmaster = psutil.Process(pid)
+        postmaster.send_signal(signal.SIGSTOP)  # so that it restarts no child meanwhile
+        processes = [*postmaster.children(recursive=True), postmaster]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=WAIT_SECONDS)
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Stop the server and delete its folder."""
+        with contextlib.suppress(Unavailable):
+            self.stop("immediate")
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def pid(self) -> int | None:
+        """Return the process id of the running server, None when it is down."""
+        try:
+            pid = int((self.folder / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return None
+        return pid if psutil.pid_exists(pid) else None
+
+    def _knows(self, parameter: str) -> bool:
+        try:
+            self._run("postgres", "-D", self.folder / "data", "-C", parameter)
+        except Unavailable:
+            return False
+        return True
+
+    def _run(self, name: str, *arguments: object) -> None:
+        who: dict[str, Any] = {}
+        if self.account is not None:
+            group = pwd.getpwnam(self.account).pw_gid
+            who = {"user": self.account, "group": group, "extra_groups": ()}
+        with tempfile.TemporaryFile() as output:  # a pipe would be kept open by the server
+            done = subprocess.run(
+                [self.programs / name, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env={"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"},
+                check=False,
+                timeout=WAIT_SECONDS * 2,
+                **who,
+            )
+            if done.returncode:
+                output.seek(0)
+                said = output.read().decode(errors="replace")
+                raise Unavailable(f"{name} failed: {said.strip()[-1000:]}\n{self.log()[-1000:]}")
+
+
+def server_programs() -> Path:
+    """Return the folder of the installed server programs, version 15 before any other.
+
+    Raises: Unavailable when there are none.
+    """
+    found = {
+        int(match[1]): folder
+        for folder in Path("/usr/lib/postgresql").glob("*/bin")
+        if (match := re.fullmatch(r"(\d+)", folder.parent.name)) and (folder / "postgres").exists()
+    }
+    if 15 in found:
+        return found[15]
+    if found:
+        return found[max(found)]
+    if on_path := shutil.which("postgres"):
+        return Path(on_path).resolve().parent
+    raise Unavailable("no PostgreSQL server programs (package postgresql-15)")
+
+
+def program(name: str) -> str:
+    """Return the path of a client program such as ``psql`` or ``pg_recvlogical``.
+
+    Raises: Unavailable when it is not installed.
+    """
+    if found := shutil.which(name):
+        return found
+    candidate = server_programs() / name
+    if candidate.exists():
+        return str(candidate)
+    raise Unavailable(f"no {name} (package postgresql-client-15)")
+
+
+def describe() -> str:
+    """Return one line about the server that tests would get, without starting one."""
+    if address := os.environ.get(ADDRESS):
+        server = _at(address)
+        return f"{_readable(server.version)} (server at {server.host}:{server.port})"
+    if _docker_answers():
+        return f"container of {IMAGE}"
+    try:
+        programs = server_programs()
+    except Unavailable as reason:
+        return f"none: {reason}"
+    said = subprocess.run(
+        [programs / "postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return f"{said.stdout.split()[2]} (programs in {programs})"
+
+
+def shared(state: Path) -> Server:
+    """Return the session's server, started by the first who asks; processes meet in ``state``.
+
+    Raises: Unavailable when there is none to be had.
+    """
+    if address := os.environ.get(ADDRESS):
+        return _at(address)
+    with _locked(state):
+        record = state / "server.json"
+        if record.exists():
+            return _load(json.loads(record.read_text()))
+        server = _start_container(state) if _docker_answers() else Cluster.create()
+        record.write_text(json.dumps(asdict(server), default=str))
+        return server
+
+
+def stop_shared(state: Path) -> None:
+    """Stop what `shared` started with this ``state``; called once, by the process that outlives all."""
+    record = state / "server.json"
+    if not record.exists():
+        return
+    server = _load(json.loads(record.read_text()))
+    if isinstance(server, Cluster):
+        server.remove()
+    elif (container := state / "container").exists():
+        import docker
+
+        docker.from_env().containers.get(container.read_text()).remove(force=True, v=True)
+
+
+def sweep() -> None:
+    """Remove clusters that killed test runs left behind: their owner is no more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            owner = int((folder / "owner").read_text())
+        except (OSError, ValueError):
+            continue
+        if not psutil.pid_exists(owner) and os.access(folder / "data", os.W_OK):
+            Cluster(
+                host="127.0.0.1", port=0, user="postgres", folder=folder, programs=Path()
+            ).remove()
+
+
+def _rows(
+    connection: psycopg.Connection[Any], query: Query, parameters: tuple[object, ...]
+) -> list[Any]:
+    cursor = connection.execute(query, parameters or None)
+    while cursor.nextset():
+        pass
+    return cursor.fetchall() if cursor.description else []
+
+
+def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        slots = connection.execute(
+            "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s", [database]
+        ).fetchall()
+        if not slots:
+            return
+        for name, pid in slots:
+            if pid is not None:
+                connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+                continue
+            with contextlib.suppress(psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
+                connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"slots of {database} cannot be dropped: {slots}")
+
+
+def _at(address: str) -> Server:
+    given = conninfo.conninfo_to_dict(address)
+    return Server(
+        host=str(given.get("host") or "127.0.0.1"),
+        port=int(str(given.get("port") or 5432)),
+        user=str(given.get("user") or "postgres"),
+        password=None if given.get("password") is None else str(given["password"]),
+    )
+
+
+def _load(record: dict[str, Any]) -> Server:
+    if "folder" not in record:
+        return Server(**record)
+    return Cluster(
+        **{**record, "folder": Path(record["folder"]), "programs": Path(record["programs"])}
+    )
+
+
+def _account() -> str | None:
+    """Return the user to run a server as: PostgreSQL refuses root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise Unavailable("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _readable(version: int) -> str:
+    return f"{version // 10000}.{version % 10000}"
+
+
+def _docker_answers() -> bool:
+    if not Path("/var/run/docker.sock").exists() and "DOCKER_HOST" not in os.environ:
+        return False  # importing the client costs 0.3 s
+    import docker
+
+    try:
+        return bool(docker.from_env(timeout=5).ping())
+    except docker.errors.DockerException:
+        return False
+
+
+def _start_container(state: Path) -> Server:
+    # the reaper would remove the container with the worker that started it; `stop_shared` does so
+    os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
+    from testcontainers.core.container import DockerContainer
+
+    password = "waltap"
+    options = [item for name, value in SETTINGS.items() for item in ("-c", f"{name}={value}")]
+    container = (
+        DockerContainer(IMAGE)
+        .with_env("POSTGRES_PASSWORD", password)
+        .with_command(["postgres", *options])
+        .with_exposed_ports(5432)
+    )
+    container.start()
+    (state / "container").write_text(container.get_wrapped_container().id)
+    server = Server(
+        host=container.get_container_host_ip(),
+        port=int(container.get_exposed_port(5432)),
+        user="postgres",
+        password=password,
+        origin=f"container of {IMAGE}",
+    )
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            server.execute("SELECT 1")
+        except psycopg.OperationalError as error:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the container of {IMAGE} does not answer: {error}") from error
+            time.sleep(0.2)
+        else:
+            return server
+
+
+@contextlib.contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

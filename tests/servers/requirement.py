@@ -1,0 +1,21 @@
+"""What a test needs that the machine may lack: a skip with a reason, or with ``CI=true`` a failure."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["in_ci", "missing"]
+
+
+def in_ci() -> bool:
+    """Tell whether a missing service is a failure: the variable ``CI`` is set and not false."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+def missing(what: str) -> NoReturn:
+    """End the test that needs ``what``: a failure with ``CI=true``, otherwise a skip."""
+    reason = f"{what}; `make setup` installs what it may, or says what to install"
+    if in_ci():
+        pytest.fail(f"CI=true, and this service is missing: {reason}", pytrace=False)
+    pytest.skip(reason)
