@@ -1,1 +1,1 @@
-
+"""Configuration: properties declared once; files, environment and arguments that set them."""

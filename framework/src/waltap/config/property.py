@@ -1,23 +1,34 @@
 """Properties: declared once, everything else derives from the declaration.
 
-A component declares a `Properties` model; each field is one property with its name (Debezium's where
-the meaning is the same), type, default, check, summary and unit. Parsing, errors, ``--help``, the
-reference pages and the JSON Schema read these declarations and nothing else.
+A component declares a `Properties` model; each field is one property with its name (Debezium's
+where the meaning is the same), type, default, check, summary and unit. Parsing, errors, ``--help``,
+the reference pages and the JSON Schema read these declarations and nothing else.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-__all__ = ["CommaList", "Declaration", "Properties", "declarations", "declare", "declare_family"]
+__all__ = [
+    "HIDDEN",
+    "CommaList",
+    "Declaration",
+    "Properties",
+    "declarations",
+    "declare",
+    "declare_family",
+]
 
 REQUIRED: Any = ...
+HIDDEN = "***"
+"""What stands for the value of a secret wherever values are shown."""
 
 
 def _split(value: object) -> object:
-    """Split a comma list; ``\\,`` is a comma inside an entry; blanks around entries go away."""
+    r"""Split a comma list; ``\,`` is a comma inside an entry; blanks around entries go away."""
     if not isinstance(value, str):
         return value
     parts = (part.replace("\0", ",").strip() for part in value.replace("\\,", "\0").split(","))
@@ -44,9 +55,10 @@ def declare(
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
 
-    ``profile_default`` is the default in a profile of our own, where it differs from the one that a
-    Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names to what to use instead;
-    ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without ``default`` is required.
+    ``profile_default`` is the default in a profile of our own, where it differs from the one that
+    a Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names to what
+    to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without
+    ``default`` is required.
     """
     extra = {
         "unit": unit,
@@ -93,9 +105,20 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
 
 
 class Properties(BaseModel):
-    """Base of every component's configuration. Fields are declared with `declare`."""
+    """Base of every component's configuration. Fields are declared with `declare`.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    Its ``repr`` shows no secret and its validation errors show no input.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
+    )
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        fields = type(self).model_fields
+        for name, value in super().__repr_args__():
+            hidden = name in fields and value is not None and Declaration(name, fields[name]).secret
+            yield name, HIDDEN if hidden else value
 
 
 class Declaration:
@@ -127,9 +150,16 @@ class Declaration:
         return None if self.required else self.info.get_default(call_default_factory=True)
 
     @property
+    def profile_default(self) -> object:
+        """Return the default in a profile of our own where it differs, None otherwise."""
+        value: object = self._extra("profile_default")
+        return value
+
+    @property
     def unit(self) -> str | None:
         """Return the unit of the value, if it has one."""
-        return self._extra("unit")
+        unit: str | None = self._extra("unit")
+        return unit
 
     @property
     def since(self) -> str:
@@ -147,15 +177,15 @@ class Declaration:
         return bool(self._extra("advanced"))
 
     @property
-    def profile_default(self) -> object:
-        """Return the default in a profile of our own, None when it is the same everywhere."""
-        return self._extra("profile_default")
-
-    @property
     def family(self) -> re.Pattern[str] | None:
         """Return the name pattern of a family of properties, None for a single one."""
         pattern = self._extra("family")
         return re.compile(pattern) if pattern else None
+
+    @property
+    def deprecated(self) -> dict[str, str]:
+        """Return the old names that are still accepted, each with what to use instead."""
+        return dict(self._extra("deprecated") or {})
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,608 @@
+"""The plugin host: finds plugins, checks them, and answers who contributes what.
+
+A host is made per command or engine, never at import. Plugins are the entry points of group
+``waltap`` (our own come in the same way) and what `Host.register` is given. A plugin that cannot be
+used is kept with its error and shown by ``waltap plugins``; it is fatal only when a profile needs
+something that is then missing.
+"""
+
+import contextlib
+import difflib
+import enum
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pluggy
+
+from waltap import hookspecs
+from waltap.config.environment import plugin_names
+from waltap.errors import PluginError
+from waltap.render.type_mapping import TypeSpec
+from waltap.specs import (
+    CheckSpec,
+    CommandSpec,
+    ConnectorSpec,
+    DecoderSpec,
+    FormatSpec,
+    NotificationChannelSpec,
+    OffsetStoreSpec,
+    ReplicaIdentitySpec,
+    SignalChannelSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    Spec,
+    TopicNamingSpec,
+    TransformSpec,
+)
+
+__all__ = [
+    "KINDS",
+    "DuplicateName",
+    "Health",
+    "HookRaised",
+    "Host",
+    "ImportFailed",
+    "Kind",
+    "MisspeltHook",
+    "Plugin",
+    "SpecMissing",
+    "WrongApiVersion",
+    "WrongSpec",
+    "nearest",
+]
+
+ENTRY_POINT_GROUP = "waltap"
+IN_PROCESS = "in process"
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Spec | TypeSpec)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class SpecMissing(PluginError):
+    """No loaded plugin contributes what was asked for by name."""
+
+    code = "WT-1101"
+    remedy = "{hint}`waltap plugins` shows every plugin with what it provides and its health."
+
+    def __init__(self, problem: str, *, hint: str = "", nearest: str | None = None) -> None:
+        super().__init__(problem, hint=hint, nearest=nearest)
+        self.nearest = nearest
+
+
+class DuplicateName(PluginError):
+    """Two plugins contribute something of one kind under one name."""
+
+    code = "WT-1102"
+    remedy = (
+        "Uninstall {first} or {second}, or name the plugins to load: WALTAP_PLUGINS=name,name; "
+        "`waltap plugins` lists their names."
+    )
+
+
+class HookRaised(PluginError):
+    """A hook implementation raised."""
+
+    code = "WT-1103"
+    remedy = (
+        "This is a fault of {distribution}: update it, or report it to its authors; "
+        "WALTAP_PLUGINS=name,name loads other plugins only."
+    )
+
+
+class WrongApiVersion(PluginError):
+    """A plugin was written for another version of the plugin interface."""
+
+    code = "WT-1104"
+    remedy = (
+        "Install a version of {distribution} for this waltap: pip install --upgrade {distribution}."
+    )
+
+
+class ImportFailed(PluginError):
+    """A plugin's module cannot be imported."""
+
+    code = "WT-1105"
+    remedy = (
+        "Reinstall {distribution} with what it depends on: pip install --force-reinstall "
+        "{distribution}; or uninstall it when it is not needed."
+    )
+
+
+class MisspeltHook(PluginError):
+    """A plugin implements a hook that does not exist, or with arguments that do not."""
+
+    code = "WT-1106"
+    remedy = (
+        "Authors of {distribution}: docs/reference/hooks.md lists every hook with its arguments."
+    )
+
+
+class WrongSpec(PluginError):
+    """A ``register_*`` hook returned something that is not its kind of spec."""
+
+    code = "WT-1107"
+    remedy = "Authors of {distribution}: {hook} returns an iterable of {expected} objects."
+
+
+# --- kinds and plugins ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of capability: the host's attribute, the hook that contributes it, its spec."""
+
+    attribute: str
+    noun: str
+    hook: str
+    spec: type[Spec] | type[TypeSpec]
+
+
+KINDS: tuple[Kind, ...] = tuple(
+    Kind(attribute, noun, f"register_{attribute}", spec)
+    for attribute, noun, spec in (
+        ("connectors", "connector", ConnectorSpec),
+        ("decoders", "decoder", DecoderSpec),
+        ("replica_identities", "replica identity", ReplicaIdentitySpec),
+        ("snapshotters", "snapshot mode", SnapshotterSpec),
+        ("types", "type mapping", TypeSpec),
+        ("formats", "format", FormatSpec),
+        ("transforms", "transform", TransformSpec),
+        ("topic_naming", "topic naming strategy", TopicNamingSpec),
+        ("sinks", "sink", SinkSpec),
+        ("offset_stores", "offset store", OffsetStoreSpec),
+        ("signal_channels", "signal channel", SignalChannelSpec),
+        ("notification_channels", "notification channel", NotificationChannelSpec),
+        ("checks", "check", CheckSpec),
+        ("commands", "command", CommandSpec),
+    )
+)
+_KIND_OF: dict[object, Kind] = {kind.spec: kind for kind in KINDS}
+
+
+class Health(enum.Enum):
+    """Whether a plugin can be used, and if not, why."""
+
+    OK = "ok"
+    IMPORT_FAILED = "failed to import"
+    WRONG_API = "wrong API version"
+    MISSPELT_HOOK = "misspelt hook"
+    HOOK_RAISED = "hook raised"
+    NAME_CLASH = "name clash"
+    NOT_LOADED = "not loaded"
+
+
+@dataclass(slots=True)
+class Plugin:
+    """One plugin as ``waltap plugins`` shows it. ``provides``: kind (attribute) → names."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    health: Health = Health.OK
+    error: PluginError | None = None
+    provides: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+
+    @property
+    def identifier(self) -> str:
+        """Return what is unique among plugins: two distributions may use one entry-point name."""
+        return f"{self.distribution}:{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".strip()
+
+    def fail(self, health: Health, error: PluginError) -> None:
+        """Record why this plugin cannot be used; the first reason stays."""
+        if self.health is Health.OK:
+            self.health, self.error = health, error
+
+
+@dataclass(slots=True)
+class _Registry:
+    """What all plugins contribute of one kind."""
+
+    specs: dict[str, Any] = field(default_factory=dict)
+    by_any_name: dict[str, Any] = field(default_factory=dict)
+    clashes: dict[str, DuplicateName] = field(default_factory=dict)
+
+
+# --- the host ------------------------------------------------------------------------------------
+
+
+class Host:
+    """The plugins of this process and what they contribute.
+
+    ``discover`` False makes a host without installed plugins (see `register`). ``only`` limits
+    which installed plugins load, by entry-point or distribution name; None takes WALTAP_PLUGINS.
+    The framework's own plugin always loads. Raises: SpecMissing when ``only`` names no plugin.
+    """
+
+    def __init__(self, *, discover: bool = True, only: Collection[str] | None = None) -> None:
+        self._manager = pluggy.PluginManager("waltap")
+        self._manager.add_hookspecs(hookspecs)
+        self._plugins: dict[str, Plugin] = {}
+        self._registries: dict[str, _Registry] = {}
+        self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
+        self._complained: set[tuple[str, str]] = set()
+        if discover:
+            self._discover(plugin_names() if only is None else frozenset(only))
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def connectors(self) -> Mapping[str, ConnectorSpec]:
+        """Return the connectors by name."""
+        return self._specs(ConnectorSpec)
+
+    @property
+    def decoders(self) -> Mapping[str, DecoderSpec]:
+        """Return the decoders by name."""
+        return self._specs(DecoderSpec)
+
+    @property
+    def replica_identities(self) -> Mapping[str, ReplicaIdentitySpec]:
+        """Return the replica identities by name."""
+        return self._specs(ReplicaIdentitySpec)
+
+    @property
+    def snapshotters(self) -> Mapping[str, SnapshotterSpec]:
+        """Return the snapshot modes by name."""
+        return self._specs(SnapshotterSpec)
+
+    @property
+    def types(self) -> tuple[TypeSpec, ...]:
+        """Return the type mappings in the order in which they are asked."""
+        return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
+
+    @property
+    def formats(self) -> Mapping[str, FormatSpec]:
+        """Return the formats by name."""
+        return self._specs(FormatSpec)
+
+    @property
+    def transforms(self) -> Mapping[str, TransformSpec]:
+        """Return the transforms by name."""
+        return self._specs(TransformSpec)
+
+    @property
+    def topic_naming(self) -> Mapping[str, TopicNamingSpec]:
+        """Return the topic naming strategies by name."""
+        return self._specs(TopicNamingSpec)
+
+    @property
+    def sinks(self) -> Mapping[str, SinkSpec]:
+        """Return the sinks by name."""
+        return self._specs(SinkSpec)
+
+    @property
+    def offset_stores(self) -> Mapping[str, OffsetStoreSpec]:
+        """Return the offset stores by name."""
+        return self._specs(OffsetStoreSpec)
+
+    @property
+    def signal_channels(self) -> Mapping[str, SignalChannelSpec]:
+        """Return the signal channels by name."""
+        return self._specs(SignalChannelSpec)
+
+    @property
+    def notification_channels(self) -> Mapping[str, NotificationChannelSpec]:
+        """Return the notification channels by name."""
+        return self._specs(NotificationChannelSpec)
+
+    @property
+    def checks(self) -> Mapping[str, CheckSpec]:
+        """Return the checks of ``waltap doctor`` by name."""
+        return self._specs(CheckSpec)
+
+    @property
+    def commands(self) -> Mapping[str, CommandSpec]:
+        """Return the sub-commands of the CLI by name."""
+        return self._specs(CommandSpec)
+
+    def find(self, kind: type[S], name: str) -> S:
+        """Return the spec of ``kind`` that goes by ``name``, an alias included.
+
+        Raises: SpecMissing, with the known names, the nearest one and the plugins that could not
+        be loaded; DuplicateName when two plugins claim the name.
+        """
+        registry = self._registry(_KIND_OF[kind])
+        if name in registry.clashes:
+            raise registry.clashes[name]
+        spec: S | None = registry.by_any_name.get(name)
+        if spec is None:
+            raise self._missing(_KIND_OF[kind], name, registry)
+        return spec
+
+    def plugins(self) -> list[Plugin]:
+        """Return every plugin, with all it provides, sorted by distribution and name."""
+        for kind in KINDS:
+            self._registry(kind)
+        return sorted(self._plugins.values(), key=lambda plugin: plugin.identifier)
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """Return pluggy's relay; `choose` and `notify` call it with errors that name the plugin."""
+        return self._manager.hook
+
+    def choose(self, hook: str, **arguments: Any) -> Any:
+        """Ask a ``choose_*`` hook; None when no plugin has an opinion. Raises: HookRaised.
+
+        The plugin registered last is asked first.
+        """
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        for implementation in reversed(caller.get_hookimpls()):
+            try:
+                answer = implementation.function(
+                    *[arguments[name] for name in implementation.argnames]
+                )
+            except Exception as cause:
+                plugin = self._plugins[implementation.plugin_name]
+                raise HookRaised(
+                    f"{hook} of {_who(plugin)} raised {_brief(cause)}",
+                    distribution=plugin.distribution,
+                ) from cause
+            if answer is not None:
+                return answer
+        return None
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        """Tell the observers of an ``on_*`` hook; nearly free when there is none.
+
+        An observer that raises is logged, the first time as a warning, and otherwise ignored.
+        """
+        notice = self._notices.get(hook)
+        if notice is None:
+            notice = self._notices[hook] = self._notice(hook)
+        notice(arguments)
+
+    def register(self, plugin: object, name: str) -> None:
+        """Add a plugin of this process: a module, or an object with hook implementations.
+
+        Raises: PluginError (WT-11xx) when it cannot be used; the host is then as before.
+        """
+        entry = Plugin(name, IN_PROCESS, "", getattr(plugin, "__name__", type(plugin).__name__))
+        if entry.identifier in self._plugins:
+            raise DuplicateName(
+                f"a plugin called {name!r} is registered already", first=name, second=name
+            )
+        before = [(other, other.health, other.error) for other in self._plugins.values()]
+        self._admit(entry, plugin)
+        for kind in KINDS:
+            if entry.error is None and kind.hook in entry.hooks:
+                self._registry(kind)
+        if entry.error is not None:
+            with contextlib.suppress(ValueError):
+                self._manager.unregister(name=entry.identifier)
+            del self._plugins[entry.identifier]
+            for other, health, error in before:  # a clash blamed both sides
+                other.health, other.error = health, error
+            self._forget()
+            raise entry.error
+
+    # --- finding and checking --------------------------------------------------------------------
+
+    def _discover(self, only: frozenset[str] | None) -> None:
+        seen: set[str] = set()
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            own = point.dist is not None and point.dist.name == "waltap"
+            distribution = point.dist.name if point.dist is not None else "unknown"
+            version = point.dist.version if point.dist is not None else ""
+            entry = Plugin(point.name, distribution, version, point.value)
+            if entry.identifier in self._plugins:
+                continue  # one distribution found twice on sys.path: the first one is imported
+            seen |= {point.name, distribution}
+            if only is not None and not own and not only & {point.name, distribution}:
+                entry.health = Health.NOT_LOADED
+                self._plugins[entry.identifier] = entry
+                continue
+            try:
+                module = point.load()
+            except Exception as cause:  # noqa: BLE001 - a stranger's module may raise anything
+                error = ImportFailed(
+                    f"plugin {entry.name!r} of {entry} failed to import: {_brief(cause)}",
+                    distribution=distribution,
+                )
+                error.__cause__ = cause
+                entry.fail(Health.IMPORT_FAILED, error)
+                self._plugins[entry.identifier] = entry
+                continue
+            self._admit(entry, module)
+        unknown = sorted((only or frozenset()) - seen)
+        if unknown:
+            known = ", ".join(sorted(seen))
+            raise SpecMissing(
+                f"WALTAP_PLUGINS names {', '.join(map(repr, unknown))}, which is not installed; "
+                f"installed: {known}"
+            )
+
+    def _admit(self, entry: Plugin, plugin: object) -> None:
+        """Register ``plugin`` with pluggy, or record in ``entry`` why it cannot be."""
+        self._plugins[entry.identifier] = entry
+        self._forget()
+        version = getattr(plugin, "WALTAP_API", hookspecs.API_VERSION)
+        if version != hookspecs.API_VERSION:
+            error: PluginError = WrongApiVersion(
+                f"plugin {entry.name!r} of {entry} wants plugin interface {version}, "
+                f"this waltap has {hookspecs.API_VERSION}",
+                distribution=entry.distribution,
+            )
+            entry.fail(Health.WRONG_API, error)
+            return
+        fault = self._pluggy_register(entry, plugin)
+        if fault is not None:
+            entry.fail(Health.MISSPELT_HOOK, MisspeltHook(fault, distribution=entry.distribution))
+            with contextlib.suppress(ValueError):
+                self._manager.unregister(name=entry.identifier)
+            return
+        callers = self._manager.get_hookcallers(plugin) or []
+        entry.hooks = tuple(sorted(caller.name for caller in callers))
+
+    def _pluggy_register(self, entry: Plugin, plugin: object) -> str | None:
+        """Return what is wrong with the plugin's hooks, None when nothing is."""
+        who = f"plugin {entry.name!r} of {entry}"
+        known = [
+            name for name in dir(hookspecs) if name.startswith(("register_", "choose_", "on_"))
+        ]
+        try:
+            self._manager.register(plugin, name=entry.identifier)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as cause:
+            relay = vars(self._manager.hook).items()
+            for name, caller in relay:
+                if isinstance(caller, pluggy.HookCaller) and not caller.has_spec():
+                    hint = nearest(name, known)
+                    if any(impl.plugin is plugin for impl in caller.get_hookimpls()):
+                        guess = f"; did you mean {hint}?" if hint else ""
+                        return f"{who} implements {name}, which is no hook{guess}"
+            return f"{who}: {str(cause).splitlines()[-1].strip()}"
+        for name in known:
+            function = vars(plugin).get(name) if inspect.ismodule(plugin) else None
+            if inspect.isfunction(function) and not hasattr(function, "waltap_impl"):
+                return f"{who} defines {name} without @hookimpl, so it would never be called"
+        return None
+
+    # --- collecting ------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._registries.clear()
+        self._notices.clear()
+
+    def _specs(self, kind: type[S]) -> Mapping[str, S]:
+        return MappingProxyType(self._registry(_KIND_OF[kind]).specs)
+
+    def _registry(self, kind: Kind) -> _Registry:
+        """Return what there is of ``kind``; the hooks are called on first use."""
+        registry = self._registries.get(kind.attribute)
+        if registry is None:
+            registry = self._registries[kind.attribute] = _Registry()
+            owners: dict[str, tuple[Plugin, Spec | TypeSpec]] = {}
+            for plugin, specs in self._contributions(kind):
+                for spec in specs:
+                    for name in (spec.name, *getattr(spec, "aliases", ())):
+                        if name in owners and owners[name][1] is not spec:
+                            self._clash(kind, name, (owners[name][0], plugin), registry)
+                        else:
+                            owners[name] = (plugin, spec)
+                    registry.specs.setdefault(spec.name, spec)
+                plugin.provides[kind.attribute] = tuple(spec.name for spec in specs)
+            registry.by_any_name.update({name: spec for name, (_, spec) in owners.items()})
+            for name in registry.clashes:
+                registry.specs.pop(name, None)
+                registry.by_any_name.pop(name, None)
+        return registry
+
+    def _contributions(self, kind: Kind) -> Iterator[tuple[Plugin, list[Any]]]:
+        caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
+        for implementation in caller.get_hookimpls():
+            plugin = self._plugins[implementation.plugin_name]
+            try:
+                specs = list(implementation.function())  # type: ignore[call-overload]
+            except Exception as cause:  # noqa: BLE001 - a stranger's hook may raise anything
+                error = HookRaised(
+                    f"{kind.hook} of {plugin} raised {_brief(cause)}",
+                    distribution=plugin.distribution,
+                )
+                error.__cause__ = cause
+                plugin.fail(Health.HOOK_RAISED, error)
+                continue
+            wrong = next((spec for spec in specs if not isinstance(spec, kind.spec)), None)
+            if wrong is not None:
+                fault = WrongSpec(
+                    f"{kind.hook} of {plugin} returned a {type(wrong).__name__}",
+                    distribution=plugin.distribution,
+                    hook=kind.hook,
+                    expected=kind.spec.__name__,
+                )
+                plugin.fail(Health.HOOK_RAISED, fault)
+                continue
+            yield plugin, specs
+
+    def _clash(
+        self, kind: Kind, name: str, between: tuple[Plugin, Plugin], registry: _Registry
+    ) -> None:
+        first, second = between
+        error = DuplicateName(
+            f"{kind.noun} {name!r} is contributed twice: by {_who(first)} and by {_who(second)}",
+            first=first.distribution if first.distribution != IN_PROCESS else first.name,
+            second=second.distribution if second.distribution != IN_PROCESS else second.name,
+        )
+        registry.clashes[name] = error
+        first.fail(Health.NAME_CLASH, error)
+        second.fail(Health.NAME_CLASH, error)
+
+    def _missing(self, kind: Kind, name: str, registry: _Registry) -> SpecMissing:
+        known = sorted(registry.specs)
+        guess = nearest(name, sorted(registry.by_any_name))
+        text = f"no {kind.noun} is called {name!r}; known: {', '.join(known) or 'none'}"
+        broken = [
+            f"{plugin} ({plugin.health.value}: {plugin.error.problem})"
+            for plugin in self._plugins.values()
+            if plugin.error is not None
+        ]
+        if broken:
+            text += f"; it may be in a plugin that cannot be used: {'; '.join(broken)}"
+        resting = [p.name for p in self._plugins.values() if p.health is Health.NOT_LOADED]
+        if resting:
+            text += f"; WALTAP_PLUGINS keeps out: {', '.join(sorted(resting))}"
+        return SpecMissing(text, hint=f"Did you mean {guess}? " if guess else "", nearest=guess)
+
+    def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
+        """Return what tells the observers of ``hook``, bound once."""
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        observers = [
+            (implementation.function, implementation.argnames, implementation.plugin_name)
+            for implementation in caller.get_hookimpls()
+        ]
+        if not observers:
+            return _ignore
+
+        def tell(arguments: dict[str, Any]) -> None:
+            for function, names, plugin in observers:
+                try:
+                    function(*[arguments[name] for name in names])
+                except Exception as cause:  # noqa: BLE001 - observers never stop a pipeline
+                    self._complain(hook, plugin, cause)
+
+        return tell
+
+    def _complain(self, hook: str, plugin: str, cause: Exception) -> None:
+        first = (hook, plugin) not in self._complained
+        self._complained.add((hook, plugin))
+        logger.log(
+            logging.WARNING if first else logging.DEBUG,
+            "observer raised and is ignored",
+            extra={"hook": hook, "plugin": plugin, "error_code": HookRaised.code},
+            exc_info=cause,
+        )
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that ``name`` was probably meant to be, or None."""
+    found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _ignore(_arguments: dict[str, Any]) -> None:
+    """Tell nobody."""
+
+
+def _who(plugin: Plugin) -> str:
+    return f"{plugin.name} ({plugin})" if plugin.distribution == IN_PROCESS else str(plugin)
+
+
+def _brief(cause: Exception) -> str:
+    """Return type and first line of an exception."""
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__
