@@ -1,0 +1,73 @@
+# Every command of the project; `make help` lists them. Each sets up first what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+WORKERS ?= 2
+TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/yugabyte/src \
+  plugins/sinks/src plugins/spark/src benchmarks scripts tests/servers tests/differential
+
+.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault conformance \
+  differential differential-nightly golden bench docs clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
+
+setup: ## virtual environment, Java: what the demo needs
+	@scripts/setup demo
+
+setup-test: ## and PostgreSQL with output plugins: what the tests need
+	@scripts/setup test
+
+demo: setup ## PostgreSQL to live Spark tables on real data, compared row by row at the end
+	@$(BIN)/waltap demo
+
+test: setup-test ## style, types, imports and every test that a green run needs
+	@$(MAKE) --no-print-directory check
+	@$(PYTEST) -n $(WORKERS) --dist worksteal
+
+check: setup ## ruff, formatting, mypy --strict, import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy $(TYPED)
+	@$(BIN)/lint-imports
+
+fmt: setup ## format, and mend what ruff can mend
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+test-unit: setup ## unit and property tests: no server, seconds
+	@$(PYTEST) tests/unit tests/property
+
+conformance: setup-test ## the conformance kit on every plugin of ours
+	@$(PYTEST) tests/conformance
+
+test-integration: setup-test ## against real servers
+	@$(PYTEST) -n $(WORKERS) tests/integration
+
+test-fault: setup-test ## kills, restarts, cut links
+	@$(PYTEST) tests/fault
+
+differential: setup-test ## against Debezium: its recorded events, and 20 generated cases live
+	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential
+
+differential-nightly: setup-test ## 200 generated cases, and the recordings themselves against Debezium
+	@$(BIN)/python -m tests.differential check --program peer
+	@WALTAP_GENERATED_CASES=200 $(PYTEST) tests/differential
+
+golden: setup-test ## record the corpora anew with the Debezium peer; review the difference as code
+	@$(BIN)/python -m tests.differential record
+	@$(BIN)/python -m tests.differential check
+
+bench: setup-test ## waltap, the server's limit and Debezium in one run; writes benchmarks/results/
+	@$(BIN)/python -m benchmarks all
+
+docs: setup ## write the generated pages under docs/reference anew
+	@$(BIN)/waltap docs
+	@$(BIN)/python -m tests.differential docs
+
+clean: ## remove caches and output, not the virtual environment
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo-output
+	@rm -rf metastore_db derby.log spark-warehouse .setup.log
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
