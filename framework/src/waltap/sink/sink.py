@@ -10,6 +10,8 @@ from waltap.events.transaction import Batch
 from waltap.source.position import Position
 
 if TYPE_CHECKING:
+    from waltap.decode.relation import Relation
+    from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.render.type_mapping import TypeMapper
 
 __all__ = ["Sink", "SinkCapabilities", "SinkContext"]
@@ -42,6 +44,10 @@ class SinkContext:
     types: "TypeMapper | None" = None
     topic_of: Callable[[str, str], str] | None = None
     """(schema, table) → topic name."""
+    describe: "Callable[[Relation], Relation] | None" = None
+    """Completes a relation from the catalogue (types, nullability, key); once per version."""
+    identity: "Callable[[Relation], ReplicaIdentity] | None" = None
+    """Gives the replica identity to read a relation with; once per version."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
     labels: dict[str, str] = field(default_factory=dict)
