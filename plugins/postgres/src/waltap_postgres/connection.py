@@ -1,0 +1,167 @@
+"""Connections to the server: parameters, session settings, and libpq errors as ours."""
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+from waltap.errors import WaltapError
+
+from waltap_postgres.errors import ServerUnreachable, source_error
+from waltap_postgres.properties import PostgresProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["SESSION", "Session", "conninfo", "connect", "driver_error", "identify"]
+
+SESSION = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
+    "search_path": "pg_catalog",
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+"""Settings that decide how the server prints values: the same on every connection, whatever a role's
+or database's ALTER … SET says, so that a snapshot row and a streamed row cannot differ."""
+
+CONNECT_TIMEOUT_S = 15
+
+
+def conninfo(properties: PostgresProperties, *, role: str, replication: bool = False) -> str:
+    """Return libpq's connection string; ``role`` is what the connection is for (application_name)."""
+    own = {key.removeprefix("driver."): value for key, value in properties.libpq.items()}
+    options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    parameters: dict[str, Any] = {
+        "host": properties.hostname,
+        "port": properties.port,
+        "user": properties.user,
+        "password": properties.password,
+        "dbname": properties.dbname,
+        "sslmode": properties.sslmode,
+        "sslcert": properties.sslcert,
+        "sslkey": properties.sslkey,
+        "sslpassword": properties.sslpassword,
+        "sslrootcert": properties.sslrootcert,
+        "gssencmode": "disable",
+        "keepalives": int(properties.tcp_keepalive),
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": f"waltap {role}",
+        "replication": "database" if replication else None,
+    }
+    parameters.update(own)
+    parameters["options"] = f"{own.get('options', '')} {options}".strip()
+    return make_conninfo(**{name: value for name, value in parameters.items() if value is not None})
+
+
+def identify(properties: PostgresProperties) -> dict[str, str]:
+    """Return what error messages may say of where we connect: never a password."""
+    return {
+        "slot": properties.slot_name,
+        "user": properties.user,
+        "database": properties.dbname,
+        "publication": properties.publication_name,
+        "address": f"{properties.hostname}:{properties.port}",
+    }
+
+
+def driver_error(error: psycopg.Error, properties: PostgresProperties, plugin: str = "") -> WaltapError:
+    """Return what a psycopg error means."""
+    text = str(error.diag.message_primary or error).strip()
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        return unreachable(text, properties)
+    return source_error(error.sqlstate or "", text, plugin=plugin, **identify(properties))
+
+
+def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
+    """Return what a failed connection attempt means: libpq gives text, no SQLSTATE."""
+    line = text.strip().splitlines()[-1] if text.strip() else "connection failed"
+    line = line.partition("FATAL:")[2].strip() or line
+    facts = identify(properties)
+    for words, sqlstate in (
+        ("password authentication failed", "28P01"),
+        ("no password supplied", "28P01"),
+        ("no pg_hba.conf entry", "28000"),
+        ("to start walsender", "42501"),
+        ("permission denied", "42501"),
+        ("role", "28000"),
+        ("database", "3D000"),
+        ("too many", "53300"),
+        ("remaining connection slots", "53300"),
+        ("number of requested standby connections", "53300"),
+    ):
+        if words in line and ("does not exist" in line or words not in {"role", "database"}):
+            return source_error(sqlstate, line, **facts)
+    return ServerUnreachable(line, **facts)
+
+
+def connect(properties: PostgresProperties, *, role: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open an ordinary connection in autocommit. Raises: SourceError."""
+    try:
+        connection = psycopg.connect(conninfo(properties, role=role), autocommit=True)
+        for statement in _statements(properties.initial_statements):
+            connection.execute(statement.encode())
+    except psycopg.Error as error:
+        raise driver_error(error, properties) from error
+    return connection
+
+
+def _statements(text: str | None) -> "Sequence[str]":
+    """Split at ``;`` as Debezium does: ``;;`` is a literal semicolon."""
+    if not text:
+        return ()
+    parts = text.replace(";;", "\0").split(";")
+    return [part.replace("\0", ";").strip() for part in parts if part.strip()]
+
+
+class Session:
+    """A connection at libpq's level: for replication commands, and for COPY read from its socket."""
+
+    def __init__(
+        self, properties: PostgresProperties, *, role: str, replication: bool = False, plugin: str = ""
+    ) -> None:
+        """Connect. Raises: SourceError."""
+        self.properties, self.plugin = properties, plugin
+        text = conninfo(properties, role=role, replication=replication)
+        self.pgconn = pq.PGconn.connect(text.encode())
+        if self.pgconn.status != pq.ConnStatus.OK:
+            message = self.pgconn.error_message.decode("utf-8", "replace")
+            self.pgconn.finish()
+            raise unreachable(message, properties)
+        self.pgconn.notice_handler = None
+
+    def execute(self, sql: str) -> list[tuple[str | None, ...]]:
+        """Run one simple query; return its rows as text. Raises: SourceError."""
+        try:
+            result = self.pgconn.exec_(sql.encode())
+        except psycopg.Error as error:
+            raise driver_error(error, self.properties, self.plugin) from error
+        if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
+            return [
+                tuple(
+                    None if (value := result.get_value(row, column)) is None else value.decode()
+                    for column in range(result.nfields)
+                )
+                for row in range(result.ntuples)
+            ]
+        raise self.error(result)
+
+    def error(self, result: "pq.abc.PGresult") -> WaltapError:
+        """Return what a failed result means."""
+        sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        text = message.decode("utf-8", "replace").strip()
+        if not sqlstate:
+            return unreachable(text, self.properties)
+        return source_error(sqlstate, text, plugin=self.plugin, **identify(self.properties))
+
+    def close(self) -> None:
+        """Close the connection; may be called twice."""
+        self.pgconn.finish()

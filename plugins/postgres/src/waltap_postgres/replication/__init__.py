@@ -1,0 +1,1 @@
+"""Replication: wire, stream, slot, publication."""

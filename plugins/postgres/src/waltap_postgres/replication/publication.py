@@ -1,0 +1,166 @@
+"""The publication: made and adjusted as ``publication.autocreate.mode`` says, with the SQL shown."""
+
+from collections.abc import Iterable
+
+import psycopg
+from psycopg import sql
+
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.connection import driver_error
+from waltap_postgres.errors import IdentityMissing, PublicationMissing
+from waltap_postgres.properties import PostgresProperties
+
+__all__ = ["PublicationPlan", "identifier", "plan_publication", "published"]
+
+INSERTS_SUFFIX = "_inserts"
+
+
+class PublicationPlan:
+    """What must be done so that the server publishes what is captured.
+
+    ``statements`` are run in order; ``names`` are the publications to ask for; ``created`` those
+    that the statements make.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.statements: list[str] = []
+        self.created: list[str] = []
+
+    def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
+        """Run the statements in one transaction. Raises: SourceError."""
+        try:
+            with connection.transaction():
+                for statement in self.statements:
+                    connection.execute(statement.encode())
+        except psycopg.Error as error:
+            raise driver_error(error, properties) from error
+
+
+def identifier(*parts: str) -> str:
+    """Return a quoted, possibly qualified identifier."""
+    return sql.Identifier(*parts).as_string(None)
+
+
+def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
+    """Return (schema, table) of what the publication covers; None when it does not exist."""
+    if not catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
+        return None
+    rows = catalogue.query(
+        "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s",
+        (name,),
+    )
+    return set(rows)
+
+
+def plan_publication(
+    catalogue: PostgresCatalogue,
+    properties: PostgresProperties,
+    captured: list[Table],
+    *,
+    operations: str | None,
+    version_num: int,
+) -> PublicationPlan:
+    """Decide what to do; changes nothing.
+
+    ``operations`` is what the publication publishes (``insert, update``), None for all.
+    Raises: PublicationMissing, IdentityMissing.
+    """
+    name, mode = properties.publication_name, properties.publication_autocreate_mode
+    plan = PublicationPlan((name,))
+    existing = published(catalogue, name)
+    options = _options(properties, operations, version_num)
+    if mode == "disabled":
+        if existing is None:
+            tables = ", ".join(identifier(t.relation.schema, t.relation.table) for t in captured)
+            statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables or '…'}"
+            raise PublicationMissing(f"publication {name!r} does not exist", sql=statement)
+        _warn_uncovered(existing, captured, name, properties)
+        return plan
+    if mode in {"all_tables", "no_tables"}:
+        if existing is None:
+            what = " FOR ALL TABLES" if mode == "all_tables" else ""
+            plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
+            plan.created.append(name)
+        return plan
+    _plan_filtered(plan, catalogue, properties, captured, existing, options)
+    return plan
+
+
+def _plan_filtered(
+    plan: PublicationPlan,
+    catalogue: PostgresCatalogue,
+    properties: PostgresProperties,
+    captured: list[Table],
+    existing: set[tuple[str, str]] | None,
+    options: str,
+) -> None:
+    name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
+    root = properties.publish_via_partition_root
+    wanted = [t for t in captured if not (t.partition if root else t.partitioned)]
+    new = [t for t in wanted if (t.relation.schema, t.relation.table) not in (existing or set())]
+    keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
+    if keyless and keyless_policy == "refuse":
+        names = ", ".join(t.relation.name for t in keyless)
+        statement = "; ".join(
+            f"ALTER TABLE {identifier(t.relation.schema, t.relation.table)} REPLICA IDENTITY FULL"
+            for t in keyless
+        )
+        raise IdentityMissing(
+            f"published as they are, these tables would refuse UPDATE and DELETE: {names}",
+            sql=statement,
+        )
+    if keyless and keyless_policy == "inserts":
+        wanted = [t for t in wanted if t.supports_updates]
+        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, " WITH (publish = 'insert, truncate')")
+        plan.names = (*plan.names, name + INSERTS_SUFFIX)
+    _cover(plan, catalogue, name, wanted, options)
+
+
+def _cover(
+    plan: PublicationPlan,
+    catalogue: PostgresCatalogue,
+    name: str,
+    tables: list[Table],
+    options: str,
+) -> None:
+    """Create the publication for ``tables``, or change its tables where they differ."""
+    existing = published(catalogue, name)
+    listed = _listed(tables)
+    if existing is None:
+        what = f" FOR TABLE {listed}" if listed else ""
+        plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
+        plan.created.append(name)
+    elif listed and existing != {(t.relation.schema, t.relation.table) for t in tables}:
+        plan.statements.append(f"ALTER PUBLICATION {identifier(name)} SET TABLE {listed}")
+
+
+def _listed(tables: Iterable[Table]) -> str:
+    return ", ".join(identifier(t.relation.schema, t.relation.table) for t in tables)
+
+
+def _options(properties: PostgresProperties, operations: str | None, version_num: int) -> str:
+    options = []
+    if operations is not None:
+        options.append(f"publish = '{operations}'")
+    if properties.publish_via_partition_root and version_num >= 130000:
+        options.append("publish_via_partition_root = true")
+    return f" WITH ({', '.join(options)})" if options else ""
+
+
+def _warn_uncovered(
+    existing: set[tuple[str, str]],
+    captured: list[Table],
+    name: str,
+    properties: PostgresProperties,
+) -> None:
+    """Refuse when the publication covers none of what is captured."""
+    wanted = {
+        (t.relation.schema, t.relation.table)
+        for t in captured
+        if not (t.partition if properties.publish_via_partition_root else t.partitioned)
+    }
+    if wanted and existing and not wanted & existing:
+        tables = ", ".join(identifier(*pair) for pair in sorted(wanted))
+        statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}"
+        raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)

@@ -1,0 +1,134 @@
+"""The replication slot: what the server says of it, creation with an exported snapshot, removal."""
+
+import select
+import time
+
+import msgspec
+from psycopg import pq
+from waltap.errors import SourceError
+from waltap.source.position import parse_lsn
+
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.connection import Session
+
+__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "create_slot", "drop_slot", "read_slot"]
+
+CREATE_DEADLINE_S = 120.0
+
+
+class SlotNotCreated(SourceError):
+    """Creating the slot took too long: the server waits for transactions that are still open."""
+
+    code = "WT-2108"
+    remedy = (
+        "A slot can only be created when every transaction that was open has ended. Find it: SELECT "
+        "pid, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL ORDER BY 2; or "
+        "look for forgotten prepared transactions in pg_prepared_xacts."
+    )
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of ``pg_replication_slots``; LSNs are 0 where the server gives none."""
+
+    name: str
+    plugin: str
+    database: str
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int
+    confirmed_flush_lsn: int
+    wal_status: str
+    two_phase: bool
+
+
+class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """What CREATE_REPLICATION_SLOT answered. ``snapshot`` is the exported snapshot's name, usable
+    only until the next command on the connection that created the slot."""
+
+    consistent_lsn: int
+    snapshot: str | None
+
+
+def read_slot(catalogue: PostgresCatalogue, name: str, version_num: int) -> Slot | None:
+    """Return the slot as it stands now, None when there is none. Raises: SourceError."""
+    wal_status = "wal_status" if version_num >= 130000 else "NULL"
+    two_phase = "two_phase" if version_num >= 140000 else "false"
+    rows = catalogue.query(
+        "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
+        f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}"
+        " FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    )
+    if not rows:
+        return None
+    row = rows[0]
+    return Slot(
+        name=row[0],
+        plugin=row[1] or "",
+        database=row[2] or "",
+        temporary=row[3],
+        active_pid=row[4],
+        restart_lsn=parse_lsn(row[5]) if row[5] else 0,
+        confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
+        wal_status=row[7] or "",
+        two_phase=bool(row[8]),
+    )
+
+
+def create_slot(
+    session: Session,
+    name: str,
+    plugin: str,
+    *,
+    version_num: int,
+    temporary: bool = False,
+    failover: bool = False,
+    two_phase: bool = False,
+) -> CreatedSlot:
+    """Create the slot on a replication connection; its snapshot is exported.
+
+    Raises: SlotNotCreated when open transactions keep it from becoming consistent in time;
+    SourceError.
+    """
+    kind = "TEMPORARY " if temporary else ""
+    if version_num >= 150000:
+        options = ["SNAPSHOT 'export'"]
+        if failover and version_num >= 170000:
+            options.append("FAILOVER true")
+        if two_phase:
+            options.append("TWO_PHASE true")
+        tail = f"({', '.join(options)})"
+    else:
+        tail = "EXPORT_SNAPSHOT"
+    sql = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
+    pgconn = session.pgconn
+    pgconn.send_query(sql.encode())
+    pgconn.flush()
+    deadline = time.monotonic() + CREATE_DEADLINE_S
+    while pgconn.is_busy():
+        if time.monotonic() > deadline:
+            pgconn.get_cancel().cancel()
+            while pgconn.get_result() is not None:
+                pass
+            raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
+        select.select([pgconn.socket], [], [], 0.5)
+        pgconn.consume_input()
+    result = pgconn.get_result()
+    while pgconn.get_result() is not None:
+        pass
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        assert result is not None
+        raise session.error(result)
+    point, snapshot = result.get_value(0, 1) or b"0/0", result.get_value(0, 2)
+    return CreatedSlot(
+        consistent_lsn=parse_lsn(point.decode()),
+        snapshot=snapshot.decode() if snapshot else None,
+    )
+
+
+def drop_slot(catalogue: PostgresCatalogue, name: str) -> None:
+    """Drop the slot if it exists. Raises: SlotActive, SourceError."""
+    catalogue.query(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    )

@@ -1,0 +1,110 @@
+"""An open replication stream: frames to messages, and what the server must hear from us.
+
+The server ends a walsender that hears nothing for ``wal_sender_timeout``; so a small thread sends a
+standby status update at a third of it, whatever the engine's thread is busy with. It sends only
+what `confirm` was told.
+"""
+
+import threading
+import time
+from contextlib import suppress
+
+from waltap.decode.decoder import Decoder
+from waltap.decode.message import Message
+from waltap.errors import ConnectionLost
+from waltap.source.connector import ChangeStream
+from waltap.source.position import lsn_text
+
+from waltap_postgres.replication.transport import Transport
+from waltap_postgres.replication.wire import status_update
+
+__all__ = ["ReplicationStream", "start_replication_sql"]
+
+EPOCH_2000_US = 946_684_800_000_000
+
+
+def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
+    """Return the START_REPLICATION command; option names are quoted, values escaped."""
+    listed = ", ".join(
+        '"{}" \'{}\''.format(name, value.replace("'", "''")) for name, value in options.items()
+    )
+    tail = f" ({listed})" if listed else ""
+    return f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}{tail}'
+
+
+class ReplicationStream(ChangeStream):
+    """Messages of one START_REPLICATION, and its feedback."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        decoder: Decoder,
+        *,
+        confirmed: int,
+        status_interval: float,
+    ) -> None:
+        """Take ownership of a started ``transport``. ``status_interval`` in seconds."""
+        self._transport, self._decoder = transport, decoder
+        self._confirmed = self._received = confirmed
+        self._status_interval = status_interval
+        self._send_lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._failure: ConnectionLost | None = None
+        self._feedback = threading.Thread(
+            target=self._keep_alive, name="waltap-feedback", daemon=True
+        )
+        self._feedback.start()
+
+    def receive(self, timeout: float) -> list[Message]:
+        if self._failure is not None:
+            raise self._failure
+        transport = self._transport
+        frames = transport.read(timeout)
+        if transport.splitter.reply_requested:
+            transport.splitter.reply_requested = False
+            self._send_status()
+        if not frames:
+            return []
+        highest = frames[-1][0]
+        self._received = max(self._received, highest)
+        return self._decoder.feed(frames)
+
+    def confirm(self, end_lsn: int) -> None:
+        if end_lsn <= self._confirmed:
+            return
+        ceiling = max(self._received, self._transport.splitter.wal_end)
+        assert end_lsn <= ceiling, (
+            f"would confirm {lsn_text(end_lsn)}, server sent up to {lsn_text(ceiling)}"
+        )
+        self._confirmed = end_lsn
+        self._send_status()
+
+    def idle_lsn(self) -> int:
+        return self._transport.splitter.wal_end
+
+    def ask(self) -> None:
+        """Ask the server for a keepalive now, to learn how far it has read."""
+        self._send_status(reply=True)
+
+    def close(self) -> None:
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        with suppress(ConnectionLost):
+            self._send_status()
+        self._feedback.join(5.0)
+        self._transport.close()
+
+    def _send_status(self, *, reply: bool = False) -> None:
+        with self._send_lock:
+            clock = time.time_ns() // 1000 - EPOCH_2000_US
+            written = max(self._received, self._confirmed)
+            self._transport.send(status_update(written, self._confirmed, clock, reply=reply))
+
+    def _keep_alive(self) -> None:
+        while not self._stopping.wait(self._status_interval):
+            try:
+                self._send_status()
+            except ConnectionLost as error:
+                self._failure = error
+                return

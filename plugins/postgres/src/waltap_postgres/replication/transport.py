@@ -1,0 +1,266 @@
+"""How COPY bytes travel: straight from the socket, or through libpq where the connection is encrypted."""
+
+import abc
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psycopg
+from psycopg import pq
+from waltap.decode.decoder import Frame
+from waltap.errors import ConnectionLost, WaltapError
+
+from waltap_postgres.connection import Session, driver_error, identify
+from waltap_postgres.errors import source_error
+from waltap_postgres.replication.wire import (
+    CopyEnded,
+    CopySplitter,
+    ReplicationSplitter,
+    ServerMessage,
+)
+
+__all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_transport"]
+
+RECEIVE_BYTES = 1 << 20
+RECEIVE_BUFFER_BYTES = 4 << 20
+SEND_DEADLINE_S = 30.0
+
+
+class Transport(abc.ABC):
+    """An open START_REPLICATION stream. `send` may be called from another thread than `read`,
+    under the caller's lock."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.splitter = ReplicationSplitter()
+
+    @abc.abstractmethod
+    def start(self, sql: str) -> None:
+        """Run START_REPLICATION and wait until streaming has begun. Raises: SourceError."""
+
+    @abc.abstractmethod
+    def read(self, timeout: float) -> list[Frame]:
+        """Return what has arrived, [] after ``timeout`` seconds. Raises: ConnectionLost, SourceError."""
+
+    @abc.abstractmethod
+    def send(self, message: bytes) -> None:
+        """Send a complete CopyData message (with its header). Raises: ConnectionLost."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the stream and the connection."""
+
+    def server_error(self, message: ServerMessage | None) -> WaltapError:
+        """Return what the end of the stream means."""
+        if message is None:
+            return ConnectionLost("the server ended the replication stream")
+        fields = message.fields()
+        text = fields.get("M", "unknown error")
+        if context := fields.get("W"):
+            text = f"{text} ({context.splitlines()[0]})"
+        session = self.session
+        facts = identify(session.properties)
+        return source_error(fields.get("C", ""), text, plugin=session.plugin, **facts)
+
+
+class SocketTransport(Transport):
+    """Reads the socket of an idle libpq connection itself; libpq is only used to close it."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._early: list[Frame] = []
+        self._socket = socket.socket(fileno=socket.dup(session.pgconn.socket))
+        self._socket.setblocking(False)
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+
+    def start(self, sql: str) -> None:
+        query = sql.encode() + b"\0"
+        self.send(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
+        early: list[Frame] = []
+        while not self.splitter.started:
+            early += self._receive(1.0)
+        self._early = early
+
+    def read(self, timeout: float) -> list[Frame]:
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        return self._receive(timeout)
+
+    def _receive(self, timeout: float) -> list[Frame]:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            if not self._readable.poll(timeout * 1000):
+                return []
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                return []
+            except OSError as error:
+                raise ConnectionLost(f"connection to the server broke: {error}") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection to the server broke: {error}") from error
+        if not data:
+            raise ConnectionLost("the server closed the connection")
+        try:
+            return self.splitter.split(data)
+        except CopyEnded as end:
+            raise self.server_error(end.error) from end
+
+    def send(self, message: bytes) -> None:
+        rest = memoryview(message)
+        deadline = time.monotonic() + SEND_DEADLINE_S
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([], [self._socket], [], left)[1]:
+                    raise ConnectionLost("the server takes no messages any more") from None
+            except OSError as error:
+                raise ConnectionLost(f"connection to the server broke: {error}") from error
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.setblocking(True)
+            self._socket.settimeout(1.0)
+            self._socket.sendall(b"c\0\0\0\x04X\0\0\0\x04")
+            self._socket.shutdown(socket.SHUT_WR)
+            while self._socket.recv(RECEIVE_BYTES):
+                pass
+        with suppress(OSError):
+            self._socket.close()
+        self.session.close()
+
+
+class LibpqTransport(Transport):
+    """Goes through libpq: for TLS and GSS, where only libpq can read the socket."""
+
+    def start(self, sql: str) -> None:
+        pgconn = self.session.pgconn
+        result = pgconn.exec_(sql.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise self.session.error(result)
+        pgconn.nonblocking = 1
+        self._poll = select.poll()
+        self._poll.register(pgconn.socket, select.POLLIN)
+
+    def read(self, timeout: float) -> list[Frame]:
+        frames: list[Frame] = []
+        self._drain(frames)
+        if not frames and self._poll.poll(timeout * 1000):
+            try:
+                self.session.pgconn.consume_input()
+            except psycopg.Error as error:
+                raise ConnectionLost(f"connection to the server broke: {error}") from error
+            self._drain(frames)
+        return frames
+
+    def _drain(self, frames: list[Frame]) -> None:
+        pgconn, take = self.session.pgconn, self.splitter.data
+        try:
+            while True:
+                size, data = pgconn.get_copy_data(1)
+                if size <= 0:
+                    break
+                take(bytes(data), frames)
+        except psycopg.Error as error:
+            raise ConnectionLost(f"connection to the server broke: {error}") from error
+        if size == -1:
+            result = pgconn.get_result()
+            if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+                raise self.session.error(result)
+            raise ConnectionLost("the server ended the replication stream")
+
+    def send(self, message: bytes) -> None:
+        pgconn = self.session.pgconn
+        try:
+            pgconn.put_copy_data(message[5:])
+            deadline = time.monotonic() + SEND_DEADLINE_S
+            while pgconn.flush():
+                if time.monotonic() > deadline:
+                    raise ConnectionLost("the server takes no messages any more")
+                select.select([], [pgconn.socket], [], 0.1)
+        except psycopg.Error as error:
+            raise ConnectionLost(f"connection to the server broke: {error}") from error
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self.session.pgconn.put_copy_end()
+            self.session.pgconn.flush()
+        self.session.close()
+
+
+def open_transport(session: Session) -> Transport:
+    """Return the fastest transport that ``session`` allows."""
+    return LibpqTransport(session) if _encrypted(session) else SocketTransport(session)
+
+
+def _encrypted(session: Session) -> bool:
+    """Tell whether only libpq can read the socket: TLS, or GSS where the profile asks for it."""
+    gss = session.properties.libpq.get("driver.gssencmode", "disable")
+    return session.pgconn.ssl_in_use or gss != "disable"
+
+
+def copy_out(session: Session, sql: str) -> Iterator[bytes]:
+    """Run a COPY … TO STDOUT and yield its data in pieces, in whatever portions it arrives.
+
+    Nothing of it is complete before the iterator ends: an error can follow rows.
+    Raises: SourceError, ConnectionLost.
+    """
+    if _encrypted(session):
+        yield from _copy_by_libpq(session, sql)
+        return
+    connection = socket.socket(fileno=socket.dup(session.pgconn.socket))
+    try:
+        connection.setblocking(True)
+        query = sql.encode() + b"\0"
+        connection.sendall(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
+        splitter = CopySplitter()
+        while not splitter.done:
+            data = connection.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionLost("the server closed the connection during COPY")
+            if payloads := splitter.split(data):
+                yield b"".join(payloads)
+    except OSError as error:
+        raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
+    except CopyEnded as end:
+        fields = end.error.fields() if end.error else {}
+        facts = identify(session.properties)
+        raise source_error(fields.get("C", ""), fields.get("M", "COPY failed"), **facts) from end
+    finally:
+        connection.setblocking(False)
+        connection.close()
+
+
+def _copy_by_libpq(session: Session, sql: str) -> Iterator[bytes]:
+    pgconn = session.pgconn
+    result = pgconn.exec_(sql.encode())
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise session.error(result)
+    rows: list[bytes] = []
+    size_held = 0
+    try:
+        while True:
+            size, data = pgconn.get_copy_data(0)
+            if size < 0:
+                break
+            rows.append(bytes(data))
+            size_held += size
+            if size_held >= RECEIVE_BYTES:
+                yield b"".join(rows)
+                rows, size_held = [], 0
+    except psycopg.Error as error:
+        raise driver_error(error, session.properties) from error
+    while (result := pgconn.get_result()) is not None:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise session.error(result)
+    if rows:
+        yield b"".join(rows)

@@ -1,0 +1,131 @@
+"""Debezium's snapshot modes as predicates of what a start knows."""
+
+from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.specs import SnapshotterSpec
+from waltap.config.property import Properties, declare
+
+from waltap_postgres.errors import SnapshotInterrupted
+
+__all__ = ["SNAPSHOTTERS"]
+
+
+class Always(Snapshotter):
+    """Every start reads the tables, then streams."""
+
+    def takes_snapshot(self, known: Known) -> bool:
+        return True
+
+    def streams(self, known: Known) -> bool:
+        return True
+
+
+class Initial(Snapshotter):
+    """Reads the tables when there is no offset yet, or the last snapshot did not end."""
+
+    def takes_snapshot(self, known: Known) -> bool:
+        return not known.offset or known.snapshot_incomplete
+
+    def streams(self, known: Known) -> bool:
+        return True
+
+
+class InitialOnly(Initial):
+    """Like initial, and then it is done: no slot, no publication, no streaming."""
+
+    def streams(self, known: Known) -> bool:
+        return False
+
+
+class NoData(Snapshotter):
+    """Streams from where the slot stands; reads no rows."""
+
+    def takes_snapshot(self, known: Known) -> bool:
+        if known.snapshot_incomplete:
+            raise SnapshotInterrupted("the last run ended in its snapshot")
+        return False
+
+    def streams(self, known: Known) -> bool:
+        return True
+
+
+class WhenNeeded(Initial):
+    """Like initial, and also when the stored position can no longer be streamed from."""
+
+    def takes_snapshot(self, known: Known) -> bool:
+        return super().takes_snapshot(known) or not known.position_available
+
+    def recovers_lost_position(self) -> bool:
+        return True
+
+
+class ConfigurationBasedProperties(Properties):
+    """The flags of ``snapshot.mode=configuration_based``."""
+
+    data: bool = declare(
+        "snapshot.mode.configuration.based.snapshot.data",
+        default=False,
+        advanced=True,
+        summary="Read the tables at every start.",
+    )
+    stream: bool = declare(
+        "snapshot.mode.configuration.based.start.stream",
+        default=False,
+        advanced=True,
+        summary="Stream after it.",
+    )
+    on_data_error: bool = declare(
+        "snapshot.mode.configuration.based.snapshot.on.data.error",
+        default=False,
+        advanced=True,
+        summary="Read the tables when the stored position can no longer be streamed from.",
+    )
+
+
+class ConfigurationBased(Snapshotter):
+    """Does what its flags say."""
+
+    def __init__(self, flags: ConfigurationBasedProperties) -> None:
+        self._flags = flags
+
+    def takes_snapshot(self, known: Known) -> bool:
+        if known.snapshot_incomplete and not self._flags.data:
+            raise SnapshotInterrupted("the last run ended in its snapshot")
+        return self._flags.data or (not known.position_available and self._flags.on_data_error)
+
+    def streams(self, known: Known) -> bool:
+        return self._flags.stream
+
+    def recovers_lost_position(self) -> bool:
+        return self._flags.on_data_error
+
+
+SNAPSHOTTERS = (
+    SnapshotterSpec(
+        name="initial",
+        summary="Snapshot when there is no offset, then stream (the default).",
+        factory=lambda _: Initial(),
+    ),
+    SnapshotterSpec(
+        name="always", summary="Snapshot at every start, then stream.", factory=lambda _: Always()
+    ),
+    SnapshotterSpec(
+        name="initial_only", summary="Snapshot, then stop.", factory=lambda _: InitialOnly()
+    ),
+    SnapshotterSpec(
+        name="no_data",
+        aliases=("never", "schema_only"),
+        summary="Stream only.",
+        factory=lambda _: NoData(),
+    ),
+    SnapshotterSpec(
+        name="when_needed",
+        summary="Snapshot when there is no offset or its position is lost, then stream.",
+        factory=lambda _: WhenNeeded(),
+    ),
+    SnapshotterSpec(
+        name="configuration_based",
+        summary="Snapshot and stream as snapshot.mode.configuration.based.* say.",
+        properties=ConfigurationBasedProperties,
+        factory=ConfigurationBased,
+    ),
+)
