@@ -7,6 +7,7 @@ the reference pages and the JSON Schema read these declarations and nothing else
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -193,11 +194,48 @@ class Declaration:
         return (self.name, *self._extra("aliases"), *self._extra("deprecated"))
 
     @property
+    def allowed(self) -> str:
+        """Return in words what a value may be, "" for any text."""
+        if self.choices:
+            return ", ".join(self.choices)
+        return _allowed(self.info.annotation, self.info.metadata)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """Return the allowed values of a closed set, () when the set is open."""
         annotation = self.info.annotation
         arguments = get_args(annotation)
         return tuple(a for a in arguments if isinstance(a, str)) if arguments else ()
+
+
+def _allowed(annotation: Any, checks: list[Any]) -> str:
+    """Describe a type with its checks (``annotated_types`` bounds, pydantic patterns)."""
+    plain = [part for part in (get_args(annotation) or (annotation,)) if part is not type(None)]
+    bounds = [
+        f"{words} {limit}"
+        for check in checks
+        for words, limit in (
+            ("at least", getattr(check, "ge", None)),
+            ("more than", getattr(check, "gt", None)),
+            ("at most", getattr(check, "le", None)),
+            ("less than", getattr(check, "lt", None)),
+            ("matching", getattr(check, "pattern", None)),
+        )
+        if limit is not None
+    ]
+    if bool in plain:
+        noun = "true or false"
+    elif int in plain:
+        noun = "a whole number"
+    elif float in plain:
+        noun = "a number"
+    elif Path in plain:
+        noun = "a path"
+    elif Ellipsis in plain:
+        noun = "a comma list"
+    else:
+        noun = "a text" if bounds else ""
+    return ", ".join([noun, *bounds]) if noun else ""
 
 
 def declarations(model: type[Properties]) -> list[Declaration]:

@@ -1,0 +1,60 @@
+"""The properties that choose components, before any component can say what it declares."""
+
+from waltap.config.property import Properties, declare
+
+__all__ = ["SelectionProperties"]
+
+
+class SelectionProperties(Properties):
+    """Which connector, decoder, snapshot mode, format and naming strategy a pipeline is made of.
+
+    A connector may declare ``plugin.name`` or ``snapshot.mode`` itself; its default then holds.
+    """
+
+    name: str | None = declare(
+        "name",
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        summary="Name of the pipeline, also of the folder its state is kept in; by default the "
+        "name of the profile's file, for a Debezium file topic.prefix and slot.name.",
+    )
+    connector: str | None = declare(
+        "connector.class",
+        default=None,
+        summary="Connector, by name or Debezium class; a waltap profile says `type` in [source].",
+    )
+    decoder: str = declare(
+        "plugin.name",
+        default="decoderbufs",
+        profile_default="pgoutput",
+        summary="Decoder: the logical decoding output plugin on the server.",
+    )
+    snapshot_mode: str = declare(
+        "snapshot.mode",
+        default="initial",
+        summary="When a start reads the tables before it streams.",
+    )
+    snapshot_mode_custom_name: str | None = declare(
+        "snapshot.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin, with snapshot.mode=custom.",
+    )
+    topic_naming: str = declare(
+        "topic.naming.strategy",
+        default="io.debezium.schema.SchemaTopicNamingStrategy",
+        advanced=True,
+        summary="How topics are named: strategy by name or Debezium class.",
+    )
+    key_converter: str | None = declare(
+        "key.converter",
+        default=None,
+        advanced=True,
+        summary="Kafka Connect class of the format of keys; must agree with value.converter.",
+    )
+    value_converter: str | None = declare(
+        "value.converter",
+        default=None,
+        advanced=True,
+        summary="Kafka Connect class of the format; a waltap profile says `type` in [format].",
+    )
