@@ -12,6 +12,7 @@ from waltap.source.position import Position
 if TYPE_CHECKING:
     from waltap.decode.relation import Relation
     from waltap.decode.replica_identity import ReplicaIdentity
+    from waltap.render.capture import Capture
     from waltap.render.type_mapping import TypeMapper
 
 __all__ = ["Sink", "SinkCapabilities", "SinkContext"]
@@ -48,6 +49,8 @@ class SinkContext:
     """Completes a relation from the catalogue (types, nullability, key); once per version."""
     identity: "Callable[[Relation], ReplicaIdentity] | None" = None
     """Gives the replica identity to read a relation with; once per version."""
+    capture: "Capture | None" = None
+    """Which columns are captured, and what is masked."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
     labels: dict[str, str] = field(default_factory=dict)
