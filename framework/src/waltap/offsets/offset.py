@@ -21,8 +21,12 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """What a pipeline remembers between runs.
 
     ``system_id``, ``timeline``, ``slot``, ``database`` tie the position to one server history: a
-    position of another one means nothing. ``previous_end_lsn`` and ``ts`` (µs) serve the events'
-    ``source`` block after a restart. ``signals`` holds state of incremental snapshots.
+    position of another one means nothing. ``slot_created_lsn`` is where a slot that waltap made began,
+    0 for a slot that was there before. ``previous_end_lsn`` is the end of the last transaction that
+    was delivered (the position also moves without one), for ``source.sequence`` after a restart.
+    ``visible`` is set when a snapshot was read beside a slot that existed already:
+    ``xmin:xmax:xip,…@HORIZON`` names the transactions that the snapshot contains and the stream,
+    up to the LSN HORIZON, must leave out. ``signals`` holds state of incremental snapshots.
     """
 
     position: Position
@@ -33,7 +37,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     decoder: str = ""
     slot_created_lsn: int = 0
     snapshot: SnapshotProgress | None = None
-    ts: int = 0
+    previous_end_lsn: int | None = None
+    visible: str = ""
     signals: dict[str, object] = {}
     version: int = 1
 

@@ -34,11 +34,13 @@ class ConnectorContext:
 
     ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives
     the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
+    ``stopping`` tells, during waits, that the engine wants to stop.
     """
 
     profile: "Profile"
     captures: Callable[[str, str], bool]
     identity: "Callable[[Relation], ReplicaIdentity]"
+    stopping: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,10 @@ class ChangeStream(abc.ABC):
         """Return the LSN up to which the server has said that there is nothing (more) for us."""
 
     @abc.abstractmethod
+    def ask(self) -> None:
+        """Ask the server how far it has read; the answer shows in `idle_lsn`."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """End the stream and the connection; may be called twice."""
 
@@ -114,6 +120,10 @@ class Connector(abc.ABC):
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:
         """Start streaming after ``position``. Raises: ConnectionLost, SourceError."""
+
+    @abc.abstractmethod
+    def describe(self, relation: Relation) -> Relation:
+        """Complete a relation of the stream from the catalogue. Raises: ConnectionLost."""
 
     @abc.abstractmethod
     def undo(self) -> None:

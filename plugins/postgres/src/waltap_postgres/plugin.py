@@ -1,1 +1,55 @@
 """Hook implementations of this distribution, and nothing else."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from waltap.hookspecs import hookimpl
+
+from waltap_postgres.identity import REPLICA_IDENTITIES
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.modes import SNAPSHOTTERS
+from waltap_postgres.types import TYPE_SPECS
+
+from waltap.specs import ConnectorSpec
+
+if TYPE_CHECKING:
+    from waltap.render.type_mapping import TypeSpec
+    from waltap.source.connector import Connector
+    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec
+
+
+def _connector(properties: Any, context: Any) -> "Connector":
+    from waltap_postgres.connector import PostgresConnector
+
+    return PostgresConnector(properties, context)
+
+
+@hookimpl
+def register_connectors() -> Iterable[ConnectorSpec]:
+    """PostgreSQL."""
+    yield ConnectorSpec(
+        name="postgres",
+        aliases=("postgresql",),
+        summary="PostgreSQL 10 and later, by logical replication.",
+        properties=PostgresProperties,
+        factory=_connector,
+        classes=("io.debezium.connector.postgresql.PostgresConnector",),
+    )
+
+
+@hookimpl
+def register_snapshotters() -> "Iterable[SnapshotterSpec]":
+    """Debezium's snapshot modes."""
+    return SNAPSHOTTERS
+
+
+@hookimpl
+def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
+    """DEFAULT, NOTHING, FULL and INDEX."""
+    return REPLICA_IDENTITIES
+
+
+@hookimpl
+def register_types() -> "Iterable[TypeSpec]":
+    """Every built-in type, and the extensions that people use."""
+    return TYPE_SPECS

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
@@ -58,13 +57,12 @@ def read_table(
     table: Table,
     point: SnapshotPoint,
     properties: PostgresProperties,
-    columns_wanted: Callable[[Relation], Relation],
 ) -> Iterator[SnapshotRows]:
     """Yield the rows of one table in pieces of about ``snapshot.fetch.size``, unmarked.
 
-    ``columns_wanted`` gives the relation with the columns to read. Raises: SnapshotReadFailed.
+    Raises: SnapshotReadFailed.
     """
-    relation = columns_wanted(table.relation)
+    relation = table.relation
     try:
         width, sql, pick = _select(session, relation, properties)
         pending: list[Tuple] = []
@@ -145,14 +143,10 @@ def mark(pieces: Iterator[SnapshotRows], first_table: str | None) -> Iterator[Sn
 
 def _finish(piece: SnapshotRows, last: str) -> SnapshotRows:
     """Set the marker of the last row; a single row keeps the stronger of its two markers."""
-    if len(piece.rows) > 1 or last == "last":
-        piece.last_marker = last
-    elif piece.first_marker == "true" or (
-        last == "last_in_data_collection" and piece.first_marker != "first"
-    ):
-        piece.last_marker = last
-    else:
-        piece.last_marker = piece.first_marker
-    if len(piece.rows) == 1:
-        piece.first_marker = piece.last_marker
-    return msgspec.structs.replace(piece)
+    single = len(piece.rows) == 1
+    if single and last != "last" and (piece.first_marker == "first" or last == "true"):
+        last = piece.first_marker
+    piece.last_marker = last
+    if single:
+        piece.first_marker = last
+    return piece
