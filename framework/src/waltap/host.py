@@ -68,14 +68,26 @@ S = TypeVar("S", bound=Spec | TypeSpec)
 
 
 class SpecMissing(PluginError):
-    """No loaded plugin contributes what was asked for by name."""
+    """No loaded plugin contributes what was asked for by name.
+
+    ``excuses`` name the plugins that might have it but cannot be used.
+    """
 
     code = "WT-1101"
     remedy = "{hint}`waltap plugins` shows every plugin with what it provides and its health."
 
-    def __init__(self, problem: str, *, hint: str = "", nearest: str | None = None) -> None:
-        super().__init__(problem, hint=hint, nearest=nearest)
-        self.nearest = nearest
+    def __init__(
+        self,
+        what: str,
+        *,
+        known: Collection[str],
+        nearest: str | None = None,
+        excuses: tuple[str, ...] = (),
+    ) -> None:
+        self.what, self.nearest, self.excuses = what, nearest, excuses
+        self.known = ", ".join(sorted(known)) or "none"
+        text = "; ".join((f"{what}; known: {self.known}", *excuses))
+        super().__init__(text, hint=f"Did you mean {nearest}? " if nearest else "")
 
 
 class DuplicateName(PluginError):
@@ -421,10 +433,9 @@ class Host:
             self._admit(entry, module)
         unknown = sorted((only or frozenset()) - seen)
         if unknown:
-            known = ", ".join(sorted(seen))
             raise SpecMissing(
-                f"WALTAP_PLUGINS names {', '.join(map(repr, unknown))}, which is not installed; "
-                f"installed: {known}"
+                f"WALTAP_PLUGINS asks for {', '.join(map(repr, unknown))}, not installed",
+                known=seen,
             )
 
     def _admit(self, entry: Plugin, plugin: object) -> None:
@@ -543,20 +554,20 @@ class Host:
         second.fail(Health.NAME_CLASH, error)
 
     def _missing(self, kind: Kind, name: str, registry: _Registry) -> SpecMissing:
-        known = sorted(registry.specs)
-        guess = nearest(name, sorted(registry.by_any_name))
-        text = f"no {kind.noun} is called {name!r}; known: {', '.join(known) or 'none'}"
-        broken = [
-            f"{plugin} ({plugin.health.value}: {plugin.error.problem})"
+        excuses = [
+            f"{plugin.error.problem}, and might have it"
             for plugin in self._plugins.values()
             if plugin.error is not None
         ]
-        if broken:
-            text += f"; it may be in a plugin that cannot be used: {'; '.join(broken)}"
         resting = [p.name for p in self._plugins.values() if p.health is Health.NOT_LOADED]
         if resting:
-            text += f"; WALTAP_PLUGINS keeps out: {', '.join(sorted(resting))}"
-        return SpecMissing(text, hint=f"Did you mean {guess}? " if guess else "", nearest=guess)
+            excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
+        return SpecMissing(
+            f"no {kind.noun} is called {name!r}",
+            known=registry.specs,
+            nearest=nearest(name, registry.by_any_name),
+            excuses=tuple(excuses),
+        )
 
     def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
         """Return what tells the observers of ``hook``, bound once."""

@@ -191,8 +191,6 @@ def _take_transforms(raw: RawProfile) -> None:
         prefix = f"transforms.{alias}."
         names = [name for name in raw.settings if name.startswith(prefix)]
         raw.transforms.append({name.removeprefix(prefix): raw.settings.pop(name) for name in names})
-        if "type" not in raw.transforms[-1]:
-            raw.problems.append(Problem(f"{prefix}type", "is missing"))
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,293 @@
+"""Settings that models claim, and what is found on the way: problems, warnings, explanations.
+
+A `Namespace` is one set of settings: the pipeline's, the sink's, a transform's. Each model gets
+what it declares from it, and what nobody claimed is left over. Nothing raises before the end:
+`Findings` collects. Secrets are filled in here, and hidden in whatever is shown.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from waltap.config.debezium_names import KNOWN_NAMES, known
+from waltap.config.layers import Setting
+from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
+from waltap.config.property import HIDDEN, Declaration, Properties, declarations
+from waltap.errors import Problem
+from waltap.host import nearest
+
+__all__ = ["Explained", "Findings", "Namespace"]
+
+P = TypeVar("P", bound=Properties)
+
+SECRET_NAME = re.compile(
+    r"pass|pwd|secret|token|credential|jaas|auth\.user|private|api.?key", re.IGNORECASE
+)
+USERINFO = re.compile(r"(://[^:/@\s]*):[^@/\s]+@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """One property of a resolved profile, safe to show: secrets are hidden."""
+
+    name: str
+    value: str
+    origin: str
+    component: str
+    declaration: Declaration
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """What one resolution found.
+
+    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths of secrets start;
+    ``secrets``: values to hide in messages.
+    """
+
+    debezium: bool
+    folder: Path
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    explained: list[Explained] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    secrets: set[str] = field(default_factory=set)
+
+    def default(self, declaration: Declaration) -> object:
+        """Return the default that holds for this kind of file."""
+        if not self.debezium and declaration.profile_default is not None:
+            return declaration.profile_default
+        return declaration.default
+
+    def filled(self, setting: Setting) -> object:
+        """Return a setting's value with its secrets filled in. Raises: SecretMissing."""
+        if isinstance(setting.value, str) and holds_placeholder(setting.value):
+            text, secrets = fill(setting.value, self.folder)
+            self.secrets.update(secret for secret in secrets if secret)
+            return text
+        return setting.value
+
+    def masked(self, text: str) -> str:
+        """Return ``text`` without any secret that was filled in."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+class Namespace:
+    """Settings by name. ``prefix`` stands before each name in messages."""
+
+    def __init__(
+        self, settings: Mapping[str, Setting], findings: Findings, prefix: str = ""
+    ) -> None:
+        self.settings = dict(settings)
+        self._findings, self._prefix = findings, prefix
+        self._claimed: set[str] = set()
+        self._declared: dict[str, Declaration] = {}
+
+    def model(
+        self, component: str, model: type[P], forced: Mapping[str, object] | None = None
+    ) -> P | None:
+        """Return ``model`` filled from these settings, None when that fails (with problems).
+
+        ``forced`` values, by property name, win over what is set.
+        """
+        values: dict[str, object] = {}
+        origins: dict[str, Setting] = {}
+        by_name = {declaration.name: declaration for declaration in declarations(model)}
+        before = len(self._findings.problems)
+        for name, declaration in by_name.items():
+            self._declared.setdefault(name, declaration)
+            if declaration.family is not None:
+                values[name] = self._family(declaration, declaration.family)
+                continue
+            setting = self._given(declaration)
+            if forced and name in forced:
+                values[name] = forced[name]
+            elif setting is not None:
+                try:
+                    values[name] = _fitting(self._findings.filled(setting), declaration)
+                    origins[name] = setting
+                except SecretMissing as cause:
+                    self.complain(setting, str(cause), declaration)
+            elif not self._findings.debezium and declaration.profile_default is not None:
+                values[name] = declaration.profile_default
+        if len(self._findings.problems) > before:
+            return None
+        try:
+            filled = model.model_validate(values)
+        except ValidationError as cause:
+            self._findings.problems.extend(self._translated(cause, by_name, origins, component))
+            return None
+        self._explain(component, filled, by_name, origins)
+        return filled
+
+    def leftovers(self) -> None:
+        """Report what no model declared, but for properties that would change nothing here."""
+        for name, setting in self.settings.items():
+            if name in self._claimed:
+                continue
+            entry = None if self._prefix else known(name)
+            if entry is None:
+                names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
+                guess = nearest(name, names)
+                declaration = self._declared.get(guess or "")
+                self.complain(setting, "is not known", declaration, guess=guess)
+            elif entry.accepts(setting.value):
+                self._findings.ignored.append(name)
+            else:
+                what = "is a property of Debezium's that waltap does not support yet"
+                allowed = (
+                    f"leave it out, or its default: {entry.default}" if entry.default else None
+                )
+                self.complain(setting, what, allowed=allowed)
+
+    def complain(
+        self,
+        setting: Setting,
+        what: str,
+        declaration: Declaration | None = None,
+        *,
+        allowed: str | None = None,
+        guess: str | None = None,
+    ) -> None:
+        """Record a problem with a setting; its value is shown unless it is, or looks, secret."""
+        problem = Problem(
+            f"{self._prefix}{setting.name}",
+            self._findings.masked(what),
+            value=_shown(setting, declaration),
+            allowed=allowed,
+            nearest=f"{self._prefix}{guess}" if guess else None,
+        )
+        self._findings.problems.append(problem)
+
+    def _given(self, declaration: Declaration) -> Setting | None:
+        """Return the setting of a property, under whichever of its names it was given."""
+        found = [self.settings[name] for name in declaration.names if name in self.settings]
+        for setting in found:
+            if setting.name in declaration.deprecated:
+                self._findings.warnings.append(
+                    f"{setting.name} is an old name: write {declaration.deprecated[setting.name]}"
+                )
+        self._claimed.update(declaration.names)
+        if any(other.value != found[0].value for other in found[1:]):
+            names = ", ".join(other.name for other in found[1:])
+            what = f"is given again as {names}, with another value"
+            self.complain(found[0], what, declaration)
+        return found[0] if found else None
+
+    def _family(self, declaration: Declaration, pattern: re.Pattern[str]) -> dict[str, str]:
+        values: dict[str, str] = {}
+        for name, setting in self.settings.items():
+            if pattern.fullmatch(name):
+                self._claimed.add(name)
+                try:
+                    values[name] = _as_text(self._findings.filled(setting))
+                except SecretMissing as cause:
+                    self.complain(setting, str(cause), declaration)
+        return values
+
+    def _translated(
+        self,
+        cause: ValidationError,
+        by_name: Mapping[str, Declaration],
+        origins: Mapping[str, Setting],
+        component: str,
+    ) -> Iterator[Problem]:
+        """Say what pydantic found in the words of a profile."""
+        for error in cause.errors(include_url=False, include_context=False, include_input=False):
+            name = str(error["loc"][0]) if error["loc"] else ""
+            declaration = by_name.get(name)
+            message = self._findings.masked(error["msg"].removeprefix("Value error, "))
+            if declaration is None:
+                yield Problem(component, message)
+                continue
+            value = guess = None
+            if error["type"] == "missing":
+                message = f"is required: {declaration.summary.removesuffix('.')}"
+            elif name in origins:
+                value = _shown(origins[name], declaration)
+                if declaration.choices:
+                    guess = nearest(value, declaration.choices)
+                    message = "is not one of its values"
+            yield Problem(
+                f"{self._prefix}{name}",
+                message[:1].lower() + message[1:],
+                value=value,
+                allowed=declaration.allowed or None,
+                nearest=guess,
+            )
+
+    def _explain(
+        self,
+        component: str,
+        model: Properties,
+        by_name: Mapping[str, Declaration],
+        origins: Mapping[str, Setting],
+    ) -> None:
+        for name, declaration in by_name.items():
+            value = getattr(model, declaration.field)
+            if declaration.family is not None:
+                given = {member: self.settings[member] for member in value}
+            else:
+                given = {name: origins[name]} if name in origins else {}
+            for member, setting in given.items():
+                shown, origin = _shown(setting, declaration), setting.origin
+                self._add_explained(component, member, shown, origin, declaration)
+            if not given and declaration.family is None:
+                shown = HIDDEN if declaration.secret and value else _as_text(value)
+                self._add_explained(component, name, shown, "default", declaration)
+
+    def _add_explained(
+        self, component: str, name: str, value: str, origin: str, declaration: Declaration
+    ) -> None:
+        self._findings.explained.append(
+            Explained(
+                name=f"{self._prefix}{name}",
+                value=value,
+                origin=origin,
+                component=component,
+                declaration=declaration,
+            )
+        )
+
+
+def _shown(setting: Setting, declaration: Declaration | None) -> str:
+    """Return the value as given, with its placeholders, or what stands for a secret."""
+    if holds_placeholder(setting.value):
+        return str(setting.value)
+    secret = declaration is not None and declaration.secret
+    if secret or SECRET_NAME.search(setting.name):
+        return HIDDEN
+    return USERINFO.sub(rf"\1:{HIDDEN}@", _as_text(setting.value))
+
+
+def _fitting(value: object, declaration: Declaration) -> object:
+    """Return ``value`` in the form the declared type takes.
+
+    Debezium's choices know no case; TOML may say 5432 where a text is wanted.
+    """
+    if isinstance(value, str) and declaration.choices:
+        word = value.strip()
+        return next((c for c in declaration.choices if c.casefold() == word.casefold()), word)
+    annotation: Any = declaration.info.annotation
+    if annotation is str or str in get_args(annotation):
+        return _as_text(value) if isinstance(value, bool | int | float) else value
+    if isinstance(value, str) and annotation is not Path:
+        return value.strip()
+    return value
+
+
+def _as_text(value: object) -> str:
+    """Return a value as a ``.properties`` file would have it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(_as_text(item) for item in value)
+    return str(value)
