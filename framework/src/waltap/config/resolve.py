@@ -18,8 +18,8 @@ from waltap.config.profile import Component, Profile
 from waltap.config.property import declarations
 from waltap.config.selection import SelectionProperties
 from waltap.errors import ConfigurationError, Problem
-from waltap.host import SpecMissing
 from waltap.pipeline.properties import EngineProperties
+from waltap.plugin_errors import SpecMissing
 from waltap.render.capture_properties import CaptureProperties
 from waltap.specs import (
     ConnectorSpec,

@@ -1,0 +1,93 @@
+"""What can be wrong with a plugin, or with asking for one: WT-11xx."""
+
+from collections.abc import Collection
+
+from waltap.errors import PluginError
+
+__all__ = [
+    "DuplicateName",
+    "HookRaised",
+    "ImportFailed",
+    "MisspeltHook",
+    "SpecMissing",
+    "WrongApiVersion",
+    "WrongSpec",
+]
+
+
+class SpecMissing(PluginError):
+    """No loaded plugin contributes what was asked for by name.
+
+    ``excuses`` name the plugins that might have it but cannot be used.
+    """
+
+    code = "WT-1101"
+    remedy = "{hint}`waltap plugins` shows every plugin with what it provides and its health."
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        known: Collection[str],
+        nearest: str | None = None,
+        excuses: tuple[str, ...] = (),
+    ) -> None:
+        self.what, self.nearest, self.excuses = what, nearest, excuses
+        self.known = ", ".join(sorted(known)) or "none"
+        text = "; ".join((f"{what}; known: {self.known}", *excuses))
+        super().__init__(text, hint=f"Did you mean {nearest}? " if nearest else "")
+
+
+class DuplicateName(PluginError):
+    """Two plugins contribute something of one kind under one name."""
+
+    code = "WT-1102"
+    remedy = (
+        "Uninstall {first} or {second}, or name the plugins to load: WALTAP_PLUGINS=name,name; "
+        "`waltap plugins` lists their names."
+    )
+
+
+class HookRaised(PluginError):
+    """A hook implementation raised."""
+
+    code = "WT-1103"
+    remedy = (
+        "This is a fault of {distribution}: update it, or report it to its authors; "
+        "WALTAP_PLUGINS=name,name loads other plugins only."
+    )
+
+
+class WrongApiVersion(PluginError):
+    """A plugin was written for another version of the plugin interface."""
+
+    code = "WT-1104"
+    remedy = (
+        "Install a version of {distribution} for this waltap: pip install --upgrade {distribution}."
+    )
+
+
+class ImportFailed(PluginError):
+    """A plugin's module cannot be imported."""
+
+    code = "WT-1105"
+    remedy = (
+        "Reinstall {distribution} with what it depends on: pip install --force-reinstall "
+        "{distribution}; or uninstall it when it is not needed."
+    )
+
+
+class MisspeltHook(PluginError):
+    """A plugin implements a hook that does not exist, or with arguments that do not."""
+
+    code = "WT-1106"
+    remedy = (
+        "Authors of {distribution}: docs/reference/hooks.md lists every hook with its arguments."
+    )
+
+
+class WrongSpec(PluginError):
+    """A ``register_*`` hook returned something that is not its kind of spec."""
+
+    code = "WT-1107"
+    remedy = "Authors of {distribution}: {hook} returns an iterable of {expected} objects."
