@@ -118,7 +118,7 @@ class SinkSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStoreSpec(Spec):
-    """A place to keep offsets. The factory gets its properties and the pipeline's name."""
+    """A place to keep offsets. The factory gets its properties and the pipeline's state folder."""
 
     factory: Callable[[Any, str], OffsetStore]
 

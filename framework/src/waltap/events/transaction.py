@@ -39,6 +39,15 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     complete: bool = True
     origin: str | None = None
     origin_lsn: int | None = None
+    wire_count: int | None = None
+    """How many changes of the wire this part stands for, where some were left out; None: all."""
+
+    def position(self, before: Position) -> Position:
+        """Return the position after this part, given the one before it."""
+        if self.complete:
+            return Position(max(self.end_lsn, before.end_lsn))
+        count = len(self.changes) if self.wire_count is None else self.wire_count
+        return Position(before.end_lsn, self.commit_lsn, self.first_index + count)
 
 
 class SnapshotRows(msgspec.Struct, kw_only=True):

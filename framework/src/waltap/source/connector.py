@@ -125,6 +125,16 @@ class Connector(abc.ABC):
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation of the stream from the catalogue. Raises: ConnectionLost."""
 
+    def estimate(self, relation: Relation) -> int | None:
+        """Return about how many rows a table has, None when that is not known."""
+        return None
+
+    def heartbeat(self) -> None:
+        """Do what the profile wants done on the server with each heartbeat."""
+
+    def finish(self) -> None:
+        """Do what the profile wants done on the server at a clean stop."""
+
     @abc.abstractmethod
     def undo(self) -> None:
         """Remove what this run created on the server; called when a start fails early."""

@@ -1,5 +1,6 @@
 """The PostgreSQL connector: checks, publication and slot, snapshot, stream."""
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ from waltap_postgres.replication.transport import open_transport
 from waltap_postgres.snapshot.reader import SnapshotPoint, mark, read_table, snapshot_tables
 
 __all__ = ["PostgresConnector"]
+
+log = logging.getLogger(__name__)
 
 ISOLATION = {
     "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
@@ -446,6 +449,22 @@ class PostgresConnector(Connector):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.context.stopping():
             time.sleep(0.1)
+
+    def estimate(self, relation: Relation) -> int | None:
+        for table in self.captured():
+            if table.relation is relation:
+                return table.estimate or None
+        return None
+
+    def heartbeat(self) -> None:
+        if self.properties.heartbeat_action_query is None:
+            return
+        try:
+            self._connection.execute(self.properties.heartbeat_action_query.encode())
+        except psycopg.Error as error:
+            if error.sqlstate in {"57P01", "42P01"}:
+                raise driver_error(error, self.properties) from error
+            log.warning("heartbeat query failed", extra={"error_code": error.sqlstate})
 
     # --- end ----------------------------------------------------------------------------------
 

@@ -1,0 +1,90 @@
+"""Offsets in a file: replaced atomically, durable before `store` returns."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from waltap.config.property import Properties, declare
+from waltap.errors import OffsetError
+from waltap.offsets.offset import Offset, OffsetStore
+
+__all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "OffsetUnwritable"]
+
+NEWEST_VERSION = 1
+
+
+class OffsetUnreadable(OffsetError):
+    """The offset file holds something that is no offset of this version."""
+
+    code = "WT-6001"
+    remedy = (
+        "{path} must be an offset that waltap wrote. Restore it from a backup, or start over with a "
+        "new snapshot: `waltap offsets clear FILE`."
+    )
+
+
+class OffsetUnwritable(OffsetError):
+    """The offset file cannot be written; delivery goes no further than the last stored offset."""
+
+    code = "WT-6002"
+    remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
+
+
+class FileOffsetProperties(Properties):
+    """Where the offset file is."""
+
+    path: Path | None = declare(
+        "waltap.offset.file",
+        default=None,
+        summary="File that keeps the offset; default: offset.json in the pipeline's state folder.",
+    )
+
+
+class FileOffsetStore(OffsetStore):
+    """One JSON file. A reader sees the old or the new offset, never a torn one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(Offset).decode
+
+    def load(self) -> Offset | None:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
+        try:
+            offset = self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise OffsetUnreadable(f"offset is damaged: {error}", path=self.path) from error
+        if offset.version > NEWEST_VERSION:
+            raise OffsetUnreadable(
+                f"offset has version {offset.version}; this waltap knows {NEWEST_VERSION}",
+                path=self.path,
+            )
+        return offset
+
+    def store(self, offset: Offset) -> None:
+        new = self.path.with_suffix(self.path.suffix + ".new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with new.open("wb") as file:
+                file.write(self._encode(offset))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise OffsetUnwritable(f"offset cannot be stored: {error}", path=self.path) from error
+
+    def clear(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()

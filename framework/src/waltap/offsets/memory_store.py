@@ -1,0 +1,21 @@
+"""Offsets that last as long as the process: for runs with a temporary slot."""
+
+from waltap.offsets.offset import Offset, OffsetStore
+
+__all__ = ["MemoryOffsetStore"]
+
+
+class MemoryOffsetStore(OffsetStore):
+    """Keeps the offset over reconnects, not over restarts."""
+
+    def __init__(self) -> None:
+        self._offset: Offset | None = None
+
+    def load(self) -> Offset | None:
+        return self._offset
+
+    def store(self, offset: Offset) -> None:
+        self._offset = offset
+
+    def clear(self) -> None:
+        self._offset = None

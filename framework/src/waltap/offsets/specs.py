@@ -1,0 +1,28 @@
+"""The framework's own offset stores."""
+
+from pathlib import Path
+
+from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
+from waltap.offsets.memory_store import MemoryOffsetStore
+from waltap.specs import OffsetStoreSpec
+
+__all__ = ["OFFSET_STORES"]
+
+
+def _file(properties: FileOffsetProperties, home: str) -> FileOffsetStore:
+    return FileOffsetStore(properties.path or Path(home) / "offset.json")
+
+
+OFFSET_STORES = (
+    OffsetStoreSpec(
+        name="file",
+        summary="One JSON file, replaced atomically (the default).",
+        properties=FileOffsetProperties,
+        factory=_file,
+    ),
+    OffsetStoreSpec(
+        name="memory",
+        summary="Nowhere: every start begins anew.",
+        factory=lambda _properties, _home: MemoryOffsetStore(),
+    ),
+)

@@ -1,0 +1,146 @@
+"""Batches to the sink, and the one rule of offsets: what the sink made durable is stored, what is
+stored may be confirmed, nothing else.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from waltap.errors import Retry, SinkError
+from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.host import Host
+from waltap.offsets.offset import Offset, OffsetStore
+from waltap.pipeline.backoff import Backoff
+from waltap.render.format import Format
+from waltap.sink.sink import Sink
+from waltap.source.position import Position
+
+__all__ = ["Delivery", "Part"]
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+class Delivery:
+    """Renders, transforms, writes and flushes; owns the stored offset.
+
+    ``written`` is the position after the last batch the sink took, ``offset.position`` the last
+    stored one. ``events`` and ``records`` count what the sink took in this run.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        sink: Sink,
+        store: OffsetStore,
+        render: Format | None,
+        transforms: Sequence[Callable[[Batch], Batch]],
+        host: Host,
+        offset: Offset,
+        retries: Backoff,
+    ) -> None:
+        self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
+        self._transforms, self._host, self._retries = transforms, host, retries
+        self.offset = offset
+        self.written = offset.position
+        self.previous_end_lsn = offset.previous_end_lsn
+        self.events = self.records = 0
+        self.unflushed_since: float | None = None
+
+    def write(self, parts: list[Part], *, snapshot: bool = False) -> None:
+        """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
+        started = time.monotonic()
+        batch = self._batch(parts, snapshot=snapshot)
+        for transform in self._transforms:
+            batch = transform(batch)
+        if self._format is not None:
+            batch.records = self._format.render(batch.parts, time.time_ns())
+            self.records += len(batch.records)
+        self._write(batch)
+        self.events += batch.events
+        self.written = batch.position
+        if self.unflushed_since is None:
+            self.unflushed_since = started
+        self._host.notify(
+            "on_batch", pipeline=self._pipeline, batch=batch, seconds=time.monotonic() - started
+        )
+
+    def _batch(self, parts: list[Part], *, snapshot: bool) -> Batch:
+        position, events, whole = self.written, 0, True
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                events += len(part.changes)
+                position = part.position(position)
+                whole = part.complete
+                if part.complete:
+                    self.previous_end_lsn = part.end_lsn
+            elif isinstance(part, SnapshotRows):
+                events += len(part.rows)
+        return Batch(
+            parts=parts, position=position, events=events, ends_transaction=whole, snapshot=snapshot
+        )
+
+    def _write(self, batch: Batch) -> None:
+        while True:
+            try:
+                self._sink.write(batch)
+            except SinkError as error:
+                if error.retry is not Retry.SAME_BATCH or not self._retries.wait():
+                    raise
+                self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
+            else:
+                self._retries.succeeded()
+                return
+
+    def flush(self) -> int | None:
+        """Make what was written durable and store its position; return the LSN to confirm.
+
+        None when nothing new became durable. Raises: SinkError, OffsetError.
+        """
+        position = self._sink.flush()
+        self.unflushed_since = None
+        if position is None or position <= self.offset.position:
+            return None
+        whole = position.end_lsn == self.written.end_lsn
+        return self.advance(position, self.previous_end_lsn if whole else None)
+
+    def advance(self, position: Position, previous_end_lsn: int | None = None) -> int:
+        """Store ``position``; return its LSN, which may then be confirmed.
+
+        Besides `flush`, called for progress without data: when nothing captured is pending and the
+        server says how far it has read, everything up to there is durable by having nothing in it.
+        """
+        if previous_end_lsn is None:
+            previous_end_lsn = self.offset.previous_end_lsn
+        assert position >= self.offset.position, "an offset never moves backwards"
+        self.store(
+            msgspec.structs.replace(
+                self.offset, position=position, previous_end_lsn=previous_end_lsn
+            )
+        )
+        self.written = max(self.written, position)
+        return position.end_lsn
+
+    @property
+    def counts_records(self) -> bool:
+        """Tell whether the sink takes records, so that limits count those."""
+        return self._format is not None
+
+    def finish_snapshot(self) -> None:
+        """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
+        self._write(
+            Batch(parts=[], position=self.written, events=0, snapshot=True)
+        )
+        self._sink.flush()
+        self.unflushed_since = None
+        self.store(msgspec.structs.replace(self.offset, snapshot=None))
+
+    def forget(self) -> None:
+        """Remove the stored offset: the run it belonged to delivered nothing."""
+        self._store.clear()
+
+    def store(self, offset: Offset) -> None:
+        """Replace the stored offset. Raises: OffsetError."""
+        self._store.store(offset)
+        self.offset = offset

@@ -1,0 +1,130 @@
+"""Builds the parts of a pipeline from its profile: capture, types, format, sink, offset store."""
+
+from collections.abc import Callable
+
+from waltap.config.profile import Profile
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.errors import PluginError
+from waltap.events.transaction import Batch
+from waltap.host import Host
+from waltap.offsets.offset import OffsetStore
+from waltap.render.capture import Capture
+from waltap.render.format import Format, FormatContext
+from waltap.render.type_registry import TypeRegistry
+from waltap.sink.sink import Sink, SinkContext
+from waltap.source.connector import Connector
+
+__all__ = ["IdentityUnknown", "Parts", "build"]
+
+
+class IdentityUnknown(PluginError):
+    """No plugin knows the replica identity that the server names."""
+
+    code = "WT-1110"
+    remedy = (
+        "Install the plugin package of this database (waltap-postgres, waltap-yugabyte); "
+        "`waltap plugins` shows what is there."
+    )
+
+
+class Parts:
+    """What a run is made of. The connector changes with every reconnect; the rest stays."""
+
+    def __init__(self, profile: Profile, host: Host, run_id: str) -> None:
+        self.profile, self.host = profile, host
+        naming = profile.topic_naming
+        self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
+        self.types = TypeRegistry(host.types, self.capture.types)
+        self._connector: Connector | None = None
+        self._described: dict[Relation, Relation] = {}
+        self._last_seen: dict[str, Relation] = {}
+        self._identities: dict[Relation, ReplicaIdentity] = {}
+        self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
+        self.store = self._store()
+        self.sink = self._sink()
+        self.format = self._format(run_id) if self.sink.capabilities.records else None
+        self.transforms: list[Callable[[Batch], Batch]] = [
+            component.spec.factory(component.properties) for component in profile.transforms
+        ]
+
+    def connect(self, connector: Connector) -> None:
+        """Use ``connector`` from now on to describe relations."""
+        self._connector = connector
+
+    def describe(self, relation: Relation) -> Relation:
+        """Complete a relation once per version, and tell observers of a new shape."""
+        known = self._described.get(relation)
+        if known is None:
+            assert self._connector is not None
+            known = self._described[relation] = self._connector.describe(relation)
+            before = self._last_seen.get(known.name)
+            if before is None or not before.same_shape(known):
+                self._last_seen[known.name] = known
+                self.host.notify(
+                    "on_schema_change", pipeline=self.profile.name, old=before, new=known
+                )
+        return known
+
+    def identity(self, relation: Relation) -> ReplicaIdentity:
+        """Return the replica identity to read a relation with, once per version."""
+        known = self._identities.get(relation)
+        if known is None:
+            name = self.host.choose("choose_replica_identity", relation=relation)
+            spec = (
+                self.host.replica_identities[name]
+                if name in self.host.replica_identities
+                else self._letters.get(relation.identity)
+            )
+            if spec is None:
+                raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
+            known = self._identities[relation] = spec.factory(self.describe(relation))
+        return known
+
+    def _store(self) -> OffsetStore:
+        component = self.profile.offset_store
+        return component.spec.factory(component.properties, self._home)
+
+    @property
+    def _home(self) -> str:
+        return str(self.profile.engine.state_dir / self.profile.name)
+
+    def _sink(self) -> Sink:
+        component = self.profile.sink
+        state_dir = self.profile.engine.state_dir / self.profile.name
+        return component.spec.factory(
+            component.properties,
+            SinkContext(
+                pipeline=self.profile.name,
+                state_dir=state_dir,
+                types=self.types,
+                topic_of=self.capture.topic,
+                describe=self.describe,
+                identity=self.identity,
+                capture=self.capture,
+                resumes=self.store.load() is not None,
+                labels=self.profile.labels,
+            ),
+        )
+
+    def _format(self, run_id: str) -> Format:
+        component = self.profile.format
+        source = self.profile.connector.properties
+        return component.spec.factory(
+            component.properties,
+            FormatContext(
+                describe=self.describe,
+                identity=self.identity,
+                capture=self.capture,
+                database=getattr(source, "dbname", ""),
+                run_id=run_id,
+                mapper=lambda options: TypeRegistry(self.host.types, options),
+                choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
+                labels=self.profile.labels,
+            ),
+        )
+
+
+def build(profile: Profile, host: Host, *, run_id: str) -> Parts:
+    """Return the parts of a pipeline; nothing is connected yet. Raises: WaltapError."""
+    return Parts(profile, host, run_id)

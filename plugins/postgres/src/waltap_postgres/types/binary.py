@@ -1,0 +1,169 @@
+"""``bytea`` in the modes of ``binary.handling.mode``, and bit strings."""
+
+import base64
+from binascii import b2a_base64, unhexlify
+from collections.abc import Callable
+
+from waltap.decode.relation import Column, DataType
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+
+from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.default import default_value
+
+__all__ = ["BINARY_SPECS", "binary_form", "bytea_bytes"]
+
+
+def bytea_bytes(text: str) -> bytes:
+    r"""Return the bytes of ``\x…``. Raises ValueError for another ``bytea_output``."""
+    if text[:2] != "\\x":
+        msg = "bytea is not in hexadecimal: bytea_output must be hex"
+        raise ValueError(msg)
+    return unhexlify(text[2:])
+
+
+def _base64_json(text: str) -> str:
+    if text[:2] != "\\x":
+        bytea_bytes(text)
+    return f'"{b2a_base64(unhexlify(text[2:]), newline=False).decode()}"'
+
+
+def _hex(text: str) -> str:
+    return bytea_bytes(text).hex()
+
+
+def _url_safe(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()
+
+
+def _standard(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
+
+
+def bytea_from_binary(data: bytes) -> str:
+    """Return the text of a bytea in send format."""
+    return "\\x" + data.hex()
+
+
+def binary_form(
+    options: TypeOptions,
+    read: Callable[[str], bytes],
+    from_binary: Callable[[bytes], str] | None,
+) -> ValueForm:
+    """Return the form of bytes under ``binary.handling.mode``; ``read`` takes them from the text.
+
+    The base64 modes have no placeholder: Debezium leaves an unavailable value null there.
+    """
+    match options.binary_handling_mode:
+        case "base64":
+            encode: Callable[[bytes], str] = _standard
+            unavailable = None
+        case "base64-url-safe":
+            encode, unavailable = _url_safe, None
+        case "hex":
+            encode, unavailable = bytes.hex, placeholder_text(options)
+        case _:
+            return ValueForm(
+                schema=Schema(kind=Kind.BYTES),
+                to_json=_base64_json
+                if read is bytea_bytes
+                else lambda text: f'"{_standard(read(text))}"',
+                to_connect=read,
+                zero=b"",
+                unavailable=options.unavailable_value_placeholder,
+                from_binary=from_binary,
+            )
+    return ValueForm(
+        schema=Schema(kind=Kind.STRING),
+        to_json=lambda text: f'"{encode(read(text))}"',
+        to_connect=lambda text: encode(read(text)),
+        zero="",
+        unavailable=unavailable,
+        from_binary=from_binary,
+    )
+
+
+def _build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = binary_form(mapper.options, bytea_bytes, bytea_from_binary)
+    return column_mapping(column, mapper.options, form)
+
+
+def _bits(text: str) -> bytes:
+    """Return a bit string as a number, little-endian, without its high zero bytes."""
+    number = int(text, 2) if text else 0
+    return number.to_bytes((number.bit_length() + 7) >> 3, "little")
+
+
+def _bits_json(text: str) -> str:
+    return f'"{_standard(_bits(text))}"'
+
+
+def _bit(text: str) -> bool:
+    return int(text, 2) != 0
+
+
+def _bit_json(text: str) -> str:
+    return "true" if int(text, 2) else "false"
+
+
+def _bits_from_binary(data: bytes) -> str:
+    """Return the text of a bit string in send format: a count of bits, then left-aligned bytes."""
+    count = int.from_bytes(data[:4], "big")
+    if not count:
+        return ""
+    return f"{int.from_bytes(data[4:], 'big'):0{8 * (len(data) - 4)}b}"[:count]
+
+
+def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean, no length is Java's largest int.
+
+    ``bit`` without length is ``bit(1)``; its modifier may be missing for a domain's element.
+    """
+    assert isinstance(column.data_type, DataType)
+    varying = builtin_name(column.data_type) == "varbit"
+    length = column.typmod if column.typmod > 0 else (2**31 - 1 if varying else 1)
+    if length == 1:
+        form = ValueForm(
+            schema=Schema(kind=Kind.BOOLEAN),
+            to_json=_bit_json,
+            to_connect=_bit,
+            zero=False,
+            default=default_value(column.default, "0", _bit),
+            from_binary=_bits_from_binary,
+        )
+    else:
+        form = ValueForm(
+            schema=Schema(
+                kind=Kind.BYTES,
+                name="io.debezium.data.Bits",
+                version=1,
+                parameters=(("length", str(length)),),
+            ),
+            to_json=_bits_json,
+            to_connect=_bits,
+            zero=b"",
+            default=default_value(column.default, "00", _bits),
+            from_binary=_bits_from_binary,
+        )
+    return column_mapping(column, mapper.options, form)
+
+
+BINARY_SPECS = (
+    TypeSpec(
+        name="bytea",
+        summary="byte strings",
+        claims=builtin("bytea"),
+        build=_build_bytea,
+        examples=("bytea",),
+        order=100,
+    ),
+    TypeSpec(
+        name="bit string",
+        summary="bit(n) and bit varying(n), little-endian",
+        claims=builtin("bit", "varbit"),
+        build=_build_bits,
+        examples=("bit", "bit(8)", "varbit"),
+        order=100,
+    ),
+)

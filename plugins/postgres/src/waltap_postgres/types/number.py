@@ -1,0 +1,283 @@
+"""Booleans, integers and floating-point numbers."""
+
+import math
+import struct
+from collections.abc import Callable
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.java_number import float_text
+from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping
+
+from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.default import default_value
+
+__all__ = [
+    "NUMBER_SPECS",
+    "double_from_binary",
+    "float_from_binary",
+    "pg_double_text",
+    "pg_float_text",
+]
+
+
+class _Booleans(dict[str, str]):
+    """``t`` and ``f`` → JSON; any other text is refused as ValueError, not KeyError."""
+
+    def __missing__(self, text: str) -> str:
+        msg = "boolean is neither t nor f"
+        raise ValueError(msg)
+
+
+BOOLEANS = _Booleans(t="true", f="false")
+
+
+def _bool(text: str) -> bool:
+    return BOOLEANS[text] == "true"
+
+
+def _bool_default(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _bool_from_binary(data: bytes) -> str:
+    return "t" if data[0] else "f"
+
+
+_SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
+
+
+def _whole(text: str) -> str:
+    """Return the JSON of a float whose text has neither point nor exponent."""
+    special = _SPECIAL.get(text)
+    if special is not None:
+        return special
+    int(text)
+    return text + ".0"
+
+
+def _double_json(text: str) -> str:
+    if "." in text or "e" in text:
+        return text
+    return _whole(text)
+
+
+def _float_json(text: str) -> str:
+    """Return the digits that Java gives a float.
+
+    Where PostgreSQL prints no exponent between 0.001 and 10**6, Java's digits are the same number.
+    """
+    if "e" in text or text[:5] in {"0.000", "-0.00"}:
+        return float_text(float(text))
+    if "." in text:
+        return text
+    return _whole(text)
+
+
+def _single(text: str) -> float:
+    value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
+    return value
+
+
+def _layout(digits: str, exponent: int, limit: int) -> str:
+    """Write digits d.ddd × 10**exponent as PostgreSQL does: fixed from -4 up to ``limit``."""
+    if -4 <= exponent < limit:
+        if exponent < 0:
+            return f"0.{'0' * (-exponent - 1)}{digits}"
+        whole, fraction = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
+        return f"{whole}.{fraction}" if fraction else whole
+    mantissa = f"{digits[0]}.{digits[1:]}" if len(digits) > 1 else digits
+    return f"{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+
+
+def _split(text: str) -> tuple[str, int]:
+    """Return digits without outer zeros and the decimal exponent of a ``%e``-style number."""
+    mantissa, _, exponent = text.partition("e")
+    return mantissa.replace(".", "").rstrip("0") or "0", int(exponent)
+
+
+def _special_text(value: float) -> str | None:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0" if math.copysign(1.0, value) < 0 else "0"
+    return None
+
+
+def pg_double_text(value: float) -> str:
+    """Return ``value`` as PostgreSQL 12 and later print a double: shortest exact digits."""
+    text = repr(value)
+    if "e" not in text and len(text) < 16:  # at most 13 digits: no exponent in either notation
+        return text[:-2] if text[-2:] == ".0" else text
+    special = _special_text(value)
+    if special is not None:
+        return special
+    digits, exponent = _shortest(abs(value))
+    return ("-" if value < 0 else "") + _layout(digits, exponent, 15)
+
+
+def _shortest(value: float) -> tuple[str, int]:
+    """Return the shortest digits of a positive double and its decimal exponent."""
+    text = repr(value)
+    if "e" in text:
+        return _split(text)
+    whole, _, fraction = text.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    exponent = len(whole) - 1 if whole != "0" else -1 - (len(fraction) - len(fraction.lstrip("0")))
+    return digits.rstrip("0") or "0", exponent
+
+
+def pg_float_text(value: float) -> str:
+    """Return ``value``, exactly a float, as PostgreSQL 12 and later print it."""
+    special = _special_text(value)
+    if special is not None:
+        return special
+    size = abs(value)
+    # Six digits of a normal float always identify a decimal of six digits; nine always a float.
+    for places in range(5 if size >= 2**-126 else 0, 9):
+        text = f"{size:.{places}e}"
+        if _single(text) == size:
+            break
+    digits, exponent = _split(text)
+    return ("-" if value < 0 else "") + _layout(digits, exponent, 6)
+
+
+def double_from_binary(data: bytes) -> str:
+    """Return the text of a ``float8`` in send format."""
+    (value,) = _DOUBLE(data)
+    return pg_double_text(value)
+
+
+def float_from_binary(data: bytes) -> str:
+    """Return the text of a ``float4`` in send format."""
+    (value,) = _FLOAT(data)
+    return pg_float_text(value)
+
+
+_DOUBLE, _FLOAT = struct.Struct(">d").unpack, struct.Struct(">f").unpack
+
+
+def _integer_from_binary(data: bytes) -> str:
+    return str(int.from_bytes(data, "big", signed=True))
+
+
+def _oid_from_binary(data: bytes) -> str:
+    return str(int.from_bytes(data, "big"))
+
+
+_INTEGERS = {
+    "int2": (Kind.INT16, 2),
+    "int4": (Kind.INT32, 4),
+    "int8": (Kind.INT64, 8),
+}
+
+
+def _ranged(size: int) -> Callable[[str], int]:
+    """Return a parser of default literals that refuses what the type cannot hold."""
+    limit = 1 << (8 * size - 1)
+
+    def convert(text: str) -> int:
+        value = int(text)
+        if not -limit <= value < limit:
+            msg = "integer out of range"
+            raise ValueError(msg)
+        return value
+
+    return convert
+
+
+def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=Schema(kind=Kind.BOOLEAN),
+        to_json=BOOLEANS.__getitem__,
+        to_connect=_bool,
+        zero=False,
+        default=default_value(column.default, "false", _bool_default),
+        from_binary=_bool_from_binary,
+        json_expression=JsonExpression(template="booleans[{v}]", names={"booleans": BOOLEANS}),
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    kind, size = _INTEGERS[builtin_name(column.data_type) or "int4"]
+    form = ValueForm(
+        schema=Schema(kind=kind),
+        to_json=None,
+        to_connect=int,
+        zero=0,
+        default=default_value(column.default, "0", _ranged(size)),
+        from_binary=_integer_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=Schema(kind=Kind.INT64),
+        to_json=None,
+        to_connect=int,
+        zero=0,
+        from_binary=_oid_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    double = builtin_name(column.data_type) == "float8"
+    convert = float if double else _single
+    form = ValueForm(
+        schema=Schema(kind=Kind.FLOAT64 if double else Kind.FLOAT32),
+        to_json=_double_json if double else _float_json,
+        to_connect=convert,
+        zero=0.0,
+        default=default_value(column.default, "0.0", convert),
+        from_binary=double_from_binary if double else float_from_binary,
+        json_expression=JsonExpression(
+            template='({v} if "." in {v} else double_json({v}))', names={"double_json": _double_json}
+        )
+        if double
+        else None,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+NUMBER_SPECS = (
+    TypeSpec(
+        name="boolean",
+        summary="true and false",
+        claims=builtin("bool"),
+        build=_build_bool,
+        examples=("bool",),
+        order=100,
+    ),
+    TypeSpec(
+        name="integer",
+        summary="smallint, integer, bigint and the serial types",
+        claims=builtin("int2", "int4", "int8"),
+        build=_build_integer,
+        examples=("int2", "int4", "int8"),
+        order=100,
+    ),
+    TypeSpec(
+        name="oid",
+        summary="object identifiers, unsigned 32 bits",
+        claims=builtin("oid"),
+        build=_build_oid,
+        examples=("oid",),
+        order=100,
+    ),
+    TypeSpec(
+        name="floating point",
+        summary="real and double precision",
+        claims=builtin("float4", "float8"),
+        build=_build_float,
+        examples=("float4", "float8"),
+        order=100,
+    ),
+)

@@ -1,0 +1,346 @@
+"""``numeric`` in the three modes of ``decimal.handling.mode``, and ``money``.
+
+The unscaled number is written in two's complement, big-endian, in the fewest bytes that hold it
+(zero is one byte): that is what Connect's ``Decimal`` and Debezium's ``VariableScaleDecimal`` are.
+"""
+
+import struct
+from binascii import b2a_base64
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Field, Kind, Schema
+from waltap.render.schema_json import number_json, quote
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+
+from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.default import default_value
+
+__all__ = ["NUMERIC_SPECS", "numeric_from_binary", "precision_and_scale"]
+
+SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
+"""PostgreSQL text → the text of Debezium's ``decimal.handling.mode`` = string."""
+
+_EXACT = Context(prec=200_000)
+"""Wider than any numeric: 131,072 digits before and 16,383 after the point."""
+
+VARIABLE_SCALE = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.data.VariableScaleDecimal",
+    version=1,
+    doc="Variable scaled decimal",
+    fields=(Field("scale", Schema(kind=Kind.INT32)), Field("value", Schema(kind=Kind.BYTES))),
+)
+
+
+def precision_and_scale(typmod: int) -> tuple[int, int] | None:
+    """Return precision and scale of a numeric's modifier, None when it has none.
+
+    The scale is the raw 11 bits, as Debezium reads them: a negative scale -s is 2048 - s.
+    """
+    if typmod < 4:
+        return None
+    return ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+
+
+def _bytes(number: int) -> bytes:
+    """Return ``number`` in two's complement, in as few bytes as hold it."""
+    size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+    return number.to_bytes(size, "big", signed=True)
+
+
+def _base64(number: int) -> str:
+    return b2a_base64(_bytes(number), newline=False).decode()
+
+
+def _unscaled(text: str, scale: int) -> int:
+    """Return the value times 10**scale. Raises ValueError where that is no whole number."""
+    number = Decimal(text)
+    if not number.is_finite():
+        msg = "numeric is not a number"
+        raise ValueError(msg)
+    scaled = number.scaleb(scale, _EXACT)
+    if scaled != scaled.to_integral_value(context=_EXACT):
+        msg = "numeric has more decimals than its column"
+        raise ValueError(msg)
+    return int(scaled)
+
+
+def _precise_json(scale: int, misfit: Misfit) -> Callable[[str], str]:
+    """Return text → JSON of a Decimal of ``scale``; the server prints exactly that many decimals."""
+    point = -scale - 1
+
+    def whole(text: str) -> str:
+        try:
+            number = int(text)
+        except ValueError:
+            return far(text)
+        size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+        data = number.to_bytes(size, "big", signed=True)
+        return f'"{b2a_base64(data, newline=False).decode()}"'
+
+    def fractional(text: str) -> str:
+        try:
+            if text[point] != ".":
+                return far(text)
+            number = int(text.replace(".", "", 1))
+        except (ValueError, IndexError):
+            return far(text)
+        size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+        data = number.to_bytes(size, "big", signed=True)
+        return f'"{b2a_base64(data, newline=False).decode()}"'
+
+    def far(text: str) -> str:
+        if text in SPECIAL:
+            return misfit.json("numeric is NaN or infinite")
+        return f'"{_base64(_unscaled_text(text, scale))}"'
+
+    return fractional if scale else whole
+
+
+def _unscaled_text(text: str, scale: int) -> int:
+    try:
+        return _unscaled(text, scale)
+    except ArithmeticError as cause:
+        msg = "malformed numeric"
+        raise ValueError(msg) from cause
+
+
+def _precise_connect(scale: int, misfit: Misfit) -> Callable[[str], object]:
+    def to_connect(text: str) -> object:
+        if text in SPECIAL:
+            return misfit.connect("numeric is NaN or infinite")
+        return _bytes(_unscaled_text(text, scale))
+
+    return to_connect
+
+
+def _stripped(text: str) -> tuple[int, int]:
+    """Return (scale, unscaled) without trailing zeros after the point."""
+    whole, point, fraction = text.partition(".")
+    if point:
+        fraction = fraction.rstrip("0")
+        return len(fraction), int(whole + fraction)
+    try:
+        return 0, int(text)
+    except ValueError:
+        number = Decimal(text)  # exponents only come from defaults
+        if not number.is_finite():
+            raise
+        scale = max(0, -int(number.normalize(_EXACT).as_tuple().exponent))
+        return scale, _unscaled(text, scale)
+
+
+def _variable_json(misfit: Misfit) -> Callable[[str], str]:
+    def to_json(text: str) -> str:
+        if text in SPECIAL:
+            return misfit.json("numeric is NaN or infinite")
+        scale, number = _stripped(text)
+        return f'{{"scale":{scale},"value":"{_base64(number)}"}}'
+
+    return to_json
+
+
+def _variable_connect(misfit: Misfit) -> Callable[[str], object]:
+    def to_connect(text: str) -> object:
+        if text in SPECIAL:
+            return misfit.connect("numeric is NaN or infinite")
+        scale, number = _stripped(text)
+        return {"scale": scale, "value": _bytes(number)}
+
+    return to_connect
+
+
+def _double(text: str) -> float:
+    return float(text)
+
+
+def _double_json(text: str) -> str:
+    return number_json(float(text), single=False)
+
+
+def _string_connect(scale: int | None) -> Callable[[str], str]:
+    """Return text → text at the column's scale; without one the digits stay as they are."""
+
+    def plain(text: str) -> str:
+        special = SPECIAL.get(text)
+        return text if special is None else special
+
+    def scaled(text: str) -> str:
+        special = SPECIAL.get(text)
+        if special is not None:
+            return special
+        fraction = len(text) - text.find(".") - 1 if "." in text else 0
+        if fraction == scale:
+            return text
+        return f"{Decimal(_unscaled_text(text, scale or 0)).scaleb(-(scale or 0), _EXACT):f}"
+
+    return plain if scale is None else scaled
+
+
+def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    limits = precision_and_scale(column.typmod)
+    match options.decimal_handling_mode:
+        case "double":
+            form = ValueForm(
+                schema=Schema(kind=Kind.FLOAT64),
+                to_json=_double_json,
+                to_connect=_double,
+                zero=0.0,
+                default=default_value(column.default, "0.0", _double),
+                from_binary=numeric_from_binary,
+            )
+            return column_mapping(column, options, form)
+        case "string":
+            convert = _string_connect(limits[1] if limits else None)
+            form = ValueForm(
+                schema=Schema(kind=Kind.STRING),
+                to_json=lambda text: quote(convert(text)),
+                to_connect=convert,
+                zero=convert("0"),
+                default=default_value(column.default, "0.0", convert),
+                unavailable=placeholder_text(options),
+                from_binary=numeric_from_binary,
+            )
+            return column_mapping(column, options, form)
+        case _:
+            return _build_precise(column, mapper, limits)
+
+
+def _build_precise(
+    column: Column, mapper: TypeMapper, limits: tuple[int, int] | None
+) -> ColumnMapping:
+    misfit = Misfit(column.name, mapper.options)
+    if limits is None:  # a struct: Debezium gives it no default
+        form = ValueForm(
+            schema=VARIABLE_SCALE,
+            to_json=_variable_json(misfit),
+            to_connect=_variable_connect(misfit),
+            zero={"scale": 0, "value": b"\0"},
+            from_binary=numeric_from_binary,
+        )
+        return column_mapping(column, mapper.options, form, misfit)
+    precision, scale = limits
+    parameters = (("scale", str(scale)), ("connect.decimal.precision", str(precision)))
+    form = ValueForm(
+        schema=_decimal_schema(parameters),
+        to_json=_precise_json(scale, misfit),
+        to_connect=_precise_connect(scale, misfit),
+        zero=b"\0",
+        default=default_value(
+            column.default, "0.0", lambda text: _bytes(_unscaled_text(text, scale))
+        ),
+        from_binary=numeric_from_binary,
+    )
+    return column_mapping(column, mapper.options, form, misfit)
+
+
+def _decimal_schema(parameters: tuple[tuple[str, str], ...]) -> Schema:
+    return Schema(
+        kind=Kind.BYTES,
+        name="org.apache.kafka.connect.data.Decimal",
+        version=1,
+        parameters=parameters,
+    )
+
+
+_NUMERIC_HEAD = struct.Struct(">HhHH")
+
+
+def numeric_from_binary(data: bytes) -> str:
+    """Return the text of a numeric in send format: base-10000 digits, weight, sign, scale.
+
+    Source: ``numeric_send`` and ``get_str_from_var`` of PostgreSQL's numeric.c.
+    """
+    count, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
+    if sign & 0xC000 == 0xC000:
+        return "NaN" if sign == 0xC000 else "Infinity" if sign == 0xD000 else "-Infinity"
+    digits = struct.unpack_from(f">{count}h", data, 8)
+    if weight < 0:
+        whole, rest = "0", ("0000" * (-weight - 1)) + "".join([f"{d:04d}" for d in digits])
+    else:
+        text = "".join([f"{d:04d}" for d in digits[: weight + 1]])
+        whole = text.ljust(4 * (weight + 1), "0").lstrip("0") or "0"
+        rest = "".join([f"{d:04d}" for d in digits[weight + 1 :]])
+    head = "-" + whole if sign == 0x4000 else whole
+    return f"{head}.{rest[:scale].ljust(scale, '0')}" if scale else head
+
+
+_MONEY_SIGNS = str.maketrans("", "", "$, ")
+
+
+def _money(text: str) -> Decimal:
+    """Return the amount of a money text under ``lc_monetary=C``: ``-$1,234.56``, ``($1.00)``."""
+    negative = "-" in text or text[:1] == "("
+    try:
+        amount = Decimal(text.translate(_MONEY_SIGNS).strip("-()"))
+    except ArithmeticError as cause:
+        msg = "malformed money"
+        raise ValueError(msg) from cause
+    return -amount if negative else amount
+
+
+def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    digits = options.money_fraction_digits
+    unit = Decimal(1).scaleb(-digits)
+
+    def unscaled(text: str) -> int:
+        return int(_money(text).quantize(unit, ROUND_HALF_UP, _EXACT).scaleb(digits))
+
+    match options.decimal_handling_mode:
+        case "double":
+            form = ValueForm(
+                schema=Schema(kind=Kind.FLOAT64),
+                to_json=lambda text: number_json(float(_money(text)), single=False),
+                to_connect=lambda text: float(_money(text)),
+                zero=0.0,
+                from_binary=_money_from_binary,
+            )
+        case "string":
+            form = ValueForm(
+                schema=Schema(kind=Kind.STRING),
+                to_json=lambda text: f'"{_money(text):f}"',
+                to_connect=lambda text: f"{_money(text):f}",
+                zero=f"{Decimal(0).quantize(unit):f}",
+                unavailable=placeholder_text(options),
+                from_binary=_money_from_binary,
+            )
+        case _:
+            form = ValueForm(
+                schema=_decimal_schema((("scale", str(digits)),)),
+                to_json=lambda text: f'"{_base64(unscaled(text))}"',
+                to_connect=lambda text: _bytes(unscaled(text)),
+                zero=b"\0",
+                from_binary=_money_from_binary,
+            )
+    return column_mapping(column, options, form)
+
+
+def _money_from_binary(data: bytes) -> str:
+    """Return the text of a money in send format (cents) as ``lc_monetary=C`` prints it."""
+    cents = int.from_bytes(data, "big", signed=True)
+    return f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02d}"
+
+
+NUMERIC_SPECS = (
+    TypeSpec(
+        name="numeric",
+        summary="exact decimals, with and without precision",
+        claims=builtin("numeric"),
+        build=_build_numeric,
+        examples=("numeric", "numeric(10,2)"),
+        order=100,
+    ),
+    TypeSpec(
+        name="money",
+        summary="currency amounts",
+        claims=builtin("money"),
+        build=_build_money,
+        examples=("money",),
+        order=100,
+    ),
+)

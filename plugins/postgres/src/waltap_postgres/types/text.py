@@ -1,0 +1,169 @@
+"""Types whose Connect form is a string: text kinds, UUID, JSON, XML, network, ranges, search."""
+
+from collections.abc import Callable
+
+from waltap.decode.relation import Column, DataType
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.schema_json import quote
+from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+
+from waltap_postgres.types.claims import builtin, builtin_name, extension
+from waltap_postgres.types.default import default_value
+
+__all__ = ["QUOTED", "TEXT_SPECS", "text_mapping", "utf8"]
+
+QUOTED = JsonExpression(template="quote({v})", names={"quote": quote})
+_PLAIN = JsonExpression(template="f'\"{{v}}\"'")
+
+
+def utf8(data: bytes) -> str:
+    """Return send format that is the text itself. Raises ValueError when it is not UTF-8."""
+    return data.decode()
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _plain_json(text: str) -> str:
+    return f'"{text}"'
+
+
+def text_mapping(
+    column: Column,
+    mapper: TypeMapper,
+    *,
+    name: str | None = None,
+    generated: str | None = None,
+    plain: bool = False,
+    from_binary: Callable[[bytes], str] | None = utf8,
+    streamed_as_null: bool = False,
+) -> ColumnMapping:
+    """Map a column whose Connect value is its PostgreSQL text.
+
+    ``generated`` stands for a default that is a function call; None: the type has no defaults.
+    ``plain``: the text never needs escaping in JSON.
+    """
+    form = ValueForm(
+        schema=Schema(kind=Kind.STRING, name=name, version=None if name is None else 1),
+        to_json=_plain_json if plain else quote,
+        to_connect=_same,
+        zero="",
+        default=None if generated is None else default_value(column.default, generated, _same),
+        unavailable=placeholder_text(mapper.options),
+        from_binary=from_binary,
+        json_expression=_PLAIN if plain else QUOTED,
+        streamed_as_null=streamed_as_null,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _build_text(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, generated="")
+
+
+def _build_char(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, from_binary=_char_from_binary)
+
+
+def _char_from_binary(data: bytes) -> str:
+    """Return the text of a ``"char"``: nothing for NUL, three octal digits for a high byte.
+
+    Source: ``charout`` of PostgreSQL 15; before, high bytes were printed raw.
+    """
+    if data == b"\0":
+        return ""
+    return f"\\{data[0]:03o}" if data[0] > 0x7F else data.decode()
+
+
+def _build_name(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``name``; Debezium reads it in snapshots but drops it from streamed rows."""
+    known = mapper.options.include_unknown_datatypes
+    return text_mapping(column, mapper, streamed_as_null=not known)
+
+
+def _build_extension_text(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper)
+
+
+def _build_isbn(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, from_binary=None)
+
+
+def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(
+        column,
+        mapper,
+        name="io.debezium.data.Uuid",
+        generated="00000000-0000-0000-0000-000000000000",
+        plain=True,
+        from_binary=_uuid_from_binary,
+    )
+
+
+def _uuid_from_binary(data: bytes) -> str:
+    text = data.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _build_json(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    return text_mapping(
+        column,
+        mapper,
+        name="io.debezium.data.Json",
+        generated="{}",
+        from_binary=_versioned if builtin_name(column.data_type) == "jsonb" else utf8,
+    )
+
+
+def _versioned(data: bytes) -> str:
+    """Return the text behind a version byte, which is 1 (jsonb, jsonpath, ltree)."""
+    if data[0] != 1:
+        msg = "unknown version of a binary value"
+        raise ValueError(msg)
+    return data[1:].decode()
+
+
+def _build_xml(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, name="io.debezium.data.Xml", generated="")
+
+
+def _build_ltree(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    return text_mapping(column, mapper, name="io.debezium.data.Ltree", from_binary=_versioned)
+
+
+def _spec(
+    name: str,
+    summary: str,
+    claims: Callable[[DataType], bool],
+    build: Callable[[Column, TypeMapper], ColumnMapping],
+    *examples: str,
+) -> TypeSpec:
+    return TypeSpec(
+        name=name, summary=summary, claims=claims, build=build, examples=examples, order=100
+    )
+
+
+TEXT_SPECS = (
+    _spec(
+        "text",
+        "text, varchar and blank-padded char",
+        builtin("text", "varchar", "bpchar"),
+        _build_text,
+        "text",
+        "varchar(20)",
+        "char(8)",
+    ),
+    _spec("char", 'the one-byte type "char"', builtin("char"), _build_char, '"char"'),
+    _spec("name", "identifiers of the catalogue", builtin("name"), _build_name, "name"),
+    _spec(
+        "citext", "case-insensitive text", extension("citext"), _build_extension_text, "citext"
+    ),
+    _spec("isbn", "book numbers of isn", extension("isbn"), _build_isbn, "isbn"),
+    _spec("ltree", "label paths", extension("ltree"), _build_ltree, "ltree"),
+    _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid, "uuid"),
+    _spec("json", "json and jsonb", builtin("json", "jsonb"), _build_json, "json", "jsonb"),
+    _spec("xml", "XML documents", builtin("xml"), _build_xml, "xml"),
+)
