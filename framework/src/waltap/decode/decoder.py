@@ -5,7 +5,7 @@ Life cycle: the factory of a `DecoderSpec` is called with a `DecoderContext` onc
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,13 +73,15 @@ class DecoderContext:
 
     ``options`` are the decoder's own validated properties, by name. ``publications`` are the names
     the source wants (decoders without publications ignore them). ``captures`` tells, for
-    (schema, table), whether the profile wants the table: a decoder may skip others early.
+    (schema, table), whether the profile wants the table (None: it wants all); a decoder may leave
+    out row changes of other tables early, giving `Skipped` in their place.
     """
 
     server: ServerInfo
     catalogue: Catalogue
     publications: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
+    captures: Callable[[str, str], bool] | None = None
 
 
 class Decoder(abc.ABC):

@@ -32,6 +32,7 @@ __all__ = [
     "Prepare",
     "RelationSeen",
     "RollbackPrepared",
+    "Skipped",
     "StreamAbort",
     "StreamCommit",
     "StreamPrepare",
@@ -121,6 +122,16 @@ class LogicalMessage(msgspec.Struct, gc=False):
     transactional: bool
     prefix: str
     content: bytes
+    xid: int = 0
+
+
+class Skipped(msgspec.Struct, gc=False):
+    """``count`` changes of relations that are not captured stood here; the decoder left them out.
+
+    They count in the index of changes in their transaction, which must not depend on filters.
+    """
+
+    count: int
     xid: int = 0
 
 
@@ -239,6 +250,7 @@ Message = (
     | Prepare
     | RelationSeen
     | RollbackPrepared
+    | Skipped
     | StreamAbort
     | StreamCommit
     | StreamPrepare

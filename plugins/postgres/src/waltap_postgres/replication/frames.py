@@ -90,8 +90,7 @@ def parse_server_frame(data: bytes) -> XLogData | Keepalive:
             _fail(data, min(len(data), _KEEPALIVE.size), f"k: {_KEEPALIVE.size} bytes", found)
         _, end, sent, reply = _KEEPALIVE.unpack(data)
         return Keepalive(end, sent + PG_EPOCH_US, _flag(data, reply, "k"))
-    found = f"0x{data[0]:02x}" if data else "an empty frame"
-    _fail(data, 0, "frame type w or k", found)
+    return _fail(data, 0, "frame type w or k", f"0x{data[0]:02x}" if data else "an empty frame")
 
 
 def parse_standby_status(data: bytes) -> StandbyStatus:

@@ -1,0 +1,132 @@
+"""Cost of decoding, per row, with frames already in memory: `python benchmarks/decode.py`.
+
+Twelve columns of mixed types, as benchmarks/stream_json has them; groups of frames as a replication
+connection hands them over. Prints the best of several rounds, in microseconds of one core.
+"""
+
+import json
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from waltap.decode import DataType, DecoderContext, Frame, Message, Relation, ServerInfo
+from waltap_decoders.pgoutput import PgOutput
+
+ROWS = 20_000
+GROUP = 512
+ROUNDS = 7
+COLUMNS = {
+    "id": 20, "small": 21, "number": 23, "ratio": 701, "price": 1700, "flag": 16,
+    "name": 25, "note": 1043, "made": 1114, "seen": 1184, "day": 1082, "ref": 2950,
+}  # fmt: skip
+
+
+class NoCatalogue:
+    """A catalogue that knows nothing."""
+
+    def relation(self, schema: str, table: str) -> Relation | None:  # noqa: ARG002
+        return None
+
+    def data_type(self, oid: int) -> DataType | None:  # noqa: ARG002
+        return None
+
+
+def text_row(number: int, *, ascii_only: bool = True, nulls: bool = False) -> list[bytes | None]:
+    name = f"customer {number % 977}" if ascii_only else f"Kundin {number % 977} Grüße"
+    values = [
+        str(number + 1_000_000), "-42", str(number * 7), "3.141592653589793", "12345.6789", "t",
+        name, "a note about it", "2024-02-29 12:34:56.789012", "2024-02-29 12:34:56.789012+00",
+        "2024-02-29", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    ]  # fmt: skip
+    row: list[bytes | None] = [value.encode() for value in values]
+    if nulls:
+        row[3] = row[7] = row[11] = None
+    return row
+
+
+def binary_row(number: int) -> list[bytes | None]:
+    numeric = struct.pack("!4H", 3, 1, 0, 4) + struct.pack("!3h", 1, 2345, 6789)
+    return [
+        struct.pack("!q", number), struct.pack("!h", -42), struct.pack("!i", number),
+        struct.pack("!d", 3.14), numeric, b"\1", f"customer {number % 977}".encode(),
+        b"a note about it", struct.pack("!q", 1), struct.pack("!q", 2), struct.pack("!i", 3),
+        bytes(16),
+    ]  # fmt: skip
+
+
+def tuple_data(row: Sequence[bytes | None], kind: bytes) -> bytes:
+    return struct.pack("!H", len(row)) + b"".join(
+        b"n" if value is None else kind + struct.pack("!i", len(value)) + value for value in row
+    )
+
+
+def opening(relation_oid: int) -> list[Frame]:
+    columns = b"".join(
+        bytes((name == "id",)) + name.encode() + b"\0" + struct.pack("!Ii", oid, -1)
+        for name, oid in COLUMNS.items()
+    )
+    head = struct.pack("!I", relation_oid) + b"public\0wide\0d" + struct.pack("!H", len(COLUMNS))
+    return [(1, b"B" + struct.pack("!QqI", 9, 0, 7)), (0, b"R" + head + columns)]
+
+
+def decoder(**options: object) -> PgOutput:
+    context = DecoderContext(
+        server=ServerInfo(version_num=160000),
+        catalogue=NoCatalogue(),
+        publications=("p",),
+        options={f"pgoutput.{name}": value for name, value in options.items()},
+    )
+    return PgOutput(context)
+
+
+def best(frames: list[Frame], make: Callable[[], PgOutput], first: list[Frame]) -> float:
+    """Return microseconds per frame of the best round."""
+    groups = [frames[start : start + GROUP] for start in range(0, len(frames), GROUP)]
+    seconds = []
+    for _ in range(ROUNDS):
+        subject = make()
+        messages: list[Message] = subject.feed(first)
+        begun = time.process_time()
+        for group in groups:
+            messages = subject.feed(group)
+        seconds.append(time.process_time() - begun)
+        assert messages
+    return min(seconds) / len(frames) * 1e6
+
+
+def main() -> None:
+    oid = 17561
+    mark = struct.pack("!I", oid)
+    first = opening(oid)
+    numbers = range(ROWS)
+    insert, key = b"I" + mark + b"N", tuple_data([b"1", *[None] * 11], b"t")
+    plain = [tuple_data(text_row(n), b"t") for n in numbers]
+    cases: dict[str, tuple[list[bytes], Callable[[], PgOutput]]] = {
+        "insert, text": ([insert + row for row in plain], decoder),
+        "insert, text, 3 nulls": (
+            [insert + tuple_data(text_row(n, nulls=True), b"t") for n in numbers],
+            decoder,
+        ),
+        "insert, text, not ASCII": (
+            [insert + tuple_data(text_row(n, ascii_only=False), b"t") for n in numbers],
+            decoder,
+        ),
+        "update, text": ([b"U" + mark + b"N" + row for row in plain], decoder),
+        "update, text, old row": ([b"U" + mark + b"O" + r + b"N" + r for r in plain], decoder),
+        "delete, text, old key": ([b"D" + mark + b"K" + key for _ in plain], decoder),
+        "insert, binary": (
+            [insert + tuple_data(binary_row(n), b"b") for n in numbers],
+            lambda: decoder(binary=True),
+        ),
+    }
+    result = {
+        name: round(best([(n, payload) for n, payload in enumerate(payloads)], make, first), 3)
+        for name, (payloads, make) in cases.items()
+    }
+    json.dump({"unit": "us per row, 12 columns", "pgoutput": result}, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()

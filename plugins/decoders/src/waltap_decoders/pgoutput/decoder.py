@@ -1,0 +1,503 @@
+"""The pgoutput decoder: protocols 1 to 4, streaming, two-phase, text and binary values.
+
+Source: PostgreSQL manual, "Logical Replication Message Formats" and "Logical Streaming Replication
+Protocol"; proto.c and pgoutput.c of PostgreSQL 10 to 18 for what the manual leaves open.
+"""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.decode.message import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    OldTuple,
+    Origin,
+    Prepare,
+    RelationSeen,
+    RollbackPrepared,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.errors import DecodeError
+from waltap_decoders.pgoutput.payload import Payload
+from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
+from waltap_decoders.pgoutput.relation_cache import Announced, RelationCache, Scope
+from waltap_decoders.pgoutput.tuple_codec import (
+    FORMS,
+    RowMessage,
+    RowReader,
+    read_tuple,
+    row_reader,
+)
+
+__all__ = ["CAPABILITIES", "PgOutput"]
+
+CAPABILITIES = DecoderCapabilities(
+    truncate=True,
+    logical_messages=True,
+    origin=True,
+    streaming=True,
+    two_phase=True,
+    binary=True,
+    relations=True,
+    filters=True,
+)
+"""What pgoutput can carry on the newest servers; an instance tells what it negotiated."""
+
+
+class _State(enum.Enum):
+    """Where in the message sequence a session is.
+
+    stream := ( transaction | segment | prepared | M | K | r | c | A | p )*
+    transaction := B O? ( Y | R | I | U | D | T | M )* C
+    segment := S O? ( Y | R | I | U | D | T | M )* E
+    prepared := b O? ( Y | R | I | U | D | T | M )* P
+    """
+
+    BETWEEN = "between transactions"
+    TRANSACTION = "in a transaction"
+    PREPARED = "in a prepared transaction"
+    SEGMENT = "in a segment of a streamed transaction"
+
+
+_NO_READERS: Mapping[bytes, RowReader] = {}
+_INSIDE = (_State.TRANSACTION, _State.PREPARED, _State.SEGMENT)
+_OUTSIDE = (_State.BETWEEN,)
+_ROWS = frozenset((b"I", b"U", b"D"))
+_STARTS = frozenset((b"B", b"b", b"S"))
+_Parse = Callable[[Any, Payload, list[Message]], None]
+
+
+class PgOutput(Decoder):
+    """Decodes pgoutput. The state is one session's; a DecodeError ends it."""
+
+    name = "pgoutput"
+    identities: ClassVar[str] = "dnfi"
+    """Replica identity letters that may come."""
+    old_keys_of_updates: ClassVar[bool] = True
+    """False: a key-only old tuple of an update says nothing and is left out."""
+
+    def __init__(self, context: DecoderContext) -> None:
+        self._options = self._negotiate(context)
+        self._binary = "binary" in self._options
+        self._streaming = self._options.get("streaming", "off")
+        version = context.server.version_num
+        self.capabilities = replace(
+            CAPABILITIES,
+            truncate=version >= 110000,
+            logical_messages="messages" in self._options,
+            streaming=self._streaming != "off",
+            two_phase="two_phase" in self._options or context.server.two_phase_slot,
+            binary=self._binary,
+        )
+        self._cache = RelationCache(self.identities, context.captures)
+        self._state = _State.BETWEEN
+        self._fresh = False
+        self._open: Begin | BeginPrepare | None = None
+        self._xid = 0
+        self._last_end = 0
+        self._readers: Mapping[bytes, RowReader] = _NO_READERS
+
+    def _negotiate(self, context: DecoderContext) -> dict[str, str]:
+        properties = PgOutputProperties.model_validate(dict(context.options))
+        return negotiate(properties, context.server, context.publications)
+
+    def start_options(self) -> dict[str, str]:
+        """Return the options that were negotiated from the server's version and the properties."""
+        return dict(self._options)
+
+    def feed(self, frames: Sequence[Frame]) -> list[Message]:
+        """Decode ``frames``: see `Decoder.feed`."""
+        messages: list[Message] = []
+        append = messages.append
+        readers = self._readers
+        for lsn, data in frames:
+            read = readers.get(data[:8])
+            if read is not None:
+                message = read(lsn, data[8:], 0)
+                if message is not None:
+                    append(message)
+                    continue
+            self._other(lsn, data, messages)
+            readers = self._readers
+        return messages
+
+    def _other(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+        """Decode one frame that the compiled readers did not take."""
+        kind = data[:1]
+        if kind in _ROWS and self._state in _INSIDE and self._row_again(lsn, data, messages):
+            return
+        method = self._METHODS.get(kind)
+        if method is None:
+            found = f"0x{data[0]:02x}" if data else "an empty payload"
+            raise DecodeError(
+                self.name, lsn=lsn, offset=0, expected="a message type", found=found, payload=data
+            )
+        states, name, parse = method
+        payload = Payload(self.name, lsn, data, name)
+        if self._state not in states:
+            allowed = " or ".join(state.value for state in states)
+            payload.fail(f"it {allowed}", f"it {self._state.value}", 0)
+        parse(self, payload, messages)
+        if kind in _STARTS:
+            self._fresh = True
+        elif self._fresh:
+            self._go_on()
+
+    def _row_again(self, lsn: int, data: bytes, messages: list[Message]) -> bool:
+        """Read a row by its compiled reader where `feed` could not: first after a begin, or inside
+        a segment. Tell whether that could be done.
+        """
+        if self._state is _State.SEGMENT:
+            read = self._cache.streams[self._xid].readers.get(data[:1] + data[5:12])
+            message = read and read(lsn, data[12:], int.from_bytes(data[1:5], "big"))
+        else:
+            read = self._cache.session.readers.get(data[:8])
+            message = read and read(lsn, data[8:], 0)
+        if message is None:
+            return False
+        messages.append(message)
+        if self._fresh:
+            self._go_on()
+        return True
+
+    def _go_on(self) -> None:
+        """Note that something followed the begin: no Origin may come, and rows may come fast."""
+        self._fresh = False
+        if self._state in (_State.TRANSACTION, _State.PREPARED):
+            self._readers = self._cache.session.readers
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def _begin(self, payload: Payload, messages: list[Message]) -> None:
+        commit_lsn = payload.number(8, "final LSN")
+        commit_ts = payload.time("commit time")
+        xid = payload.number(4, "xid")
+        payload.end()
+        begin = Begin(payload.lsn, xid, commit_lsn, commit_ts)
+        self._enter(_State.TRANSACTION, begin)
+        messages.append(begin)
+
+    def _commit(self, payload: Payload, messages: list[Message]) -> None:
+        payload.zero("flags")
+        commit_lsn = payload.number(8, "commit LSN")
+        end_lsn = payload.number(8, "end LSN")
+        commit_ts = payload.time("commit time")
+        payload.end()
+        begin = self._open
+        assert isinstance(begin, Begin)
+        if commit_lsn != begin.commit_lsn:
+            payload.fail(f"commit LSN {begin.commit_lsn:#x} as in Begin", f"{commit_lsn:#x}", 2)
+        self._ends(payload, commit_lsn, end_lsn, 10)
+        self._leave()
+        messages.append(Commit(payload.lsn, commit_lsn, end_lsn, commit_ts, begin.xid))
+
+    def _origin(self, payload: Payload, messages: list[Message]) -> None:
+        if not self._fresh:
+            payload.fail("it right after the begin", "it later", 0)
+        origin_lsn = payload.number(8, "origin LSN")
+        name = payload.string("origin name")
+        payload.end()
+        messages.append(Origin(payload.lsn, name, origin_lsn))
+
+    def _message(self, payload: Payload, messages: list[Message]) -> None:
+        inside = self._state is not _State.BETWEEN
+        xid = self._change_xid(payload)
+        flags = payload.number(1, "flags")
+        if flags > 1:
+            payload.fail("flags 0 or 1", str(flags), payload.at - 1)
+        if inside != bool(flags):
+            found = f"it {self._state.value}"
+            payload.fail(f"a message with flags {flags} elsewhere", found, payload.at - 1)
+        lsn = payload.number(8, "message LSN")
+        prefix = payload.string("prefix")
+        start = payload.at
+        size = payload.number(4, "content length")
+        left = len(payload.data) - payload.at
+        if size > left:
+            payload.fail(f"content within the {left} bytes left", f"length {size}", start)
+        content = payload.data[payload.at : payload.at + size]
+        payload.at += size
+        payload.end()
+        messages.append(LogicalMessage(payload.lsn or lsn, inside, prefix, content, xid))
+
+    # --- relations and rows ----------------------------------------------------------------------
+
+    def _type(self, payload: Payload, messages: list[Message]) -> None:  # noqa: ARG002 - a parse
+        self._change_xid(payload)
+        self._cache.read_type(payload)
+
+    def _relation(self, payload: Payload, messages: list[Message]) -> None:
+        xid = self._change_xid(payload)
+        relation = self._cache.read_relation(payload, self._scope())
+        messages.append(RelationSeen(relation, xid))
+
+    def _row(self, payload: Payload, messages: list[Message]) -> None:
+        """Read a row message with care; compile the reader for those that follow."""
+        xid = self._change_xid(payload)
+        announced = self._announced(payload)
+        if not announced.captured:
+            _skip(messages, xid)
+            return
+        start = payload.at
+        mark = payload.number(1, "tuple mark")
+        form = FORMS.get(payload.data[:1] + bytes((mark,)))
+        if form is None:
+            marks = {"I": "N", "U": "K, O or N", "D": "K or O"}[chr(payload.data[0])]
+            payload.fail(f"tuple mark {marks}", f"0x{mark:02x}", start)
+        prefix = payload.data[:1] + payload.data[start - 4 : start + 3]
+        relation = announced.relation
+        messages.append(self._careful(payload, relation, form, xid))
+        if form == "update key" and not self.old_keys_of_updates:
+            form = "update stale"
+        self._scope().readers[prefix] = row_reader(relation, form, binary=self._binary)
+
+    def _careful(self, payload: Payload, relation: Relation, form: str, xid: int) -> RowMessage:
+        """Return the row message whose first tuple starts at the cursor."""
+        lsn, binary, count = payload.lsn, self._binary, len(relation.columns)
+        values: Tuple = (None,) * count
+        key = tuple(None if column.in_identity else ABSENT for column in relation.columns)
+        kind = OldTuple.KEY if form.endswith("key") else OldTuple.FULL
+        old: Tuple = ()
+        if form not in ("insert", "update"):
+            nulls = key if kind is OldTuple.KEY else values
+            old = read_tuple(payload, relation, nulls, binary=binary)
+            if form.startswith("delete"):
+                payload.end()
+                return Delete(relation, lsn, old, kind, xid)
+            start = payload.at
+            mark = payload.number(1, "tuple mark")
+            if mark != 0x4E:
+                payload.fail("tuple mark N after the old tuple", f"0x{mark:02x}", start)
+        new = read_tuple(payload, relation, values, binary=binary)
+        payload.end()
+        if form == "insert":
+            return Insert(relation, lsn, new, xid)
+        if not old or (kind is OldTuple.KEY and not self.old_keys_of_updates):
+            return Update(relation, lsn, new, xid=xid)
+        return Update(relation, lsn, new, old, kind, xid)
+
+    def _truncate(self, payload: Payload, messages: list[Message]) -> None:
+        xid = self._change_xid(payload)
+        start = payload.at
+        count = payload.number(4, "number of relations")
+        left = len(payload.data) - payload.at - 1
+        if not count or count * 4 > left:
+            payload.fail(f"1 to {max(left, 0) // 4} relations", str(count), start)
+        flags = payload.number(1, "flags")
+        if flags > 3:
+            payload.fail("flags 0 to 3", str(flags), payload.at - 1)
+        relations = tuple(self._announced(payload).relation for _ in range(count))
+        payload.end()
+        messages.append(Truncate(relations, payload.lsn, bool(flags & 1), bool(flags & 2), xid))
+
+    # --- transactions streamed in progress -------------------------------------------------------
+
+    def _stream_start(self, payload: Payload, messages: list[Message]) -> None:
+        if self._streaming == "off":
+            payload.fail("no Stream Start, since streaming was not asked for", "one", 0)
+        xid = payload.number(4, "xid")
+        first = payload.number(1, "first segment flag")
+        if first > 1:
+            payload.fail("first segment flag 0 or 1", str(first), 5)
+        payload.end()
+        if first == (xid in self._cache.streams):
+            known = "a known" if first else "an unknown"
+            payload.fail(f"first segment flag {1 - first}", f"{first} for {known} xid {xid}", 5)
+        if first:
+            self._cache.streams[xid] = Scope()
+        self._xid = xid
+        self._state = _State.SEGMENT
+        messages.append(StreamStart(payload.lsn, xid, bool(first)))
+
+    def _stream_stop(self, payload: Payload, messages: list[Message]) -> None:
+        payload.end()
+        self._leave()
+        messages.append(StreamStop(payload.lsn))
+
+    def _stream_commit(self, payload: Payload, messages: list[Message]) -> None:
+        xid = self._streamed(payload)
+        payload.zero("flags")
+        commit_lsn = payload.number(8, "commit LSN")
+        end_lsn = payload.number(8, "end LSN")
+        commit_ts = payload.time("commit time")
+        payload.end()
+        self._ends(payload, commit_lsn, end_lsn, 14)
+        self._cache.promote(xid)
+        messages.append(StreamCommit(payload.lsn, xid, commit_lsn, end_lsn, commit_ts))
+
+    def _stream_abort(self, payload: Payload, messages: list[Message]) -> None:
+        parallel = self._streaming == "parallel"
+        wanted = 25 if parallel else 9
+        if len(payload.data) != wanted:
+            mode = f"{wanted} bytes with streaming={self._streaming}"
+            offset = min(wanted, len(payload.data))
+            payload.fail(mode, f"{len(payload.data)} bytes", offset)
+        xid = self._streamed(payload)
+        subxid = payload.number(4, "subtransaction xid")
+        abort_lsn = payload.number(8, "abort LSN") if parallel else 0
+        abort_ts = payload.time("abort time") if parallel else 0
+        if subxid == xid:
+            del self._cache.streams[xid]
+        messages.append(StreamAbort(payload.lsn, xid, subxid, abort_lsn, abort_ts))
+
+    # --- prepared transactions -------------------------------------------------------------------
+
+    def _begin_prepare(self, payload: Payload, messages: list[Message]) -> None:
+        prepare_lsn = payload.number(8, "prepare LSN")
+        end_lsn = payload.number(8, "end LSN")
+        prepare_ts = payload.time("prepare time")
+        xid = payload.number(4, "xid")
+        gid = payload.string("gid")
+        payload.end()
+        begin = BeginPrepare(payload.lsn, xid, prepare_lsn, end_lsn, prepare_ts, gid)
+        self._enter(_State.PREPARED, begin)
+        messages.append(begin)
+
+    def _prepare(self, payload: Payload, messages: list[Message]) -> None:
+        prepare = Prepare(payload.lsn, *self._prepared(payload))
+        begin = self._open
+        assert isinstance(begin, BeginPrepare)
+        same = (begin.prepare_lsn, begin.end_lsn, begin.xid, begin.gid)
+        if same != (prepare.prepare_lsn, prepare.end_lsn, prepare.xid, prepare.gid):
+            payload.fail(f"LSNs, xid and gid as in Begin Prepare, {same}", "others", 2)
+        self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
+        self._leave()
+        messages.append(prepare)
+
+    def _stream_prepare(self, payload: Payload, messages: list[Message]) -> None:
+        prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
+        if prepare.xid not in self._cache.streams:
+            payload.fail("the xid of an open stream", str(prepare.xid), 26)
+        self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
+        self._cache.promote(prepare.xid)
+        messages.append(prepare)
+
+    def _commit_prepared(self, payload: Payload, messages: list[Message]) -> None:
+        payload.zero("flags")
+        commit_lsn = payload.number(8, "commit LSN")
+        end_lsn = payload.number(8, "end LSN")
+        commit_ts = payload.time("commit time")
+        xid = payload.number(4, "xid")
+        gid = payload.string("gid")
+        payload.end()
+        self._ends(payload, commit_lsn, end_lsn, 10)
+        messages.append(CommitPrepared(payload.lsn, xid, commit_lsn, end_lsn, commit_ts, gid))
+
+    def _rollback_prepared(self, payload: Payload, messages: list[Message]) -> None:
+        payload.zero("flags")
+        prepare_end_lsn = payload.number(8, "prepare end LSN")
+        end_lsn = payload.number(8, "rollback end LSN")
+        prepare_ts = payload.time("prepare time")
+        rollback_ts = payload.time("rollback time")
+        xid = payload.number(4, "xid")
+        gid = payload.string("gid")
+        payload.end()
+        self._ends(payload, prepare_end_lsn, end_lsn, 10)
+        messages.append(
+            RollbackPrepared(
+                payload.lsn, xid, prepare_end_lsn, end_lsn, prepare_ts, rollback_ts, gid
+            )
+        )
+
+    # --- parts of the above ----------------------------------------------------------------------
+
+    def _prepared(self, payload: Payload) -> tuple[int, int, int, int, str]:
+        """Read the body that Prepare and Stream Prepare share: (xid, LSNs, time, gid)."""
+        payload.zero("flags")
+        prepare_lsn = payload.number(8, "prepare LSN")
+        end_lsn = payload.number(8, "end LSN")
+        prepare_ts = payload.time("prepare time")
+        xid = payload.number(4, "xid")
+        gid = payload.string("gid")
+        payload.end()
+        return xid, prepare_lsn, end_lsn, prepare_ts, gid
+
+    def _enter(self, state: _State, begin: Begin | BeginPrepare) -> None:
+        self._state, self._open = state, begin
+
+    def _leave(self) -> None:
+        self._state, self._open = _State.BETWEEN, None
+        self._readers = _NO_READERS
+
+    def _scope(self) -> Scope:
+        if self._state is _State.SEGMENT:
+            return self._cache.streams[self._xid]
+        return self._cache.session
+
+    def _change_xid(self, payload: Payload) -> int:
+        """Read the xid that messages have inside a segment; 0 elsewhere."""
+        return payload.number(4, "xid") if self._state is _State.SEGMENT else 0
+
+    def _announced(self, payload: Payload) -> Announced:
+        """Read a relation's OID and return the relation in force."""
+        start = payload.at
+        oid = payload.number(4, "relation OID")
+        announced = self._scope().relations.get(oid)
+        if announced is None:
+            payload.fail("a relation that was announced", f"OID {oid}", start)
+        return announced
+
+    def _streamed(self, payload: Payload) -> int:
+        """Read the xid of a transaction that has been streamed."""
+        xid = payload.number(4, "xid")
+        if xid not in self._cache.streams:
+            payload.fail("the xid of an open stream", str(xid), 1)
+        return xid
+
+    def _ends(self, payload: Payload, lsn: int, end_lsn: int, offset: int) -> None:
+        """Check that ends of transactions rise: a confirmed position must never go back."""
+        if end_lsn < lsn:
+            payload.fail(f"an end LSN from {lsn:#x} on", f"{end_lsn:#x}", offset)
+        if end_lsn < self._last_end:
+            expected = f"an end LSN from the last one, {self._last_end:#x}, on"
+            payload.fail(expected, f"{end_lsn:#x}", offset)
+        self._last_end = end_lsn
+
+    _METHODS: ClassVar[Mapping[bytes, tuple[tuple[_State, ...], str, _Parse]]] = {
+        b"B": (_OUTSIDE, "Begin", _begin),
+        b"C": ((_State.TRANSACTION,), "Commit", _commit),
+        b"O": (_INSIDE, "Origin", _origin),
+        b"R": (_INSIDE, "Relation", _relation),
+        b"Y": (_INSIDE, "Type", _type),
+        b"I": (_INSIDE, "Insert", _row),
+        b"U": (_INSIDE, "Update", _row),
+        b"D": (_INSIDE, "Delete", _row),
+        b"T": (_INSIDE, "Truncate", _truncate),
+        b"M": ((*_OUTSIDE, *_INSIDE), "Message", _message),
+        b"S": (_OUTSIDE, "Stream Start", _stream_start),
+        b"E": ((_State.SEGMENT,), "Stream Stop", _stream_stop),
+        b"c": (_OUTSIDE, "Stream Commit", _stream_commit),
+        b"A": (_OUTSIDE, "Stream Abort", _stream_abort),
+        b"b": (_OUTSIDE, "Begin Prepare", _begin_prepare),
+        b"P": ((_State.PREPARED,), "Prepare", _prepare),
+        b"K": (_OUTSIDE, "Commit Prepared", _commit_prepared),
+        b"r": (_OUTSIDE, "Rollback Prepared", _rollback_prepared),
+        b"p": (_OUTSIDE, "Stream Prepare", _stream_prepare),
+    }
+
+
+def _skip(messages: list[Message], xid: int) -> None:
+    """Count one change that is left out, in one message per run of them."""
+    last = messages[-1] if messages else None
+    if isinstance(last, Skipped) and last.xid == xid:
+        last.count += 1
+    else:
+        messages.append(Skipped(1, xid))

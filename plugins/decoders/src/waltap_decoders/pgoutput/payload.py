@@ -1,0 +1,74 @@
+"""A cursor over one pgoutput message that checks every read before it is made."""
+
+from typing import Never
+
+from waltap.errors import DecodeError
+
+__all__ = ["PG_EPOCH_US", "Payload"]
+
+PG_EPOCH_US = 946_684_800_000_000
+"""2000-01-01 UTC in microseconds since 1970: the zero of the wire's times."""
+
+
+class Payload:
+    """Reads fields in order from ``data``; every fault is a DecodeError at its byte offset."""
+
+    __slots__ = ("at", "data", "decoder", "lsn", "what")
+
+    def __init__(self, decoder: str, lsn: int, data: bytes, what: str, at: int = 1) -> None:
+        self.decoder, self.lsn, self.data, self.what, self.at = decoder, lsn, data, what, at
+
+    def fail(self, expected: str, found: str, offset: int | None = None) -> Never:
+        """Raise the DecodeError for the field at ``offset`` (default: where the cursor is)."""
+        raise DecodeError(
+            self.decoder,
+            lsn=self.lsn,
+            offset=self.at if offset is None else offset,
+            expected=f"{self.what}: {expected}",
+            found=found,
+            payload=self.data,
+        )
+
+    def number(self, size: int, name: str) -> int:
+        """Return an unsigned big-endian integer of ``size`` bytes."""
+        data = self.data
+        left = len(data) - self.at
+        if left < size:
+            self.fail(f"{name} in {size} bytes", f"{left} left")
+        start = self.at
+        self.at = start + size
+        return int.from_bytes(data[start : self.at], "big")
+
+    def time(self, name: str) -> int:
+        """Return a point in time, converted to microseconds since 1970 UTC."""
+        value = self.number(8, name)
+        return (value - (1 << 64) if value >> 63 else value) + PG_EPOCH_US
+
+    def zero(self, name: str) -> None:
+        """Read a flags byte that the protocol keeps for later and always sends as 0."""
+        value = self.number(1, name)
+        if value:
+            self.fail(f"{name} 0", str(value), self.at - 1)
+
+    def string(self, name: str) -> str:
+        """Return a NUL-terminated UTF-8 string."""
+        data, start = self.data, self.at
+        end = data.find(0, start)
+        if end < 0:
+            self.fail(f"{name} ended by NUL", "no NUL up to the end")
+        self.at = end + 1
+        return self.text(start, end, name)
+
+    def text(self, start: int, end: int, name: str) -> str:
+        """Return the bytes from ``start`` to ``end`` as text."""
+        try:
+            return self.data[start:end].decode()
+        except UnicodeDecodeError as cause:
+            offset = start + cause.start
+            self.fail(f"{name} in UTF-8", f"byte 0x{self.data[offset]:02x}", offset)
+
+    def end(self) -> None:
+        """Check that nothing is left over."""
+        left = len(self.data) - self.at
+        if left:
+            self.fail("the end of the message", f"{left} more bytes")

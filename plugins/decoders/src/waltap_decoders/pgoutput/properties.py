@@ -1,0 +1,142 @@
+"""Properties of pgoutput, and what is asked of a server of a given version."""
+
+from typing import Literal
+
+from waltap.config.property import Properties, declare
+from waltap.decode.decoder import ServerInfo
+from waltap.errors import ConfigurationError, Problem
+
+__all__ = ["PgOutputProperties", "highest_protocol", "negotiate"]
+
+STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
+TWO_PHASE_PROTOCOL = 3
+
+
+class PgOutputProperties(Properties):
+    """What pgoutput is asked for. Defaults are what every server version can do."""
+
+    proto_version: int | None = declare(
+        "pgoutput.proto_version",
+        default=None,
+        ge=1,
+        le=4,
+        summary="Protocol version to ask for; unset: the highest that the server offers.",
+        advanced=True,
+    )
+    binary: bool = declare(
+        "pgoutput.binary",
+        default=False,
+        summary="Ask for values in binary send format (PostgreSQL 14 or later).",
+    )
+    streaming: Literal["off", "on", "parallel"] = declare(
+        "pgoutput.streaming",
+        default="off",
+        summary="Receive large transactions while in progress (14 or later; parallel: 16).",
+    )
+    two_phase: bool = declare(
+        "pgoutput.two_phase",
+        default=False,
+        summary="Receive prepared transactions at PREPARE (15 or later); marks the slot for good.",
+    )
+    origin: Literal["any", "none"] = declare(
+        "pgoutput.origin",
+        default="any",
+        summary="none: leave out what was replicated into the database (16 or later).",
+    )
+    messages: bool | None = declare(
+        "pgoutput.messages",
+        default=None,
+        summary="Receive logical messages (14 or later); unset: when the server can.",
+    )
+
+
+def highest_protocol(version_num: int) -> int:
+    """Return the highest protocol version of a server.
+
+    Source: ``LOGICALREP_PROTO_MAX_VERSION_NUM`` in logicalproto.h of each release.
+    """
+    for since, protocol in ((160000, 4), (150000, 3), (140000, 2)):
+        if version_num >= since:
+            return protocol
+    return 1
+
+
+def negotiate(
+    properties: PgOutputProperties,
+    server: ServerInfo,
+    publications: tuple[str, ...],
+    *,
+    protocol_limit: int = 4,
+) -> dict[str, str]:
+    """Return the plugin options for START_REPLICATION.
+
+    An option that the server does not know is an error there, so none is sent that its version
+    lacks. ``protocol_limit`` caps the protocol for a server that stays behind PostgreSQL's numbers.
+
+    Raises: ConfigurationError naming every property that asks for more than the server has.
+    """
+    version = server.version_num
+    offered = min(highest_protocol(version), protocol_limit)
+    protocol = properties.proto_version or offered
+    problems: list[Problem] = []
+
+    def need(name: str, value: object, since: int, wanted: int) -> None:
+        if version < since * 10000:
+            allowed = f"server version {since} or later, this one is {version // 10000}"
+            problems.append(
+                Problem(name, "the server cannot do this", value=str(value), allowed=allowed)
+            )
+        elif protocol < wanted:
+            allowed = f"pgoutput.proto_version {wanted} or higher, asked for or offered: {protocol}"
+            problems.append(
+                Problem(name, "the protocol is too old for this", value=str(value), allowed=allowed)
+            )
+
+    if protocol > offered:
+        problems.append(
+            Problem(
+                "pgoutput.proto_version",
+                "the server does not offer this protocol",
+                value=str(protocol),
+                allowed=f"1 to {offered}",
+            )
+        )
+    if properties.binary:
+        need("pgoutput.binary", "true", 14, 1)
+    if properties.streaming != "off":
+        since = 16 if properties.streaming == "parallel" else 14
+        need(
+            "pgoutput.streaming",
+            properties.streaming,
+            since,
+            STREAMING_PROTOCOL[properties.streaming],
+        )
+    if properties.two_phase:
+        need("pgoutput.two_phase", "true", 15, TWO_PHASE_PROTOCOL)
+    if properties.messages:
+        need("pgoutput.messages", "true", 14, 1)
+    if properties.origin == "none":
+        need("pgoutput.origin", "none", 16, 1)
+    if problems:
+        raise ConfigurationError(problems)
+
+    options = {
+        "proto_version": str(protocol),
+        "publication_names": ",".join(_quoted(name) for name in publications),
+    }
+    if properties.binary:
+        options["binary"] = "true"
+    if properties.streaming != "off":
+        options["streaming"] = properties.streaming
+    if properties.two_phase:
+        options["two_phase"] = "true"
+    if properties.origin == "none":
+        options["origin"] = "none"
+    if properties.messages is not False and version >= 140000:
+        options["messages"] = "true"
+    return options
+
+
+def _quoted(name: str) -> str:
+    """Return ``name`` as an SQL identifier: the server folds unquoted ones to lower case."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,303 @@
+"""TupleData to tuples: compiled per number of columns, with one careful reader behind it.
+
+Theory of operation. Almost every frame is a row message, so for each shape of row message (insert;
+update or delete with or without an old tuple) and number of columns a function is generated that
+walks the columns unrolled, in local variables, and returns the finished message. It gives up,
+returning None, for anything it does not like; the careful reader then finds out what is wrong, at
+which byte, or reads the row after all. Neither takes bytes that do not add up: a wrong length puts
+the walk at a wrong column mark or past the end, and the walk must end exactly at the end.
+
+Text values: the tuple is decoded once as Latin-1 (a copy) and the values are slices of that string;
+only if the tuple is not ASCII, values that are not are decoded again, as UTF-8. Text cannot hold
+NUL, and each short value's length holds three, so one count of NULs tells whether a value has any.
+
+Binary values: runs of columns of fixed width are checked with one mask over all their marks and
+lengths and split by one ``struct`` call; a NULL in the run, say, sends it through the column walk.
+
+Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from waltap.decode.message import Delete, Insert, OldTuple, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap_decoders.pgoutput.payload import Payload
+
+__all__ = ["FORMS", "RowMessage", "RowReader", "read_tuple", "row_reader", "widths"]
+
+RowMessage = Insert | Update | Delete
+RowReader = Callable[[int, bytes, int], RowMessage | None]
+"""(frame LSN, payload from the first tuple's first column on, xid) to the message, or None."""
+
+FORMS = {
+    b"IN": "insert",
+    b"UN": "update",
+    b"UK": "update key",
+    b"UO": "update full",
+    b"DK": "delete key",
+    b"DO": "delete full",
+}
+"""Message type and first tuple's mark → form of row message. One more form, "update stale", is an
+update with an old tuple that says nothing and is left out."""
+
+_LONG_TUPLE = 512
+"""Above this many bytes, looking into each text value is quicker than counting NULs."""
+
+_HEAD = struct.Struct(">BI").unpack_from
+_PAD = b"####"
+"""Lets a mark be read together with a length that is not there; never taken for data, since the
+walk must end before it."""
+
+_WIDTHS = {
+    16: 1,  # bool
+    18: 1,  # "char"
+    20: 8,  # int8
+    21: 2,  # int2
+    23: 4,  # int4
+    26: 4,  # oid
+    28: 4,  # xid
+    600: 16,  # point
+    601: 32,  # lseg
+    603: 32,  # box
+    628: 24,  # line
+    700: 4,  # float4
+    701: 8,  # float8
+    718: 24,  # circle
+    774: 8,  # macaddr8
+    790: 8,  # money
+    829: 6,  # macaddr
+    1082: 4,  # date
+    1083: 8,  # time
+    1114: 8,  # timestamp
+    1184: 8,  # timestamptz
+    1186: 16,  # interval
+    1266: 12,  # timetz
+    2950: 16,  # uuid
+    3220: 8,  # pg_lsn
+    5069: 8,  # xid8
+}
+"""Type OID → size in send format. A hint: a value of another size is read by the column walk."""
+
+
+def widths(columns: tuple[Column, ...]) -> tuple[int, ...]:
+    """Return the size of each column's values in send format, 0 where it varies."""
+    return tuple(_WIDTHS.get(column.type_oid, 0) for column in columns)
+
+
+def row_reader(relation: Relation, form: str, *, binary: bool) -> RowReader:
+    """Return the compiled reader of one form of row message of ``relation``."""
+    shape = widths(relation.columns) if binary else (0,) * len(relation.columns)
+    absent = tuple(None if column.in_identity else ABSENT for column in relation.columns)
+    reader: RowReader = _maker(form, shape, binary)(relation, absent)
+    return reader
+
+
+def read_tuple(payload: Payload, relation: Relation, nulls: Tuple, *, binary: bool) -> Tuple:
+    """Return the TupleData at the cursor, with every fault found and named.
+
+    ``nulls`` tells, per column, what the mark n means.
+    """
+    start = payload.at
+    count = payload.number(2, "number of columns")
+    if count != len(relation.columns):
+        expected = f"{len(relation.columns)} columns, as {relation.name} has"
+        payload.fail(expected, str(count), start)
+    values: list[Value] = []
+    data = payload.data
+    for number, column in enumerate(relation.columns, 1):
+        name = f"column {number} ({column.name})"
+        mark = payload.number(1, f"mark of {name}")
+        if mark == 0x6E:
+            values.append(nulls[number - 1])
+        elif mark == 0x75:
+            values.append(UNCHANGED)
+        elif mark == 0x74 or (mark == 0x62 and binary):
+            start = payload.at
+            size = payload.number(4, f"length of {name}")
+            left = len(data) - payload.at
+            if size > left:
+                found = str(size - (1 << 32) if size >> 31 else size)
+                payload.fail(f"{name} within the {left} bytes left", f"length {found}", start)
+            begin = payload.at
+            payload.at = end = begin + size
+            if mark == 0x62:
+                values.append(data[begin:end])
+            else:
+                values.append(payload.text(begin, end, name))
+                nul = data.find(0, begin, end)
+                if nul >= 0:
+                    payload.fail(f"{name} without NUL", "NUL", nul)
+        else:
+            marks = "n, u, t" + (", b" if binary else "")
+            payload.fail(f"mark of {name} in {marks}", f"0x{mark:02x}", payload.at - 1)
+    return tuple(values)
+
+
+@lru_cache(maxsize=4096)
+def _maker(
+    form: str, shape: tuple[int, ...], binary: bool
+) -> Callable[[Relation, Tuple], RowReader]:
+    """Compile the maker of readers for ``form`` and ``shape``: relations share the code."""
+    names: dict[str, Any] = {
+        "Insert": Insert,
+        "Update": Update,
+        "Delete": Delete,
+        "UNCHANGED": UNCHANGED,
+        "KEY": OldTuple.KEY,
+        "FULL": OldTuple.FULL,
+        "head": _HEAD,
+        "PAD": _PAD,
+        "faults": (struct.error, UnicodeDecodeError),
+        "has_nul": _has_nul,
+        "number": int.from_bytes,
+    }
+    code = compile(_source(form, shape, binary, names), f"<pgoutput {form}>", "exec")
+    exec(code, names)  # noqa: S102 - source made above from numbers alone, no input in it
+    maker: Callable[[Relation, Tuple], RowReader] = names["make"]
+    return maker
+
+
+def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, Any]) -> str:
+    """Return the source of ``make(relation, absent)``, which returns the reader."""
+    walk = _binary_walk if binary else _text_walk
+    count = len(shape)
+    key = form in ("update key", "delete key")
+    lines = ["  p = 0"]
+    if form in ("insert", "update"):
+        lines += walk("v", shape, names, key=False)
+    else:
+        lines += walk("o", shape, names, key=key)
+    zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
+    if form in ("update key", "update full", "update stale"):
+        names["MARK"] = mark = b"N" + struct.pack(">H", count)
+        lines += ["  if t[p:p+3] != MARK: return None", "  p += 3"]
+        lines += walk("v", shape, names, key=False)
+        zeros += 3 * count + mark.count(0)
+        prefixes.append("v")
+    new = "(" + "".join(f"v{i}," for i in range(count)) + ")"
+    old = "(" + "".join(f"o{i}," for i in range(count)) + ")"
+    kind = "KEY" if key else "FULL"
+    result = {
+        "insert": f"Insert(relation, lsn, {new}, xid)",
+        "update": f"Update(relation, lsn, {new}, xid=xid)",
+        "update stale": f"Update(relation, lsn, {new}, xid=xid)",
+        "update key": f"Update(relation, lsn, {new}, {old}, {kind}, xid)",
+        "update full": f"Update(relation, lsn, {new}, {old}, {kind}, xid)",
+        "delete key": f"Delete(relation, lsn, {old}, {kind}, xid)",
+        "delete full": f"Delete(relation, lsn, {old}, {kind}, xid)",
+    }[form]
+    head = ["def make(relation, absent):", " def read(lsn, t, xid):", "  e = len(t)"]
+    if binary:
+        tail = ["  if p != e: return None", f"  return {result}"]
+        body = [
+            "  t += PAD",
+            "  try:",
+            *(f" {line}" for line in lines),
+            "  except faults: return None",
+        ]
+        return "\n".join([*head, *body, *tail, " return read"])
+    columns = [f"{prefix}{i}" for prefix in prefixes for i in range(count)]
+    everything = "(" + "".join(f"{name}," for name in columns) + ")"
+    return "\n".join(
+        [*head, "  s = t.decode('latin-1')", "  t += PAD", f"  z = {zeros}", "  try:"]
+        + [f" {line}" for line in lines]
+        + ["   if p != e: return None"]
+        + [f"   if e > {_LONG_TUPLE} or s.count('\\0') != z:"]
+        + [f"    if has_nul({everything}): return None"]
+        + ["   if not s.isascii():", "    pass  # a table may have no columns"]
+        + [
+            f"    if {name}.__class__ is str and not {name}.isascii():"
+            f" {name} = {name}.encode('latin-1').decode()"
+            for name in columns
+        ]
+        + ["  except faults: return None", f"  return {result}", " return read"]
+    )
+
+
+def _text_walk(
+    prefix: str,
+    shape: tuple[int, ...],
+    names: dict[str, Any],  # noqa: ARG001 - the binary walk needs it
+    *,
+    key: bool,
+) -> list[str]:
+    """Return the lines that split one tuple of text values at ``p`` into local variables."""
+    lines = []
+    for i in range(len(shape)):
+        null = f"absent[{i}]" if key else "None"
+        lines += [
+            "  k, n = head(t, p)",
+            "  if k == 116:",
+            "   a = p + 5",
+            "   p = a + n",
+            f"   {prefix}{i} = s[a:p]",
+            f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3",
+            f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3",
+            "  else: return None",
+        ]
+    return lines
+
+
+def _binary_walk(
+    prefix: str, shape: tuple[int, ...], names: dict[str, Any], *, key: bool
+) -> list[str]:
+    """Return the lines that split one tuple with values in send format."""
+    lines: list[str] = []
+    start = 0
+    while start < len(shape):
+        end = start
+        while end < len(shape) and shape[end] and not key:
+            end += 1
+        if end - start > 1:
+            lines += _run(prefix, start, shape[start:end], names)
+            start = end
+        else:
+            lines += _column(prefix, start, f"absent[{start}]" if key else "None")
+            start += 1
+    return lines
+
+
+def _run(prefix: str, start: int, sizes: tuple[int, ...], names: dict[str, Any]) -> list[str]:
+    """Return the lines for consecutive columns of fixed width: one check and one split."""
+    mark, run = f"{prefix}{start}", f"run_{prefix}{start}"
+    total = sum(size + 5 for size in sizes)
+    wanted = b"".join(b"b" + struct.pack(">I", size) + bytes(size) for size in sizes)
+    mask = b"".join(b"\xff" * 5 + bytes(size) for size in sizes)
+    names[f"mask_{mark}"] = int.from_bytes(mask, "big")
+    names[f"want_{mark}"] = int.from_bytes(wanted, "big")
+    names[run] = struct.Struct(">" + "".join(f"5x{size}s" for size in sizes)).unpack_from
+    targets = ", ".join(f"{prefix}{start + i}" for i in range(len(sizes)))
+    walk = [line for i in range(len(sizes)) for line in _column(prefix, start + i, "None")]
+    return [
+        f"  if number(t[p:p+{total}], 'big') & mask_{mark} == want_{mark}:",
+        f"   {targets}, = {run}(t, p)",
+        f"   p += {total}",
+        "  else:",
+        *(f" {line}" for line in walk),
+    ]
+
+
+def _column(prefix: str, i: int, null: str) -> list[str]:
+    """Return the lines for one column of any width, in either format."""
+    return [
+        "  k, n = head(t, p)",
+        "  a = p + 5",
+        f"  if k == 98: p = a + n; {prefix}{i} = t[a:p]",
+        f"  elif k == 110: {prefix}{i} = {null}; p += 1",
+        f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1",
+        "  elif k == 116:",
+        f"   p = a + n; {prefix}{i} = t[a:p].decode()",
+        f"   if '\\0' in {prefix}{i}: return None",
+        "  else: return None",
+    ]
+
+
+def _has_nul(values: Tuple) -> bool:
+    for value in values:  # noqa: SIM110 - a generator costs more than the loop
+        if value.__class__ is str and "\0" in value:
+            return True
+    return False
