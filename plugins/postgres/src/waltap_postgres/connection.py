@@ -23,7 +23,6 @@ SESSION = {
     "bytea_output": "hex",
     "extra_float_digits": "3",
     "lc_monetary": "C",
-    "search_path": "pg_catalog",
     "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "lock_timeout": "0",
