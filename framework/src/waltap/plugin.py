@@ -1,11 +1,31 @@
 """Hook implementations of the framework itself, and nothing else."""
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.offsets.specs import OFFSET_STORES
+from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
+from waltap.render.json_format import JsonProperties
 from waltap.render.topic_naming import TOPIC_NAMING
-from waltap.specs import OffsetStoreSpec, TopicNamingSpec
+from waltap.specs import FormatSpec, OffsetStoreSpec, TopicNamingSpec
+
+if TYPE_CHECKING:
+    from waltap.render.format import Format
+
+
+@hookimpl
+def register_formats() -> Iterable[FormatSpec]:
+    """Contribute JSON."""
+    return [
+        FormatSpec(
+            name="json",
+            aliases=("org.apache.kafka.connect.json.JsonConverter",),
+            summary="Debezium's records as Kafka Connect's JsonConverter writes them.",
+            properties=JsonProperties,
+            factory=_json_format,
+        )
+    ]
 
 
 @hookimpl
@@ -16,5 +36,22 @@ def register_topic_naming() -> Iterable[TopicNamingSpec]:
 
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
-    """Contribute the file store and the one that forgets."""
-    return OFFSET_STORES
+    """Contribute the offset file."""
+    return [
+        OffsetStoreSpec(
+            name="file",
+            summary="One JSON file, replaced atomically, in the pipeline's state folder.",
+            properties=FileOffsetProperties,
+            factory=_file_store,
+        )
+    ]
+
+
+def _json_format(properties: Any, context: Any) -> "Format":
+    from waltap.render.json_format import JsonFormat
+
+    return JsonFormat(properties, context)
+
+
+def _file_store(properties: FileOffsetProperties, home: str) -> FileOffsetStore:
+    return FileOffsetStore(properties.path or Path(home) / "offset.json")

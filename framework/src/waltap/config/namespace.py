@@ -229,7 +229,10 @@ class Namespace:
         by_name: Mapping[str, Declaration],
         origins: Mapping[str, Setting],
     ) -> None:
+        known = {explained.name for explained in self._findings.explained}
         for name, declaration in by_name.items():
+            if f"{self._prefix}{name}" in known:
+                continue  # two components share it
             value = getattr(model, declaration.field)
             if declaration.family is not None:
                 given = {member: self.settings[member] for member in value}

@@ -136,7 +136,7 @@ class _Resolver:
             "decoder": self._component("decoder", decoder, flat),
             "snapshotter": self._component("snapshot mode", snapshotter, flat),
             "format": self._component("format", form, flat),
-            "topic_naming": self._component("topic naming", naming, flat),
+            "topic_naming": self._naming(naming, capture),
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
         }
@@ -294,6 +294,23 @@ class _Resolver:
             return Component(spec)
         forced = spec.forced_options if isinstance(spec, DecoderSpec) else None
         return Component(spec, space.model(f"{role} {spec.name}", spec.properties, forced))
+
+    def _naming(
+        self, spec: TopicNamingSpec | None, capture: CaptureProperties | None
+    ) -> Component[TopicNamingSpec] | None:
+        """Strategies that declare nothing of their own get the capture properties."""
+        component = self._component("topic naming", spec, self._flat)
+        if spec is None or component is None or capture is None:
+            return component
+        if spec.properties is None:
+            component = Component(spec, capture)
+        if component.properties is not None:
+            try:
+                spec.factory(component.properties)
+            except ValueError as cause:
+                problem = Problem("topic.naming.strategy", str(cause), value=spec.name)
+                self._findings.problems.append(problem)
+        return component
 
     def _name(self, choice: SelectionProperties) -> str:
         """Return the pipeline's name; that of a Debezium file must differ where its slot does."""
