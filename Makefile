@@ -53,7 +53,7 @@ differential: setup-test ## against Debezium: its recorded events, and 20 genera
 	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential
 
 differential-nightly: setup-test ## 200 generated cases, and the recordings themselves against Debezium
-	@$(BIN)/python -m tests.differential check --program peer
+	@$(BIN)/python -m tests.differential check --engine debezium
 	@WALTAP_GENERATED_CASES=200 $(PYTEST) tests/differential
 
 golden: setup-test ## record the corpora anew with the Debezium peer; review the difference as code

@@ -31,6 +31,7 @@ __all__ = [
     "Database",
     "Server",
     "Unavailable",
+    "server_at",
     "shared",
     "stop_shared",
 ]
@@ -177,14 +178,13 @@ class Database:
 
     def slots(self) -> dict[str, bool]:
         """Return the replication slots of this database: name → whether someone streams from it."""
-        query = (
-            "SELECT slot_name, active FROM pg_replication_slots WHERE database = current_database()"
-        )
-        return dict(self.execute(query))
+        query = sql.SQL("SELECT slot_name, active FROM pg_replication_slots WHERE database = {}")
+        return dict(self.server.execute(query.format(self.name)))
 
     def drop(self, patience: float = 5.0) -> list[str]:
         """Drop slots and database; return the slots that were in use ``patience`` seconds on.
 
+        It is no error when there is no such database.
         A client that just ended may still show as active: its walsender needs a moment to notice.
         """
         deadline = time.monotonic() + patience
@@ -393,10 +393,21 @@ def program(name: str) -> str:
     raise Unavailable(f"no {name} (package postgresql-client-15)")
 
 
+def server_at(address: str) -> Server:
+    """Return the server at a libpq URL or key/value string; 127.0.0.1 and port 5432 if it names none."""
+    given = conninfo.conninfo_to_dict(address)
+    return Server(
+        host=str(given.get("host") or "127.0.0.1"),
+        port=int(str(given.get("port") or 5432)),
+        user=str(given.get("user") or "postgres"),
+        password=None if given.get("password") is None else str(given["password"]),
+    )
+
+
 def describe() -> str:
     """Return one line about the server that tests would get, without starting one."""
     if address := os.environ.get(ADDRESS):
-        server = _at(address)
+        server = server_at(address)
         return f"{_readable(server.version)} (server at {server.host}:{server.port})"
     if _docker_answers():
         return f"container of {IMAGE}"
@@ -416,7 +427,7 @@ def shared(state: Path) -> Server:
     Raises: Unavailable when there is none to be had.
     """
     if address := os.environ.get(ADDRESS):
-        return _at(address)
+        return server_at(address)
     with _locked(state):
         record = state / "server.json"
         if record.exists():
@@ -478,16 +489,6 @@ def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
                 connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
         if time.monotonic() > deadline:
             raise TimeoutError(f"slots of {database} cannot be dropped: {slots}")
-
-
-def _at(address: str) -> Server:
-    given = conninfo.conninfo_to_dict(address)
-    return Server(
-        host=str(given.get("host") or "127.0.0.1"),
-        port=int(str(given.get("port") or 5432)),
-        user=str(given.get("user") or "postgres"),
-        password=None if given.get("password") is None else str(given["password"]),
-    )
 
 
 def _load(record: dict[str, Any]) -> Server:

@@ -1,0 +1,41 @@
+"""Runs one variant of a corpus through one engine, in a database and slot of its own."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.differential.corpus import Variant
+from tests.differential.engines import Debezium, Engine, Waltap
+from tests.differential.normalise import Record
+from tests.servers.postgres import Database, Server
+
+__all__ = ["capture"]
+
+
+def capture(variant: Variant, server: Server, folder: Path, engine: str) -> list[Record]:
+    """Return the records that ``engine`` (waltap or debezium) dumps for ``variant``, as dumped.
+
+    The database has the name that the recorded events carry; one left behind is dropped first.
+    ``folder`` keeps properties, log and dump. Raises: CaptureFailed.
+    """
+    name = variant.properties["database.dbname"]
+    Database(server, name).drop(patience=0)
+    database = server.create_database(name)
+    try:
+        database.psql(variant.setup)
+        properties = {**variant.properties, **database.properties()}
+        starts: dict[str, Callable[[], Engine]] = {
+            "waltap": lambda: Waltap(folder, properties),
+            "debezium": lambda: Debezium(folder, properties, variant.idle_seconds),
+        }
+        run = starts[engine]()
+        try:
+            run.wait_ready()
+            with ThreadPoolExecutor(len(variant.workloads)) as pool:
+                list(pool.map(database.psql, variant.workloads))
+            run.finish(database, len(variant.expected()), variant.collapse)
+            return run.records()
+        finally:
+            run.stop()
+    finally:
+        database.drop()

@@ -1,0 +1,190 @@
+"""The two engines that turn a workload into events: waltap's command, and Debezium's runner.
+
+Both get a ``.properties`` file and dump one JSON object per record. An engine is started, becomes
+ready (what is committed from then on is certain to be captured), meets the workload, and is finished:
+it ends once it delivered everything.
+"""
+
+import abc
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.differential.normalise import Record, read
+from tests.servers.postgres import Database
+
+__all__ = ["PEER", "CaptureFailed", "Debezium", "Engine", "Waltap", "peer_installed"]
+
+PEER = Path(__file__).parents[2] / "benchmarks" / "peer" / "run-peer"
+READY_SECONDS = 120.0
+FINISH_SECONDS = 120.0
+QUIET_SECONDS = 6.0
+POLL_SECONDS = 0.02
+
+
+class CaptureFailed(Exception):
+    """An engine did not start, or ended in failure; the text holds the end of its log."""
+
+
+def peer_installed() -> bool:
+    """Tell whether Debezium's runner can be used at once, without fetching anything."""
+    return subprocess.run([PEER, "--installed"], check=False).returncode == 0
+
+
+class Engine(abc.ABC):
+    """A run of one engine, in a folder of its own."""
+
+    name: str
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.dump, self._ready = folder / "dump.jsonl", folder / "ready"
+        self._log = folder / "log"
+        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        (folder / "connector.properties").write_text(text, encoding="utf-8")
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                self._command(folder / "connector.properties"), cwd=folder, stdout=log, stderr=log
+            )
+
+    @abc.abstractmethod
+    def _command(self, properties: Path) -> list[str]: ...
+
+    @abc.abstractmethod
+    def _end(self, database: Database, expected: int, collapse: list[str]) -> None:
+        """Wait until everything is delivered, and make the process end."""
+
+    def wait_ready(self) -> None:
+        """Return when every change committed from now on is certain to be captured."""
+        self._wait(self._ready.exists, READY_SECONDS, "not ready")
+
+    def finish(
+        self, database: Database, expected: int = 0, collapse: list[str] | None = None
+    ) -> None:
+        """Return when the engine has delivered everything that is committed and has ended.
+
+        ``expected`` is how many records are known to come; topics in ``collapse`` do not count.
+        """
+        self._end(database, expected, collapse or [])
+        if status := self._process.wait():
+            raise self._failed(f"ended with status {status}")
+
+    def records(self) -> list[Record]:
+        """Return what was dumped, as it was dumped."""
+        return read(self.dump) if self.dump.exists() else []
+
+    def stop(self) -> None:
+        """End the process, whatever state it is in."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def _wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if self._process.poll() not in (None, 0):
+                raise self._failed(f"ended with status {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise self._failed(f"{what} after {seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    def _failed(self, what: str) -> CaptureFailed:
+        return CaptureFailed(
+            f"{self.name}: {what}\n{self._log.read_text(errors='replace')[-3000:]}"
+        )
+
+
+class Debezium(Engine):
+    """Debezium's runner; it is over after ``idle_seconds`` of silence."""
+
+    name = "debezium"
+
+    def __init__(self, folder: Path, properties: Mapping[str, str], idle_seconds: float) -> None:
+        self._idle = idle_seconds
+        super().__init__(folder, properties)
+
+    def _command(self, properties: Path) -> list[str]:
+        options = {
+            "--dump": self.dump,
+            "--ready-file": self._ready,
+            "--until-idle": self._idle,
+            "--idle-after": self.folder / "go",
+            "--max-seconds": 300,
+        }
+        words = [str(word) for option in options.items() for word in option]
+        return [str(PEER), str(properties), *words]
+
+    def _end(self, database: Database, expected: int, collapse: list[str]) -> None:
+        (self.folder / "go").touch()
+        self._wait(lambda: self._process.poll() is not None, FINISH_SECONDS * 3, "still running")
+
+
+class Waltap(Engine):
+    """``waltap run``; it is told to stop once its slot has confirmed everything.
+
+    A position is confirmed only after the sink made it durable, so a confirmed position behind the
+    workload means that nothing is still to come. Where fewer records than expected came, silence
+    ends the wait.
+    """
+
+    name = "waltap"
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        self._slot = properties["slot.name"]
+        self._lines, self._read = 0, 0
+        # confirm soon, so that the wait for it is short; neither changes an event
+        prompt = {"offset.flush.interval.ms": "20", "status.update.interval.ms": "100"}
+        super().__init__(folder, {**prompt, **properties})
+
+    def _command(self, properties: Path) -> list[str]:
+        waltap = Path(sys.executable).parent / "waltap"
+        return [
+            *(str(waltap), "run", str(properties)),
+            *("--sink", f"jsonl:{self.dump}"),
+            *("--ready-file", str(self._ready)),
+        ]
+
+    def _end(self, database: Database, expected: int, collapse: list[str]) -> None:
+        skipped = re.compile("|".join(["heartbeat", *collapse]))
+        changed, before = time.monotonic(), -1
+        while self._count(skipped) < expected and time.monotonic() - changed < QUIET_SECONDS:
+            if self._process.poll() is not None:
+                return
+            if self._lines != before:
+                changed, before = time.monotonic(), self._lines
+            time.sleep(POLL_SECONDS)
+        target = database.execute("SELECT pg_current_wal_lsn()")[0][0]
+        query = (
+            f"SELECT confirmed_flush_lsn >= '{target}' FROM pg_replication_slots"
+            f" WHERE slot_name = '{self._slot}'"
+        )
+        deadline = time.monotonic() + QUIET_SECONDS
+        with database.connect() as connection:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                row = connection.execute(query).fetchone()
+                if row is None or row[0]:
+                    break
+                time.sleep(POLL_SECONDS)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._wait(
+            lambda: self._process.poll() is not None, FINISH_SECONDS, "did not stop on SIGTERM"
+        )
+
+    def _count(self, skipped: re.Pattern[str]) -> int:
+        """Count the whole lines dumped so far, but for topics whose number depends on time."""
+        if self.dump.exists():
+            with self.dump.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read += len(whole)
+            topics = (json.loads(line)["topic"] for line in whole.splitlines())
+            self._lines += sum(not skipped.search(topic) for topic in topics)
+        return self._lines
