@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.decode.replica_identity import ReplicaIdentity
 
-__all__ = ["ChangeStream", "Check", "Connector", "ConnectorContext", "Start"]
+__all__ = ["ChangeStream", "Check", "Connector", "ConnectorContext", "SlotStatus", "Start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,33 @@ class Check:
     verdict: str
     found: str
     remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """Where a pipeline's replication slot stands on the server; LSNs are 0 where it gives none.
+
+    ``server_lsn`` is the end of the server's WAL. ``reader`` is the process that reads the slot
+    now, None when nobody does. ``wal_status`` is the server's word ("reserved", "lost", …).
+    """
+
+    name: str
+    decoder: str
+    reader: int | None
+    restart_lsn: int
+    confirmed_lsn: int
+    server_lsn: int
+    wal_status: str = ""
+
+    @property
+    def lag_bytes(self) -> int:
+        """Return how much WAL is not confirmed yet."""
+        return max(0, self.server_lsn - self.confirmed_lsn)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Return how much WAL the server keeps because of the slot."""
+        return max(0, self.server_lsn - self.restart_lsn) if self.restart_lsn else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +161,14 @@ class Connector(abc.ABC):
 
     def finish(self) -> None:
         """Do what the profile wants done on the server at a clean stop."""
+
+    def slot(self) -> SlotStatus | None:
+        """Return where the replication slot stands, None when there is none. Raises: SourceError."""
+        return None
+
+    def drop_slot(self) -> bool:
+        """Drop the replication slot; False when there is none. Raises: SourceError."""
+        return False
 
     @abc.abstractmethod
     def undo(self) -> None:

@@ -13,8 +13,8 @@ from waltap.errors import OffsetError, SourceError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.snapshot.snapshotter import Known, Snapshotter
-from waltap.source.connector import Check, Connector, ConnectorContext, Start
-from waltap.source.position import Position, lsn_text
+from waltap.source.connector import Check, Connector, ConnectorContext, SlotStatus, Start
+from waltap.source.position import Position, lsn_text, parse_lsn
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
@@ -99,6 +99,29 @@ class PostgresConnector(Connector):
             plugin=self._plugin,
             version_num=self.server.version_num,
         )
+
+    def slot(self) -> SlotStatus | None:
+        slot = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
+        if slot is None:
+            return None
+        rows = self.catalogue.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END::text"
+        )
+        return SlotStatus(
+            name=slot.name,
+            decoder=slot.plugin,
+            reader=slot.active_pid,
+            restart_lsn=slot.restart_lsn,
+            confirmed_lsn=slot.confirmed_flush_lsn,
+            server_lsn=parse_lsn(rows[0][0]),
+            wal_status=slot.wal_status,
+        )
+
+    def drop_slot(self) -> bool:
+        found = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
+        drop_slot(self.catalogue, self.properties.slot_name)
+        return found is not None
 
     # --- how to start -------------------------------------------------------------------------
 
