@@ -59,14 +59,19 @@ class Variant:
         """Patterns of topics of which one record stands for all."""
         return list(self._about.get("collapse", ()))
 
+    @property
+    def recording(self) -> Path:
+        """The file of the recorded events."""
+        return self._file("expected", "jsonl")
+
     def expected(self) -> list[Record]:
         """Return the recorded events, in canonical form."""
-        return canonical(read(self._file("expected", "jsonl")))
+        return canonical(read(self.recording))
 
     def record(self, records: list[Record]) -> None:
         """Replace the recorded events by ``records``, which are canonical."""
         text = "".join(f"{line}\n" for line in lines(records))
-        self._file("expected", "jsonl").write_text(text, encoding="utf-8")
+        self.recording.write_text(text, encoding="utf-8")
 
     @cached_property
     def _about(self) -> dict[str, Any]:
