@@ -26,6 +26,11 @@ __all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_t
 RECEIVE_BYTES = 1 << 20
 RECEIVE_BUFFER_BYTES = 4 << 20
 SEND_DEADLINE_S = 30.0
+GATHER_S = 0.001
+FLOW_GAP_S = 0.002
+"""A walsender writes one row at a time: reading each as it comes costs both sides a wake-up per row.
+While data flows (it came less than FLOW_GAP_S ago) GATHER_S worth of it is gathered in the socket's
+buffer; what comes after a pause is handed on at once, for latency."""
 
 
 class Transport(abc.ABC):
@@ -35,6 +40,12 @@ class Transport(abc.ABC):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.splitter = ReplicationSplitter()
+        self._last_data = 0.0
+
+    def _gather(self) -> None:
+        """Let data collect while it flows."""
+        if time.monotonic() - self._last_data < FLOW_GAP_S:
+            time.sleep(GATHER_S)
 
     @abc.abstractmethod
     def start(self, sql: str) -> None:
@@ -93,25 +104,31 @@ class SocketTransport(Transport):
         return self._receive(timeout)
 
     def _receive(self, timeout: float) -> list[Frame]:
-        try:
-            data = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
+        self._gather()
+        data = self._take()
+        if data is None:
             if not self._readable.poll(timeout * 1000):
                 return []
-            try:
-                data = self._socket.recv(RECEIVE_BYTES)
-            except BlockingIOError:
+            data = self._take()
+            if data is None:
                 return []
-            except OSError as error:
-                raise ConnectionLost(f"connection to the server broke: {error}") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection to the server broke: {error}") from error
-        if not data:
-            raise ConnectionLost("the server closed the connection")
+        self._last_data = time.monotonic()
         try:
             return self.splitter.split(data)
         except CopyEnded as end:
             raise self.server_error(end.error) from end
+
+    def _take(self) -> bytes | None:
+        """Return what the socket holds, None when that is nothing."""
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise ConnectionLost(f"connection to the server broke: {error}") from error
+        if not data:
+            raise ConnectionLost("the server closed the connection")
+        return data
 
     def send(self, message: bytes) -> None:
         rest = memoryview(message)
@@ -153,6 +170,7 @@ class LibpqTransport(Transport):
 
     def read(self, timeout: float) -> list[Frame]:
         frames: list[Frame] = []
+        self._gather()
         self._drain(frames)
         if not frames and self._poll.poll(timeout * 1000):
             try:
@@ -160,6 +178,8 @@ class LibpqTransport(Transport):
             except psycopg.Error as error:
                 raise ConnectionLost(f"connection to the server broke: {error}") from error
             self._drain(frames)
+        if frames:
+            self._last_data = time.monotonic()
         return frames
 
     def _drain(self, frames: list[Frame]) -> None:
