@@ -26,6 +26,7 @@ __all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_t
 RECEIVE_BYTES = 1 << 20
 RECEIVE_BUFFER_BYTES = 4 << 20
 SEND_DEADLINE_S = 30.0
+MOST_FRAMES = 8192
 GATHER_S = 0.001
 FLOW_GAP_S = 0.002
 """A walsender writes one row at a time: reading each as it comes costs both sides a wake-up per row.
@@ -172,12 +173,14 @@ class LibpqTransport(Transport):
         frames: list[Frame] = []
         self._gather()
         self._drain(frames)
-        if not frames and self._poll.poll(timeout * 1000):
+        wait_ms = 0.0 if frames else timeout * 1000
+        while len(frames) < MOST_FRAMES and self._poll.poll(wait_ms):
             try:
                 self.session.pgconn.consume_input()
             except psycopg.Error as error:
                 raise ConnectionLost(f"connection to the server broke: {error}") from error
             self._drain(frames)
+            wait_ms = 0.0
         if frames:
             self._last_data = time.monotonic()
         return frames
