@@ -129,9 +129,7 @@ class Delivery:
 
     def finish_snapshot(self) -> None:
         """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
-        self._write(
-            Batch(parts=[], position=self.written, events=0, snapshot=True)
-        )
+        self._write(Batch(parts=[], position=self.written, events=0, snapshot=True))
         self._sink.flush()
         self.unflushed_since = None
         self.store(msgspec.structs.replace(self.offset, snapshot=None))

@@ -151,9 +151,13 @@ class Engine:
     def _deliver(self, parts: Parts, start: Start, offset: Offset | None) -> Delivery:
         """Make the delivery of this connection; counts go on over reconnects."""
         engine = self.profile.engine
-        stored = start.offset if offset is None else msgspec.structs.replace(
-            start.offset,
-            previous_end_lsn=offset.previous_end_lsn if not start.snapshot else None,
+        stored = (
+            start.offset
+            if offset is None
+            else msgspec.structs.replace(
+                start.offset,
+                previous_end_lsn=offset.previous_end_lsn if not start.snapshot else None,
+            )
         )
         delivery = Delivery(
             pipeline=self.profile.name,
@@ -189,13 +193,21 @@ class Engine:
                     total = connector.estimate(piece.relation)
                     notify(
                         "on_snapshot",
-                        pipeline=name, event="table_started", table=table, rows=0, total=total,
+                        pipeline=name,
+                        event="table_started",
+                        table=table,
+                        rows=0,
+                        total=total,
                     )
                 delivery.write([piece], snapshot=True)
                 rows += len(piece.rows)
                 notify(
                     "on_snapshot",
-                    pipeline=name, event="progress", table=table, rows=rows, total=total,
+                    pipeline=name,
+                    event="progress",
+                    table=table,
+                    rows=rows,
+                    total=total,
                 )
                 if self._due(delivery, interval):
                     delivery.flush()
@@ -204,7 +216,11 @@ class Engine:
                     delivery.flush()
                     notify(
                         "on_snapshot",
-                        pipeline=name, event="aborted", table="", rows=rows, total=None,
+                        pipeline=name,
+                        event="aborted",
+                        table="",
+                        rows=rows,
+                        total=None,
                     )
                     return
             self._table_done(table, rows)
@@ -300,7 +316,11 @@ class Engine:
             if now >= next_idle:
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)
-            if self._over(delivery) or self._idle(now) or self._reached(stream, assembler, delivery):
+            if (
+                self._over(delivery)
+                or self._idle(now)
+                or self._reached(stream, assembler, delivery)
+            ):
                 return
 
     def _write(self, delivery: Delivery, parts: "list[Part]") -> None:
@@ -348,8 +368,7 @@ class Engine:
         if limits.max_records is not None and counted >= limits.max_records:
             return True
         return (
-            limits.max_seconds is not None
-            and time.monotonic() - self._began >= limits.max_seconds
+            limits.max_seconds is not None and time.monotonic() - self._began >= limits.max_seconds
         )
 
     def _idle(self, now: float) -> bool:

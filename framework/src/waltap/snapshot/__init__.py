@@ -1,1 +1,1 @@
-
+"""Snapshots: modes, plans, chunks, watermarks."""

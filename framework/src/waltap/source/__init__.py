@@ -1,1 +1,1 @@
-
+"""Stage 1: where changes come from, and how far we got."""

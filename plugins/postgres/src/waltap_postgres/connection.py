@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
-from waltap.errors import WaltapError
 
+from waltap.errors import WaltapError
 from waltap_postgres.errors import ServerUnreachable, source_error
 from waltap_postgres.properties import PostgresProperties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SESSION", "Session", "conninfo", "connect", "driver_error", "identify"]
+__all__ = ["SESSION", "Session", "connect", "conninfo", "driver_error", "identify"]
 
 SESSION = {
     "client_encoding": "UTF8",
@@ -71,7 +71,9 @@ def identify(properties: PostgresProperties) -> dict[str, str]:
     }
 
 
-def driver_error(error: psycopg.Error, properties: PostgresProperties, plugin: str = "") -> WaltapError:
+def driver_error(
+    error: psycopg.Error, properties: PostgresProperties, plugin: str = ""
+) -> WaltapError:
     """Return what a psycopg error means."""
     text = str(error.diag.message_primary or error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
@@ -124,7 +126,12 @@ class Session:
     """A connection at libpq's level: for replication commands, and for COPY read from its socket."""
 
     def __init__(
-        self, properties: PostgresProperties, *, role: str, replication: bool = False, plugin: str = ""
+        self,
+        properties: PostgresProperties,
+        *,
+        role: str,
+        replication: bool = False,
+        plugin: str = "",
     ) -> None:
         """Connect. Raises: SourceError."""
         self.properties, self.plugin = properties, plugin

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import psycopg
+
 from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
 from waltap.errors import OffsetError, SourceError
@@ -15,7 +16,6 @@ from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.source.connector import Check, Connector, ConnectorContext, SlotStatus, Start
 from waltap.source.position import Position, lsn_text, parse_lsn
-
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
 from waltap_postgres.connection import Session, connect, driver_error
@@ -48,6 +48,8 @@ ISOLATION = {
 
 class PostgresConnector(Connector):
     """Captures from one database of a PostgreSQL server."""
+
+    catalogue: PostgresCatalogue
 
     def __init__(self, properties: PostgresProperties, context: ConnectorContext) -> None:
         self.properties, self.context = properties, context
@@ -180,7 +182,10 @@ class PostgresConnector(Connector):
                 f"{lsn_text(slot.confirmed_flush_lsn)}"
             )
         strategy = self.properties.offset_mismatch_strategy
-        if slot.confirmed_flush_lsn > end_lsn and strategy not in {"trust_slot", "trust_greater_lsn"}:
+        if slot.confirmed_flush_lsn > end_lsn and strategy not in {
+            "trust_slot",
+            "trust_greater_lsn",
+        }:
             gap = slot.confirmed_flush_lsn - end_lsn
             return PositionGap(
                 f"slot {name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
@@ -357,9 +362,7 @@ class PostgresConnector(Connector):
         point = self._point(reader, start)
         first = tables[0].relation.name if tables else None
         pieces = (
-            piece
-            for table in tables
-            for piece in read_table(reader, table, point, self.properties)
+            piece for table in tables for piece in read_table(reader, table, point, self.properties)
         )
         yield from mark(pieces, first)
         reader.execute("COMMIT")
@@ -369,7 +372,9 @@ class PostgresConnector(Connector):
     def snapshot_tables(self) -> list[Table]:
         """Return the tables that a snapshot reads, in order."""
         profile = self.context.profile
-        tables = [t for t in self.captured() if t.relation.name != profile.capture.signal_data_collection]
+        tables = [
+            t for t in self.captured() if t.relation.name != profile.capture.signal_data_collection
+        ]
         if not profile.debezium and not self.properties.publish_via_partition_root:
             tables = [t for t in tables if not t.partitioned]
         if self.properties.publish_via_partition_root:
@@ -393,7 +398,9 @@ class PostgresConnector(Connector):
         lsn = start.position.end_lsn
         if self._exported is None and not standby:
             lsn = int(row[2] or 0)
-        return SnapshotPoint(ts=int(row[0] or 0), xid=None if standby else int(row[1] or 0), lsn=lsn)
+        return SnapshotPoint(
+            ts=int(row[0] or 0), xid=None if standby else int(row[1] or 0), lsn=lsn
+        )
 
     # --- stream -------------------------------------------------------------------------------
 
@@ -455,9 +462,7 @@ class PostgresConnector(Connector):
         )
 
     def _replication_session(self) -> Session:
-        return Session(
-            self.properties, role="replication", replication=True, plugin=self._plugin
-        )
+        return Session(self.properties, role="replication", replication=True, plugin=self._plugin)
 
     def _status_interval(self) -> float:
         """Return how long the server may go without hearing from us, in seconds."""

@@ -110,7 +110,9 @@ class SlotExists(SourceError):
     """A slot of this name was made by somebody else in the meantime."""
 
     code = "WT-2102"
-    remedy = "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+    remedy = (
+        "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+    )
 
 
 class SlotMissing(OffsetError):
@@ -137,7 +139,9 @@ class SlotUnfit(SourceError):
     """A slot of this name exists but serves another database or output plugin."""
 
     code = "WT-2105"
-    remedy = "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+    remedy = (
+        "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+    )
 
 
 class PublicationMissing(SourceError):

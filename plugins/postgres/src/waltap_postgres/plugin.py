@@ -4,13 +4,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-
+from waltap.specs import ConnectorSpec
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.modes import SNAPSHOTTERS
 from waltap_postgres.types import TYPE_SPECS
-
-from waltap.specs import ConnectorSpec
 
 if TYPE_CHECKING:
     from waltap.render.type_mapping import TypeSpec

@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, field_validator
+
 from waltap.config.property import CommaList, Properties, declare, declare_family
 
 __all__ = ["PostgresProperties"]
@@ -27,7 +28,9 @@ class PostgresProperties(Properties):
         default="localhost",
         summary="Host of the server; a comma list is tried in order; a folder means a Unix socket.",
     )
-    port: int = declare("database.port", default=5432, ge=1, le=65535, summary="Port of the server.")
+    port: int = declare(
+        "database.port", default=5432, ge=1, le=65535, summary="Port of the server."
+    )
     user: str = declare("database.user", default="postgres", summary="Role to connect as.")
     password: str | None = declare(
         "database.password", default=None, secret=True, summary="Password of the role."
@@ -124,12 +127,14 @@ class PostgresProperties(Properties):
         profile_default="waltap",
         summary="Publication that the decoder asks for.",
     )
-    publication_autocreate_mode: Literal["all_tables", "disabled", "filtered", "no_tables"] = declare(
-        "publication.autocreate.mode",
-        default="all_tables",
-        profile_default="filtered",
-        summary="Who makes the publication: nobody (disabled), waltap for every table (all_tables), "
-        "for the captured tables only (filtered), or without tables (no_tables).",
+    publication_autocreate_mode: Literal["all_tables", "disabled", "filtered", "no_tables"] = (
+        declare(
+            "publication.autocreate.mode",
+            default="all_tables",
+            profile_default="filtered",
+            summary="Who makes the publication: nobody (disabled), waltap for every table (all_tables), "
+            "for the captured tables only (filtered), or without tables (no_tables).",
+        )
     )
     publication_keyless_tables: Literal["publish", "refuse", "inserts"] = declare(
         "publication.keyless.tables",
@@ -217,7 +222,12 @@ class PostgresProperties(Properties):
         summary="Connections that read a snapshot at the same time, all in one exported snapshot.",
     )
     snapshot_delay_ms: int = declare(
-        "snapshot.delay.ms", default=0, ge=0, advanced=True, summary="Wait before a snapshot.", unit="ms"
+        "snapshot.delay.ms",
+        default=0,
+        ge=0,
+        advanced=True,
+        summary="Wait before a snapshot.",
+        unit="ms",
     )
     xmin_fetch_interval_ms: int = declare(
         "xmin.fetch.interval.ms",

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import psycopg
-from waltap.decode.relation import Column, DataType, Relation, TypeKind
 
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap_postgres.connection import driver_error
 from waltap_postgres.properties import PostgresProperties
 
@@ -151,7 +151,9 @@ class PostgresCatalogue:
             found = self.table(relation.schema, relation.table)
         known = {column.name: column for column in found.relation.columns} if found else {}
         self._load_types([column.type_oid for column in relation.columns])
-        columns = tuple(self._complete(column, known.get(column.name)) for column in relation.columns)
+        columns = tuple(
+            self._complete(column, known.get(column.name)) for column in relation.columns
+        )
         names = {column.name for column in columns}
         key = found.relation.primary_key or () if found else ()
         return msgspec.structs.replace(
@@ -244,13 +246,17 @@ class PostgresCatalogue:
         for oid in raw:
             self._build(oid, raw, set())
 
-    def _build(self, oid: int, raw: dict[int, tuple[Any, ...]], open_types: set[int]) -> DataType | None:
+    def _build(
+        self, oid: int, raw: dict[int, tuple[Any, ...]], open_types: set[int]
+    ) -> DataType | None:
         """Build one type after what it refers to; a composite that contains itself ends there."""
         if oid in self._types:
             return self._types[oid]
         if oid not in raw or oid in open_types:
             return None
-        number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[oid]
+        number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[
+            oid
+        ]
         inner = open_types | {oid}
         attributes = []
         for part in parts or ():

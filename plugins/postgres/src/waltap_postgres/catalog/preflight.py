@@ -1,7 +1,6 @@
 """Checks before a start: everything capture needs of the server, and what mends what is missing."""
 
 from waltap.source.connector import Check
-
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier, published
@@ -44,7 +43,9 @@ def preflight(
 def _version(version_num: int) -> Check:
     text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
     if version_num < 100000:
-        return Check(name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later.")
+        return Check(
+            name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
+        )
     return Check(name="server version", verdict="ok", found=text)
 
 

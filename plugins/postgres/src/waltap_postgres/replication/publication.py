@@ -112,7 +112,9 @@ def _plan_filtered(
         )
     if keyless and keyless_policy == "inserts":
         wanted = [t for t in wanted if t.supports_updates]
-        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, " WITH (publish = 'insert, truncate')")
+        _cover(
+            plan, catalogue, name + INSERTS_SUFFIX, keyless, " WITH (publish = 'insert, truncate')"
+        )
         plan.names = (*plan.names, name + INSERTS_SUFFIX)
     _cover(plan, catalogue, name, wanted, options)
 

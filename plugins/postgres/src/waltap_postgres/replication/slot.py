@@ -5,9 +5,9 @@ import time
 
 import msgspec
 from psycopg import pq
+
 from waltap.errors import SourceError
 from waltap.source.position import parse_lsn
-
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
 

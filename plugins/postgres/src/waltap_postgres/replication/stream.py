@@ -14,7 +14,6 @@ from waltap.decode.message import Message
 from waltap.errors import ConnectionLost
 from waltap.source.connector import ChangeStream
 from waltap.source.position import lsn_text
-
 from waltap_postgres.replication.transport import Transport
 from waltap_postgres.replication.wire import status_update
 
@@ -26,7 +25,7 @@ EPOCH_2000_US = 946_684_800_000_000
 def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
     """Return the START_REPLICATION command; option names are quoted, values escaped."""
     listed = ", ".join(
-        '"{}" \'{}\''.format(name, value.replace("'", "''")) for name, value in options.items()
+        "\"{}\" '{}'".format(name, value.replace("'", "''")) for name, value in options.items()
     )
     tail = f" ({listed})" if listed else ""
     return f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}{tail}'

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import psycopg
 from psycopg import pq
+
 from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
-
 from waltap_postgres.connection import Session, driver_error, identify
 from waltap_postgres.errors import source_error
 from waltap_postgres.replication.wire import (

@@ -40,7 +40,7 @@ class ServerMessage:
         return {part[:1].decode(): part[1:].decode("utf-8", "replace") for part in parts if part}
 
 
-class CopyEnded(Exception):  # noqa: N818 - not an error
+class CopyEnded(Exception):
     """The server ended COPY; ``error`` is its ErrorResponse if it was one."""
 
     def __init__(self, error: ServerMessage | None) -> None:

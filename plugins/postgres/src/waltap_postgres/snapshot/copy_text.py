@@ -31,24 +31,25 @@ def copy_rows(pieces: Iterable[bytes], width: int) -> Iterator[list[Tuple]]:
             yield _rows(data[:cut], width, consumed)
             consumed += cut
     if rest:
-        raise _damaged(consumed, "a newline at the end of the last row", "the end of the data", rest)
+        raise _damaged(
+            consumed, "a newline at the end of the last row", "the end of the data", rest
+        )
 
 
 def _rows(block: bytes, width: int, offset: int) -> list[Tuple]:
     try:
         text = block.decode()
     except UnicodeDecodeError as error:
-        raise _damaged(offset + error.start, "UTF-8", "other bytes", block[error.start :]) from error
+        raise _damaged(
+            offset + error.start, "UTF-8", "other bytes", block[error.start :]
+        ) from error
     lines = text.split("\n")
     lines.pop()
     if width == 0:
         return [()] * len(lines)
     rows: list[Tuple]
     if "\\" in text:
-        rows = [
-            _unescaped(line) if "\\" in line else tuple(line.split("\t"))
-            for line in lines
-        ]
+        rows = [_unescaped(line) if "\\" in line else tuple(line.split("\t")) for line in lines]
     else:
         rows = [tuple(line.split("\t")) for line in lines]
     for number, row in enumerate(rows):

@@ -1,9 +1,8 @@
 """Debezium's snapshot modes as predicates of what a start knows."""
 
+from waltap.config.property import Properties, declare
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.specs import SnapshotterSpec
-from waltap.config.property import Properties, declare
-
 from waltap_postgres.errors import SnapshotInterrupted
 
 __all__ = ["SNAPSHOTTERS"]

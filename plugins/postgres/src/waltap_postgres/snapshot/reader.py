@@ -8,7 +8,6 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.events.transaction import SnapshotRows
-
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import SnapshotReadFailed
