@@ -72,7 +72,7 @@ def _checked(
 ) -> tuple[bool, str]:
     """Compare with the recording; ``strict``: Debezium itself, which differs in nothing on purpose."""
     seen = differences(variant.expected(), found)
-    open_, stale = (seen, []) if strict else unexplained(variant, seen)
+    open_, stale = (seen, []) if strict else unexplained(variant.id, seen)
     if not open_ and not stale:
         return True, f"equal {variant.id}: {len(found)} records, {seconds:.1f} s"
     said = [f"DIFFERS {variant.id}, {seconds:.1f} s"]

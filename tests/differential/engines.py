@@ -6,7 +6,6 @@ it ends once it delivered everything.
 """
 
 import abc
-import json
 import re
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.differential.normalise import Record, read
+from tests.differential.normalise import Record, parse, read
 from tests.servers.postgres import Database
 
 __all__ = ["PEER", "CaptureFailed", "Debezium", "Engine", "Waltap", "peer_installed"]
@@ -24,6 +23,7 @@ PEER = Path(__file__).parents[2] / "benchmarks" / "peer" / "run-peer"
 READY_SECONDS = 120.0
 FINISH_SECONDS = 120.0
 QUIET_SECONDS = 6.0
+STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
@@ -46,6 +46,7 @@ class Engine(abc.ABC):
         self.folder = folder
         self.dump, self._ready = folder / "dump.jsonl", folder / "ready"
         self._log = folder / "log"
+        self._read = 0
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         (folder / "connector.properties").write_text(text, encoding="utf-8")
         with self._log.open("w") as log:
@@ -62,7 +63,7 @@ class Engine(abc.ABC):
 
     def wait_ready(self) -> None:
         """Return when every change committed from now on is certain to be captured."""
-        self._wait(self._ready.exists, READY_SECONDS, "not ready")
+        self.wait(self._ready.exists, READY_SECONDS, "not ready")
 
     def finish(
         self, database: Database, expected: int = 0, collapse: list[str] | None = None
@@ -81,11 +82,26 @@ class Engine(abc.ABC):
 
     def stop(self) -> None:
         """End the process, whatever state it is in."""
-        if self._process.poll() is None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-        self._process.wait()
+            self._process.wait()
 
-    def _wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+    def news(self) -> list[Record]:
+        """Return the records dumped since the last call; a line still being written comes later."""
+        if not self.dump.exists():
+            return []
+        with self.dump.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return list(map(parse, whole.decode().split("\n")[:-1]))
+
+    def wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait until ``done`` says so. Raises: CaptureFailed with ``what`` after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not done():
             if self._process.poll() not in (None, 0):
@@ -122,7 +138,7 @@ class Debezium(Engine):
 
     def _end(self, database: Database, expected: int, collapse: list[str]) -> None:
         (self.folder / "go").touch()
-        self._wait(lambda: self._process.poll() is not None, FINISH_SECONDS * 3, "still running")
+        self.wait(lambda: self._process.poll() is not None, FINISH_SECONDS * 3, "still running")
 
 
 class Waltap(Engine):
@@ -137,7 +153,6 @@ class Waltap(Engine):
 
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
         self._slot = properties["slot.name"]
-        self._lines, self._read = 0, 0
         # confirm soon, so that the wait for it is short; neither changes an event
         prompt = {"offset.flush.interval.ms": "20", "status.update.interval.ms": "100"}
         super().__init__(folder, {**prompt, **properties})
@@ -152,12 +167,12 @@ class Waltap(Engine):
 
     def _end(self, database: Database, expected: int, collapse: list[str]) -> None:
         skipped = re.compile("|".join(["heartbeat", *collapse]))
-        changed, before = time.monotonic(), -1
-        while self._count(skipped) < expected and time.monotonic() - changed < QUIET_SECONDS:
+        count, changed = 0, time.monotonic()
+        while count < expected and time.monotonic() - changed < QUIET_SECONDS:
             if self._process.poll() is not None:
                 return
-            if self._lines != before:
-                changed, before = time.monotonic(), self._lines
+            if fresh := sum(not skipped.search(record["topic"]) for record in self.news()):
+                count, changed = count + fresh, time.monotonic()
             time.sleep(POLL_SECONDS)
         target = database.execute("SELECT pg_current_wal_lsn()")[0][0]
         query = (
@@ -173,18 +188,6 @@ class Waltap(Engine):
                 time.sleep(POLL_SECONDS)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        self._wait(
+        self.wait(
             lambda: self._process.poll() is not None, FINISH_SECONDS, "did not stop on SIGTERM"
         )
-
-    def _count(self, skipped: re.Pattern[str]) -> int:
-        """Count the whole lines dumped so far, but for topics whose number depends on time."""
-        if self.dump.exists():
-            with self.dump.open("rb") as file:
-                file.seek(self._read)
-                data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read += len(whole)
-            topics = (json.loads(line)["topic"] for line in whole.splitlines())
-            self._lines += sum(not skipped.search(topic) for topic in topics)
-        return self._lines

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SAME", "Record", "canonical", "lines", "payload", "read", "text"]
+__all__ = ["SAME", "Record", "canonical", "lines", "parse", "payload", "read", "text"]
 
 Record = dict[str, Any]
 """One record: topic, key, value and, where there are any, headers; all of it parsed JSON."""
@@ -55,10 +55,33 @@ def read(path: Path) -> list[Record]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                found.append(_record(json.loads(line)))
+                found.append(parse(line))
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}:{number}: not a record: {error}") from error
     return found
+
+
+def parse(text: str) -> Record:
+    """Return the record that one line of a dump holds.
+
+    Raises: ValueError, TypeError or KeyError when it holds none.
+    """
+    line = json.loads(text)
+    record = {
+        "topic": line["topic"],
+        "key": _parsed(line.get("key")),
+        "value": _parsed(line.get("value")),
+    }
+    headers = line.get("headers") or []
+    if headers == SAME:
+        record["headers"] = SAME
+    elif headers:
+        record["headers"] = [
+            {"key": header["key"], "value": _parsed(header.get("value"))} for header in headers
+        ]
+    if line.get("partition") is not None:
+        record["partition"] = line["partition"]
+    return record
 
 
 def canonical(records: Iterable[Record], collapse: Iterable[str] = ()) -> list[Record]:
@@ -173,24 +196,6 @@ class _Canon:
                 None if commit is None else self._after(int(commit)),
                 None if own is None else self._lsn(int(own)),
             ]
-
-
-def _record(line: dict[str, Any]) -> Record:
-    record = {
-        "topic": line["topic"],
-        "key": _parsed(line.get("key")),
-        "value": _parsed(line.get("value")),
-    }
-    headers = line.get("headers") or []
-    if headers == SAME:
-        record["headers"] = SAME
-    elif headers:
-        record["headers"] = [
-            {"key": header["key"], "value": _parsed(header.get("value"))} for header in headers
-        ]
-    if line.get("partition") is not None:
-        record["partition"] = line["partition"]
-    return record
 
 
 def _parsed(value: Any) -> Any:

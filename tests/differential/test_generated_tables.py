@@ -1,0 +1,184 @@
+"""waltap and Debezium on one server, at the same time, on tables that hypothesis makes.
+
+Both engines run once for all cases: a JVM takes seconds to start. Each case is a table in a schema of
+its own; a row in a table of sentinels tells when both have delivered it. ``WALTAP_GENERATED_CASES`` sets
+how many cases there are; CI runs 20, always the same ones.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.differential.accepted import unexplained
+from tests.differential.comparison import differences, report
+from tests.differential.engines import Debezium, Engine, Waltap, peer_installed
+from tests.differential.generated import PREAMBLE, Case, cases
+from tests.differential.normalise import Record, canonical, payload
+from tests.servers.postgres import Database, Server
+
+CASES = int(os.environ.get("WALTAP_GENERATED_CASES", "20"))
+DELIVERY_SECONDS = 30.0
+IDLE_SECONDS = 2.0
+COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    derandomize=CASES <= 20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def peer(java: Path) -> None:
+    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
+    if not peer_installed():
+        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
+
+
+def properties(database: Database, engine: str, **more: str) -> dict[str, str]:
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": "t",
+        "plugin.name": "pgoutput",
+        "slot.name": f"{database.name}_{engine}",
+        "publication.name": f"publication_{engine}",
+        "snapshot.mode": "no_data",
+        "key.converter.schemas.enable": "true",
+        "value.converter.schemas.enable": "true",
+        **database.properties(),
+        **more,
+    }
+
+
+@dataclass
+class Pair:
+    """Both engines on one database."""
+
+    database: Database
+    waltap: Engine
+    debezium: Engine
+
+    def events(self, case: Case) -> tuple[list[Record], list[Record]]:
+        """Run ``case`` in a schema of its own; return Debezium's and waltap's events of its table."""
+        number = next(_numbers)
+        schema = f"g{number}"
+        with self.database.connect() as connection:
+            connection.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}")
+            for statement in case.create:
+                connection.execute(statement)
+            for group in case.transactions:
+                run_transaction(connection, group)
+            connection.execute("INSERT INTO public.sentinel VALUES (%s)", [number])
+        both = (self._delivered(engine, number) for engine in (self.debezium, self.waltap))
+        theirs, ours = (
+            canonical([r for r in records if r["topic"] == f"t.{schema}.items"]) for records in both
+        )
+        return theirs, ours
+
+    @staticmethod
+    def _delivered(engine: Engine, number: int) -> list[Record]:
+        """Return what ``engine`` dumped since the last call, up to the sentinel."""
+        found: list[Record] = []
+
+        def seen() -> bool:
+            found.extend(engine.news())
+            return any(
+                record["topic"] == "t.public.sentinel"
+                and payload(record["value"])["after"]["n"] == number
+                for record in found
+            )
+
+        engine.wait(seen, DELIVERY_SECONDS, f"the sentinel of case {number} did not come")
+        return found
+
+
+def run_transaction(connection: psycopg.Connection, statements: tuple[str, ...]) -> None:
+    """Run ``statements`` in one transaction; one that fails is rolled back alone."""
+    with connection.transaction():
+        for statement in statements:
+            if "SAVEPOINT" in statement:
+                connection.execute(statement)
+                continue
+            refused = (psycopg.errors.DataError, psycopg.errors.IntegrityError)
+            with contextlib.suppress(*refused), connection.transaction():
+                connection.execute(statement)
+
+
+@pytest.fixture(scope="module")
+def pair(peer: None, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    database = server.create_database(f"waltap_generated_{os.getpid()}")
+    folder = tmp_path_factory.mktemp("pair")
+    started: list[Engine] = []
+    try:
+        database.execute(PREAMBLE)
+        database.execute("CREATE TABLE public.sentinel (n integer PRIMARY KEY)")
+        soon = properties(database, "debezium", **{"poll.interval.ms": "10"})
+        debezium = Debezium(folder / "debezium", soon, IDLE_SECONDS)
+        started.append(debezium)
+        debezium.wait_ready()  # one after the other: both make a publication for all tables
+        waltap = Waltap(folder / "waltap", properties(database, "waltap"))
+        started.append(waltap)
+        waltap.wait_ready()
+        yield Pair(database, waltap, debezium)
+    finally:
+        for engine in started:
+            engine.stop()
+        database.drop()
+
+
+@settings(COMMON, max_examples=CASES)
+@given(case=cases())
+def test_changes_of_generated_tables_are_equal(pair: Pair, case: Case) -> None:
+    theirs, ours = pair.events(case)
+    found, _ = unexplained("generated", differences(theirs, ours))
+    assert not found, f"\n{report(found)}"
+
+
+@settings(COMMON, max_examples=1, phases=[Phase.generate])
+@given(drawn=st.lists(cases(), min_size=CASES, max_size=CASES))
+def test_snapshots_of_generated_tables_are_equal(
+    peer: None, server: Server, tmp_path_factory: pytest.TempPathFactory, drawn: list[Case]
+) -> None:
+    database = server.create_database(f"waltap_generated_snapshot_{os.getpid()}")
+    folder = tmp_path_factory.mktemp("snapshots")
+    started: list[Engine] = []
+    try:
+        database.execute(PREAMBLE)
+        with database.connect() as connection:
+            for number, case in enumerate(drawn, 1):
+                connection.execute(f"CREATE SCHEMA g{number}; SET search_path = g{number}")
+                connection.execute(case.create[0])
+                run_transaction(connection, tuple(case.inserts()))
+        once = {"snapshot.mode": "initial_only"}
+        debezium = Debezium(
+            folder / "debezium", properties(database, "debezium", **once), IDLE_SECONDS
+        )
+        started.append(debezium)
+        debezium.finish(database)
+        theirs = debezium.records()
+        waltap = Waltap(folder / "waltap", properties(database, "waltap", **once))
+        started.append(waltap)
+        waltap.finish(database, len(theirs))
+        found = differences(
+            canonical(sorted(theirs, key=_topic)), canonical(sorted(waltap.records(), key=_topic))
+        )
+        found, _ = unexplained("generated", found)
+        assert not found, f"\n{report(found)}"
+    finally:
+        for engine in started:
+            engine.stop()
+        database.drop()
+
+
+def _topic(record: Record) -> str:
+    return str(record["topic"])
