@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
-from waltap.render.json_format import JsonProperties
+from waltap.render.json_properties import JsonProperties
 from waltap.render.topic_naming import TOPIC_NAMING
 from waltap.specs import FormatSpec, OffsetStoreSpec, TopicNamingSpec
 

@@ -13,11 +13,20 @@ from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.render.record import Record
+from waltap.render.type_mapping import TypeMapper, TypeOptions
 
 if TYPE_CHECKING:
     from waltap.render.capture import Capture
 
 __all__ = ["Format", "FormatContext"]
+
+
+def _no_topic(_relation: Relation) -> None:
+    return None
+
+
+def _silent(_text: str) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +35,9 @@ class FormatContext:
 
     ``describe`` completes a relation from the catalogue (data types, nullability, defaults, key);
     it is called once per relation version. ``identity`` gives the replica identity to read it with.
+    ``mapper`` gives the type mapper of some modes. ``connector`` is what events call the connector.
+    ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
+    once per column of a relation version, of values that could not be converted.
     """
 
     describe: Callable[[Relation], Relation]
@@ -33,6 +45,10 @@ class FormatContext:
     capture: "Capture"
     database: str
     run_id: str
+    mapper: Callable[[TypeOptions], TypeMapper]
+    connector: str = "postgresql"
+    choose_topic: Callable[[Relation], str | None] = _no_topic
+    warn: Callable[[str], None] = _silent
     labels: dict[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,97 @@
+"""Regular expressions as Debezium's configurations write them: Java's, read by Python's ``re``.
+
+Lists match whole names, case-insensitively (ASCII letters only, as Java does without UNICODE_CASE).
+What Python writes in another way is translated; what it cannot express is an error, never a guess.
+"""
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["NameMatcher", "java_pattern", "java_replacement"]
+
+_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
+_NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
+_POSIX = {
+    "Lower": "a-z",
+    "Upper": "A-Z",
+    "Alpha": "A-Za-z",
+    "Digit": "0-9",
+    "Alnum": "A-Za-z0-9",
+    "Punct": r"!-/:-@\[-`{-~",
+    "XDigit": "0-9A-Fa-f",
+    "Space": r" \t\n\x0b\f\r",
+    "Blank": r" \t",
+}
+_PROPERTY = re.compile(r"\\([pP])\{(?:Is)?(\w+)\}")
+_ESCAPE = re.compile(r"\\(.)|\$(\d)|\$\{(\w+)\}|\\", re.DOTALL)
+
+
+def java_pattern(text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
+    """Compile the Java pattern ``text``; use it with ``fullmatch``.
+
+    Raises: ValueError saying what is wrong with it.
+    """
+    translated = _QUOTED.sub(lambda match: re.escape(match[1]), text)
+    translated = _NAMED_GROUP.sub("(?P<", translated)
+    translated = _PROPERTY.sub(_posix_class, translated).replace(r"\z", r"\Z")
+    try:
+        return re.compile(translated, re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG))
+    except re.error as cause:
+        raise ValueError(f"not a regular expression: {text!r}: {cause}") from cause
+
+
+def _posix_class(match: re.Match[str]) -> str:
+    members = _POSIX.get(match[2])
+    if members is None:
+        return match[0]
+    negated = match[1] == "P"
+    before = match.string[: match.start()]
+    inside_class = before.count("[") - before.count(r"\[") > before.count("]") - before.count(r"\]")
+    if inside_class:
+        return match[0] if negated else members  # a negated part of a class has no short form
+    return f"[{'^' if negated else ''}{members}]"
+
+
+def java_replacement(text: str) -> str:
+    """Translate a Java replacement (``$1``, ``${name}``) to one for ``Match.expand``.
+
+    Raises: ValueError for a lone backslash or dollar sign.
+    """
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        match = _ESCAPE.match(text, at)
+        if match is None:
+            if text[at] == "$":
+                raise ValueError(f"not a replacement: {text!r}: $ without a group")
+            out.append(text[at])
+            at += 1
+            continue
+        escaped, number, name = match.groups()
+        if escaped is not None:
+            out.append("\\\\" if escaped == "\\" else escaped)
+        elif number is not None:
+            out.append(f"\\g<{number}>")
+        elif name is not None:
+            out.append(f"\\g<{name}>")
+        else:
+            raise ValueError(f"not a replacement: {text!r}: it ends in a backslash")
+        at = match.end()
+    return "".join(out)
+
+
+class NameMatcher:
+    """Tells whether a name fully matches any of some patterns; without patterns nothing matches."""
+
+    __slots__ = ("_patterns",)
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Compile ``patterns``. Raises: ValueError naming the bad one."""
+        self._patterns = tuple(java_pattern(pattern) for pattern in patterns)
+
+    def __call__(self, name: str) -> bool:
+        """Tell whether any pattern matches all of ``name``."""
+        return any(pattern.fullmatch(name) for pattern in self._patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)

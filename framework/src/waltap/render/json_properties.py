@@ -1,0 +1,74 @@
+"""Properties of the JSON format, as Kafka Connect's JsonConverter has them."""
+
+from typing import Literal
+
+from waltap.config.property import Properties, declare
+
+__all__ = ["JSON_CONVERTER", "JsonProperties"]
+
+JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+Converter = Literal["org.apache.kafka.connect.json.JsonConverter"]
+
+
+class JsonProperties(Properties):
+    """How keys, values and headers are written as JSON."""
+
+    key_converter: Converter = declare(
+        "key.converter",
+        default=JSON_CONVERTER,
+        summary="Accepted for Kafka Connect's sake: keys are JSON.",
+        advanced=True,
+    )
+    value_converter: Converter = declare(
+        "value.converter",
+        default=JSON_CONVERTER,
+        summary="Accepted for Kafka Connect's sake: values are JSON.",
+        advanced=True,
+    )
+    header_converter: Converter = declare(
+        "header.converter",
+        default=JSON_CONVERTER,
+        summary="Accepted for Kafka Connect's sake: header values are JSON.",
+        advanced=True,
+    )
+    key_schemas: bool = declare(
+        "key.converter.schemas.enable",
+        default=True,
+        profile_default=False,
+        summary="Write the schema of each key beside it.",
+    )
+    value_schemas: bool = declare(
+        "value.converter.schemas.enable",
+        default=True,
+        profile_default=False,
+        summary="Write the schema of each value beside it.",
+    )
+    header_schemas: bool = declare(
+        "header.converter.schemas.enable",
+        default=True,
+        summary="Write the schema of each header value beside it.",
+        advanced=True,
+    )
+    key_null_to_default: bool = declare(
+        "key.converter.replace.null.with.default",
+        default=True,
+        summary="Write the column's default for NULL in a key.",
+        advanced=True,
+    )
+    value_null_to_default: bool = declare(
+        "value.converter.replace.null.with.default",
+        default=True,
+        summary="Write the column's default for NULL in a value.",
+    )
+    key_decimal: Literal["BASE64"] = declare(
+        "key.converter.decimal.format",
+        default="BASE64",
+        summary="How precise decimals are written in keys.",
+        advanced=True,
+    )
+    value_decimal: Literal["BASE64"] = declare(
+        "value.converter.decimal.format",
+        default="BASE64",
+        summary="How precise decimals are written in values.",
+        advanced=True,
+    )

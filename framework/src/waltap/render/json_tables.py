@@ -1,0 +1,218 @@
+"""The JSON codecs of all relations that a pipeline has met."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from waltap.decode.relation import Column, Relation
+from waltap.errors import ConfigurationError, DecodeError, Problem
+from waltap.render import envelope
+from waltap.render.connect_schema import Field, Schema
+from waltap.render.format import FormatContext
+from waltap.render.json_codec import (
+    ColumnCodec,
+    RowCodec,
+    always_null,
+    column_codec,
+    compile_codec,
+    guarded,
+    no_twin,
+)
+from waltap.render.json_properties import JsonProperties
+from waltap.render.record import Header
+from waltap.render.schema_json import quote, schema_json
+from waltap.render.type_mapping import TypeOptions
+
+__all__ = ["JsonTables", "wrapping"]
+
+VERSIONS_KEPT = 4
+"""How many versions of one relation stay compiled: snapshot and stream may each have their own."""
+
+
+def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
+    """Return what precedes and follows a payload; ("", "") where schemas are not written."""
+    return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
+
+
+class JsonTables:
+    """Compiles relations when they are first met; ``codecs`` is what rendering looks into.
+
+    A relation that is not captured is None there; one that is not there goes to `compile`.
+    """
+
+    def __init__(
+        self, properties: JsonProperties, context: FormatContext, headers: tuple[Header, ...]
+    ) -> None:
+        self.codecs: dict[Relation, RowCodec | None] = {}
+        self._properties, self._context, self._headers = properties, context, headers
+        self._capture = capture = context.capture
+        self._versions: dict[int, list[Relation]] = {}
+        self._told: set[str] = set()
+        options = replace(capture.types, on_misfit=self._misfit)
+        self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
+        self._keys = self._values
+        if properties.key_null_to_default != properties.value_null_to_default:
+            self._keys = context.mapper(_with_nulls(options, properties.key_null_to_default))
+        mode = options.event_converting_failure_handling_mode
+        self._fails, self._warns = mode == "fail", mode == "warn"
+        self.source = envelope.source_schema(context.connector)
+
+    def compile(self, relation: Relation) -> RowCodec | None:
+        """Compile ``relation``, seen for the first time; None when it is not captured.
+
+        Raises: ConfigurationError when two of its columns get one field name.
+        """
+        codec: RowCodec | None = None
+        if self._capture.captures(relation.schema, relation.table):
+            codec = self._compile(relation)
+        versions = self._versions.setdefault(relation.oid, [])
+        versions.append(relation)
+        if len(versions) > VERSIONS_KEPT:
+            del self.codecs[versions.pop(0)]
+        self.codecs[relation] = codec
+        return codec
+
+    def _compile(self, seen: Relation) -> RowCodec:
+        relation, capture, properties = (
+            self._context.describe(seen),
+            self._capture,
+            self._properties,
+        )
+        topic = self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
+        streamed, fields, read = self._value_columns(relation)
+        keys, key_fields = self._key_columns(relation)
+        extra = capture.key_field(seen.schema, seen.table)
+        if extra is not None:
+            key_fields.append(Field(extra[0], envelope.HEADER))
+        row = envelope.row_schema(capture.schema_name(f"{topic}.Value"), fields)
+        value = envelope.envelope_schema(capture.schema_name(f"{topic}.Envelope"), row, self.source)
+        key = envelope.key_schema(capture.schema_name(f"{topic}.Key"), key_fields)
+        identity = self._context.identity(relation)
+
+        def compiled(
+            values: list[ColumnCodec],
+            keys: list[ColumnCodec],
+            careful: Callable[[], RowCodec],
+            snapshot: Callable[[], RowCodec] | None = None,
+        ) -> RowCodec:
+            return compile_codec(
+                relation=relation,
+                identity=identity,
+                topic=topic,
+                values=values,
+                keys=keys,
+                key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
+                key_texts=wrapping(key, enabled=properties.key_schemas),
+                key_header=wrapping(key, enabled=properties.header_schemas),
+                value_prefix=wrapping(value, enabled=properties.value_schemas)[0] + "{",
+                headers=self._headers,
+                careful=careful,
+                snapshot=snapshot,
+            )
+
+        def with_careful(
+            values: list[ColumnCodec], snapshot: Callable[[], RowCodec] | None = None
+        ) -> RowCodec:
+            guard = self._guard(relation)
+            careful = _once(
+                lambda: compiled([guard(v) for v in values], [guard(k) for k in keys], no_twin)
+            )
+            return compiled(values, keys, careful, snapshot)
+
+        return with_careful(streamed, _once(lambda: with_careful(read)) if read else None)
+
+    def _value_columns(
+        self, relation: Relation
+    ) -> tuple[list[ColumnCodec], list[Field], list[ColumnCodec]]:
+        """Return the columns of values, their fields, and the columns of snapshot rows where they
+        are written in another way ([] where not).
+        """
+        capture = self._capture
+        streamed: list[ColumnCodec] = []
+        read: list[ColumnCodec] = []
+        fields: list[Field] = []
+        for index in capture.columns(relation):
+            column = self._column(relation, index)
+            mapping = self._values.column(column)
+            if mapping is None:
+                continue
+            name, schema = capture.field_name(column.name), mapping.schema
+            transform = capture.transform(relation, column, schema.kind)
+            if transform is not None and transform.parameters:
+                parameters = schema.parameters + transform.parameters
+                schema = msgspec.structs.replace(schema, parameters=parameters)
+            codec = column_codec(index, name, mapping, transform)
+            read.append(codec)
+            streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
+            fields.append(Field(name, schema))
+        names = [field.name for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            what = f"columns of {relation.name} get the same field name: {', '.join(twice)}"
+            raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
+        return streamed, fields, read if read != streamed else []
+
+    def _key_columns(self, relation: Relation) -> tuple[list[ColumnCodec], list[Field]]:
+        codecs: list[ColumnCodec] = []
+        fields: list[Field] = []
+        for index in self._capture.keys(relation):
+            column = self._column(relation, index)
+            mapping = self._keys.column(column)
+            if mapping is not None:
+                name = self._capture.field_name(column.name)
+                codecs.append(column_codec(index, name, mapping))
+                fields.append(Field(name, mapping.schema))
+        return codecs, fields
+
+    def _column(self, relation: Relation, index: int) -> Column:
+        column = relation.columns[index]
+        if column.comment is None or self._capture.properties.include_comments:
+            return column
+        return msgspec.structs.replace(column, comment=None)
+
+    def _misfit(self, where: str, reason: str) -> None:
+        """Tell once of values that become null because their type cannot hold them."""
+        text = f"{where}: {reason}; null is written for such values"
+        if self._warns and text not in self._told:
+            self._told.add(text)
+            self._context.warn(text)
+
+    def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
+        """Return what makes a column's conversion name its column when a value does not fit."""
+
+        def guard(column: ColumnCodec) -> ColumnCodec:
+            described = relation.columns[column.index]
+            type_name = described.data_type.name if described.data_type else "its type"
+            where = f"column {described.name} of {relation.name}"
+
+            def misfit(cause: Exception) -> None:
+                if self._fails:
+                    raise DecodeError(
+                        "json",
+                        lsn=0,
+                        offset=0,
+                        expected=f"a value of {type_name} in {where}",
+                        found=f"another ({type(cause).__name__})",
+                    ) from cause
+                self._misfit(where, f"not a value of {type_name}")
+
+            return guarded(column, column.other(None), misfit)
+
+        return guard
+
+
+def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
+    return replace(options, replace_null_with_default=to_default)
+
+
+def _once(make: Callable[[], RowCodec]) -> Callable[[], RowCodec]:
+    """Return ``make`` with its first answer kept."""
+    kept: list[RowCodec] = []
+
+    def answer() -> RowCodec:
+        if not kept:
+            kept.append(make())
+        return kept[0]
+
+    return answer

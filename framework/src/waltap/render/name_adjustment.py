@@ -1,0 +1,93 @@
+"""Names as consumers can take them: schemas' and fields' names adjusted, topics' sanitised.
+
+Source: Debezium's documentation of ``schema.name.adjustment.mode``, ``field.name.adjustment.mode``
+and of the topic naming strategies. All of them work on UTF-16 units, as Java does.
+"""
+
+import re
+from collections.abc import Callable
+
+__all__ = ["MODES", "field_namer", "sanitised_topic", "schema_namer", "unicode_topic"]
+
+MODES = ("none", "avro", "avro_unicode")
+
+TOPIC_LENGTH = 249
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+
+
+def _units(name: str) -> str:
+    """Return ``name`` with every character beyond the BMP as its two surrogates."""
+
+    def surrogates(match: re.Match[str]) -> str:
+        code = ord(match[0]) - 0x10000
+        return chr(0xD800 + (code >> 10)) + chr(0xDC00 + (code & 0x3FF))
+
+    return _ASTRAL.sub(surrogates, name)
+
+
+def _escape(match: re.Match[str]) -> str:
+    """Return ``_u`` and the unit in hexadecimal; only one or two digits are padded, to four."""
+    digits = f"{ord(match[0]):x}"
+    return f"_u{digits.zfill(4) if len(digits) <= 2 else digits}"
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+def _replacing(later: str) -> Callable[[str], str]:
+    """Return the mode ``avro``: what is not allowed becomes ``_``, a leading digit follows it."""
+    bad = re.compile(f"[^A-Za-z0-9_{later}]")
+
+    def adjust(name: str) -> str:
+        name = bad.sub("_", _units(name))
+        if not name or name[0].isalpha() or name[0] == "_":
+            return name
+        return "_" + (name if name[0].isdigit() else name[1:])
+
+    return adjust
+
+
+def _escaping(later: str) -> Callable[[str], str]:
+    """Return the mode ``avro_unicode``: what is not allowed, ``_`` included, becomes ``_uXXXX``."""
+    bad = re.compile(f"[^A-Za-z0-9{later}]")
+    bad_first = re.compile("[^A-Za-z]")
+
+    def adjust(name: str) -> str:
+        name = _units(name)
+        return bad_first.sub(_escape, name[:1]) + bad.sub(_escape, name[1:])
+
+    return adjust
+
+
+_SCHEMA = {"none": _unchanged, "avro": _replacing("."), "avro_unicode": _escaping(".")}
+_FIELD = {"none": _unchanged, "avro": _replacing(""), "avro_unicode": _escaping("")}
+
+
+def schema_namer(mode: str) -> Callable[[str], str]:
+    """Return how ``schema.name.adjustment.mode=mode`` changes a schema's full name; dots stay."""
+    return _SCHEMA[mode]
+
+
+def field_namer(mode: str) -> Callable[[str], str]:
+    """Return how ``field.name.adjustment.mode=mode`` changes a field's name."""
+    return _FIELD[mode]
+
+
+_BAD_IN_TOPIC = re.compile(r"[^A-Za-z0-9._\-]")
+_BAD_IN_UNICODE_TOPIC = re.compile(r"[^A-Za-z0-9.\-]")
+
+
+def _cut(name: str) -> str:
+    name = name[:TOPIC_LENGTH]
+    return {".": "_", "..": "__"}.get(name, name)
+
+
+def sanitised_topic(name: str) -> str:
+    """Return ``name`` as a Kafka topic name: other characters become ``_``, 249 remain."""
+    return _cut(_BAD_IN_TOPIC.sub("_", _units(name)))
+
+
+def unicode_topic(name: str) -> str:
+    """Return ``name`` as a Kafka topic name; other characters and ``_`` become ``_uXXXX``."""
+    return _cut(_BAD_IN_UNICODE_TOPIC.sub(_escape, _units(name)))

@@ -1,0 +1,91 @@
+"""What a column's type is called and how long it is, as PostgreSQL's JDBC driver tells it.
+
+Debezium's truncation, hash masks and propagated source types go by these figures.
+Source: event contract of Debezium 3.6, "Source type propagation"; recorded events.
+"""
+
+from dataclasses import dataclass
+
+from waltap.decode.relation import Column, DataType, TypeKind
+
+__all__ = ["SourceType", "is_text", "root_type", "source_type"]
+
+UNLIMITED = 2147483647
+_BY_NAME = {
+    "int2": (5, 0),
+    "int4": (10, 0),
+    "oid": (10, 0),
+    "int8": (19, 0),
+    "float4": (8, 8),
+    "float8": (17, 17),
+    "bool": (1, 0),
+    "char": (1, 0),
+    "date": (13, 0),
+}
+_LENGTH_OF_TIME = {
+    "time": (8, 15),
+    "timetz": (14, 21),
+    "timestamp": (22, 29),
+    "timestamptz": (28, 35),
+}
+"""Length without fraction digits less one, length with six of them."""
+_TEXT = frozenset({"text", "varchar", "bpchar", "name", "char"})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceType:
+    """``name`` as the catalogue has it; ``length`` and ``scale`` None where the driver has none."""
+
+    name: str
+    length: int | None
+    scale: int | None
+
+
+def root_type(data_type: DataType) -> DataType:
+    """Return the type below all domains."""
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        data_type = data_type.base
+    return data_type
+
+
+def is_text(column: Column) -> bool:
+    """Tell whether the driver reads ``column`` as CHAR or VARCHAR: masks apply to no others."""
+    if column.data_type is None:
+        return False
+    root = root_type(column.data_type)
+    return root.kind is TypeKind.ENUM or (root.schema == "pg_catalog" and root.name in _TEXT)
+
+
+def source_type(column: Column) -> SourceType:
+    """Return name, length and scale of ``column``'s type; a domain has its modifiers' figures."""
+    data_type = column.data_type
+    if data_type is None:
+        return SourceType(column.type_text or "", None, None)
+    name, typmod = data_type.name, column.typmod
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        typmod = data_type.base_typmod if typmod < 0 else typmod
+        data_type = data_type.base
+    length, scale = _figures(data_type, typmod)
+    return SourceType(name, length, scale)
+
+
+def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
+    name = data_type.name
+    if data_type.kind is TypeKind.ARRAY and data_type.element is not None:
+        name = data_type.element.name
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name == "numeric":
+        return ((typmod - 4) >> 16 & 0xFFFF, (typmod - 4) & 0x7FF) if typmod >= 4 else (0, 0)
+    if name in ("varchar", "bpchar"):
+        return (typmod - 4 if typmod >= 4 else UNLIMITED, 0)
+    if name in ("bit", "varbit"):
+        return (typmod if typmod >= 0 else UNLIMITED, 0)
+    if name in _LENGTH_OF_TIME:
+        short, full = _LENGTH_OF_TIME[name]
+        if typmod < 0:
+            return (full, 6)
+        return (short + typmod + (typmod > 0), typmod)
+    if name == "interval":
+        return (49, 6)
+    return (UNLIMITED, 0)

@@ -1,0 +1,127 @@
+"""What old tuples mean under PostgreSQL's four replica identities.
+
+Source: PostgreSQL manual, "ALTER TABLE … REPLICA IDENTITY" and "Logical Replication Message
+Formats"; Debezium's recorded events for keys and ``before``.
+"""
+
+from psycopg import sql
+
+from waltap.decode.message import Delete, OldTuple, Update
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+
+__all__ = [
+    "DefaultIdentity",
+    "FullIdentity",
+    "IndexIdentity",
+    "NothingIdentity",
+    "completed",
+    "identity_sql",
+]
+
+
+def completed(new: Tuple, old: Tuple) -> Tuple:
+    """Return ``new`` with its UNCHANGED values taken from ``old``, where ``old`` has them."""
+    if UNCHANGED not in new:
+        return new
+    return tuple(
+        o if n is UNCHANGED and o is not ABSENT else n for n, o in zip(new, old, strict=True)
+    )
+
+
+def identity_sql(relation: Relation, identity: str) -> str:
+    """Return the statement that gives ``relation`` another replica identity."""
+    name = sql.Identifier(relation.schema, relation.table).as_string(None)
+    return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
+
+
+class _OldTupleIdentity(ReplicaIdentity):
+    """Reads old tuples as they come: ``before`` and the old key are what the server sent.
+
+    A key column that the old tuple lacks stays ABSENT there, so that a format writes the stand-in
+    of a missing value for it. This is Debezium's reading too: under USING INDEX with an index other
+    than the key, a change of an indexed column looks like a change of the key, a delete's key is
+    made of stand-ins, and a change of the key itself goes unseen.
+    """
+
+    def update(self, message: Update) -> RowImages:
+        """Return the images; without an old tuple the key is known not to have changed."""
+        old = message.old
+        if message.old_kind is OldTuple.NONE or not old:
+            return RowImages(None, message.new, None)
+        return RowImages(old, completed(message.new, old), old)
+
+    def delete(self, message: Delete) -> RowImages | None:
+        """Return the images; None without an old tuple."""
+        old = message.old
+        if message.old_kind is OldTuple.NONE or not old:
+            return None
+        return RowImages(old, None, old)
+
+
+class DefaultIdentity(_OldTupleIdentity):
+    """DEFAULT: the primary key."""
+
+    name = "default"
+
+    @classmethod
+    def warnings(cls, relation: Relation) -> list[IdentityWarning]:
+        """Warn of a table without primary key, whose updates and deletes the server refuses."""
+        if any(column.in_identity for column in relation.columns):
+            return []
+        what = (
+            "it has no primary key: once it is in a publication, PostgreSQL refuses UPDATE and "
+            "DELETE on it"
+        )
+        return [IdentityWarning(relation.name, what, identity_sql(relation, "FULL"))]
+
+
+class FullIdentity(_OldTupleIdentity):
+    """FULL: the whole row, so that unchanged TOAST values of the new tuple are known too."""
+
+    name = "full"
+
+
+class IndexIdentity(_OldTupleIdentity):
+    """USING INDEX: the columns of one unique index."""
+
+    name = "index"
+
+    @classmethod
+    def warnings(cls, relation: Relation) -> list[IdentityWarning]:
+        """Warn of a key that the index does not cover."""
+        held = {column.name for column in relation.columns if column.in_identity}
+        missing = [name for name in relation.primary_key or () if name not in held]
+        if not missing:
+            return []
+        what = (
+            f"its replica identity index lacks the key's {', '.join(missing)}: deletes come "
+            "without the row's key, and changes of the key are not seen"
+        )
+        return [IdentityWarning(relation.name, what, identity_sql(relation, "DEFAULT"))]
+
+
+class NothingIdentity(ReplicaIdentity):
+    """NOTHING: no old tuples. Updates come as new rows, deletes identify nothing."""
+
+    name = "nothing"
+    sees_key_change = False
+
+    def update(self, message: Update) -> RowImages:
+        """Return the new row alone."""
+        return RowImages(None, message.new, None)
+
+    def delete(self, message: Delete) -> RowImages | None:
+        """Return None: no row is identified."""
+        return None
+
+    @classmethod
+    def warnings(cls, relation: Relation) -> list[IdentityWarning]:
+        """Warn of updates and deletes, which the server refuses, or which arrive as nothing."""
+        wanted = "DEFAULT" if relation.primary_key else "FULL"
+        what = (
+            "its replica identity is NOTHING: PostgreSQL refuses UPDATE and DELETE once it is in "
+            "a publication, and other decoders drop its deletes"
+        )
+        return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]

@@ -1,0 +1,58 @@
+"""YugabyteDB's replica identity CHANGE: the key, and the columns that the statement wrote.
+
+Source: YugabyteDB, pgoutput and yboutput (``proto.c``, ``yb_decode.c``), and Debezium's fork for
+YugabyteDB. Columns that the storage did not send arrive as UNCHANGED, whatever their type, so that
+they are told apart from an explicit NULL. A change of the key arrives as a delete and an insert.
+"""
+
+from waltap.decode.message import Delete, OldTuple, Update
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
+from waltap.decode.tuple_image import ABSENT
+from waltap.specs import ReplicaIdentitySpec
+
+__all__ = ["REPLICA_IDENTITIES", "ChangeIdentity"]
+
+
+class ChangeIdentity(ReplicaIdentity):
+    """CHANGE: updates hold key and written columns, the rest is UNCHANGED; deletes hold the key."""
+
+    name = "change"
+    sees_key_change = False
+
+    def __init__(self, relation: Relation) -> None:
+        super().__init__(relation)
+        keys = set(relation.primary_key or ())
+        self._held = tuple(column.in_identity or column.name in keys for column in relation.columns)
+
+    def update(self, message: Update) -> RowImages:
+        """Return the new row. An old tuple, which early servers sent, says nothing."""
+        return RowImages(None, message.new, None)
+
+    def delete(self, message: Delete) -> RowImages | None:
+        """Return the key; what else the server wrote there is no value of the row."""
+        if message.old_kind is OldTuple.NONE or not message.old:
+            return None
+        key = tuple(
+            value if held else ABSENT for value, held in zip(message.old, self._held, strict=True)
+        )
+        return RowImages(key, None, key)
+
+    @classmethod
+    def warnings(cls, relation: Relation) -> list[IdentityWarning]:
+        """Warn of a table without key, whose changes cannot be told to belong to a row."""
+        if relation.primary_key or any(column.in_identity for column in relation.columns):
+            return []
+        what = "it has no primary key: its updates and deletes identify no row"
+        return [IdentityWarning(relation.name, what, "Give the table a primary key.")]
+
+
+REPLICA_IDENTITIES = (
+    ReplicaIdentitySpec(
+        name="change",
+        summary="Updates hold the key and the columns that were written; deletes hold the key.",
+        letter="c",
+        factory=ChangeIdentity,
+    ),
+)
+"""What ``register_replica_identities`` gives for YugabyteDB beside PostgreSQL's."""
