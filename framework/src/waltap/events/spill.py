@@ -1,0 +1,467 @@
+"""Transactions that cannot be delivered yet: kept compactly in memory, then in files.
+
+Changes of a transaction that is streamed in progress, prepared, or whose commit LSN is not known in
+advance go into a `Spool`. A spool takes messages into its ``tail``; `seal` turns the tail into
+chunks of MessagePack, an order of magnitude smaller than the objects, each at most `CHUNK_CHANGES`
+changes. Beyond the memory limit of the `SpillArea` the largest spools move to files. Reading a spool
+back gives one chunk at a time, so that memory stays bounded then, too.
+
+On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to one
+process run and are removed when an area opens, but for those of prepared transactions: these carry a
+description beside them, written and synced before the end of the PREPARE may be confirmed, since the
+server never sends their rows again after that.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO, ClassVar
+
+import msgspec
+
+from waltap.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Skipped,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
+from waltap.errors import WaltapError
+
+__all__ = ["CHUNK_CHANGES", "Item", "PreparedRecord", "SpillArea", "SpillFailed", "Spool"]
+
+CHUNK_CHANGES = 512
+
+Item = Change | Skipped
+"""What a spool holds."""
+
+_HEAD = Struct("<II")
+_MISSING = frozenset(Missing)
+_CODES: dict[Missing, int] = {UNCHANGED: 0, ABSENT: 1}
+_SENTINELS = (UNCHANGED, ABSENT)
+_OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
+
+_Values = tuple[Any, ...]
+_Row = tuple[int, int, int, int, _Values, _Values, int]
+"""(kind, relation, lsn, xid, new, old, old kind or flags); the integers among values are codes."""
+
+_INSERT, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE, _SKIPPED, _WITH_MISSING = 0, 1, 2, 3, 4, 5, 8
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
+class SpillFailed(WaltapError):
+    """A transaction could not be kept on disk."""
+
+    code = "WT-3101"
+    remedy = (
+        "Nothing is lost: the position was not moved. Free space in {folder}, or set "
+        "waltap.state.dir to a folder that has more, and start again."
+    )
+
+
+class PreparedRecord(msgspec.Struct, kw_only=True):
+    """What makes a prepared transaction's file readable after a restart."""
+
+    xid: int
+    gid: str
+    begin_lsn: int
+    prepare_lsn: int
+    end_lsn: int
+    origin: str | None
+    origin_lsn: int | None
+    count: int
+    size: int
+    relations: list[Relation]
+
+
+class SpillArea:
+    """The folder and the memory that spools share. ``folder`` None: memory only, without limit.
+
+    Raises: SpillFailed from every operation that touches the disk.
+    """
+
+    def __init__(self, folder: Path | None, memory_bytes: int) -> None:
+        self.folder, self.memory_limit = folder, memory_bytes
+        self.memory_bytes = 0
+        self._spools: set[Spool] = set()
+        self._serial = 0
+        if folder is not None and folder.is_dir():
+            with self._guarded():
+                kept = {path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")}
+                for path in folder.glob("*.spill"):
+                    if path.stem not in kept:
+                        path.unlink()
+                for path in folder.glob("*.tmp"):
+                    path.unlink()
+
+    def spool(self, xid: int) -> "Spool":
+        """Return a new, empty spool for the transaction ``xid``."""
+        spool = Spool(self, xid)
+        self._spools.add(spool)
+        return spool
+
+    def relieve(self) -> None:
+        """Move the largest spools to files until the memory limit holds."""
+        if self.folder is None:
+            return
+        while self.memory_bytes > self.memory_limit:
+            max(self._spools, key=lambda spool: spool.memory_bytes).to_file()
+
+    def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, Spool]]":
+        """Yield the prepared transactions that an earlier run kept: record, end LSN of the decision
+        if there was one, spool."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.glob("prepared-*.record")):
+            with self._guarded():
+                record = msgspec.msgpack.decode(path.read_bytes(), type=PreparedRecord)
+                name, _, decided = path.stem.partition("@")
+                spool = self.spool(record.xid)
+                spool.adopt(record, self.folder / f"{name}.spill", path)
+            yield record, int(decided, 16) if decided else None, spool
+
+    def close(self) -> None:
+        """Remove the files of everything but prepared transactions."""
+        for spool in list(self._spools):
+            if spool.record_path is None:
+                spool.discard()
+            else:
+                spool.close()
+
+    def forget(self, spool: "Spool") -> None:
+        """Take a discarded spool off the books."""
+        self._spools.discard(spool)
+
+    def new_path(self, name: str) -> Path:
+        """Return the path of a file that does not exist yet."""
+        assert self.folder is not None
+        with self._guarded():
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._serial += 1
+        return self.folder / f"{name}-{self._serial}.spill"
+
+    def _guarded(self) -> "_Guard":
+        return _Guard(self.folder)
+
+
+class _Guard:
+    """Turns what the file system or a damaged record raises into SpillFailed."""
+
+    _caught: ClassVar = (OSError, msgspec.MsgspecError)
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self._caught):
+            problem = f"a transaction cannot be kept on disk: {error}"
+            raise SpillFailed(problem, folder=self._folder) from error
+
+
+class Spool:
+    """The changes of one transaction, in order. Made by `SpillArea.spool`.
+
+    ``tail`` takes messages directly; `seal` must follow before anything else is asked.
+    """
+
+    __slots__ = (
+        "_area",
+        "_blobs",
+        "_file",
+        "_file_bytes",
+        "_marks",
+        "_numbers",
+        "_relations",
+        "begin_lsn",
+        "count",
+        "memory_bytes",
+        "origin",
+        "origin_lsn",
+        "path",
+        "record_path",
+        "tail",
+        "xid",
+    )
+
+    def __init__(self, area: SpillArea, xid: int) -> None:
+        self._area, self.xid = area, xid
+        self.tail: list[Item] = []
+        self.begin_lsn = 0
+        self.origin: str | None = None
+        self.origin_lsn: int | None = None
+        self.count = 0
+        self.memory_bytes = 0
+        self.path: Path | None = None
+        self.record_path: Path | None = None
+        self._blobs: list[bytes] = []
+        self._file: BinaryIO | None = None
+        self._file_bytes = 0
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._relations: list[Relation] = []
+        self._numbers: dict[Relation, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Return the size of what is sealed, in memory and on disk."""
+        return self._file_bytes + self.memory_bytes
+
+    def seal(self) -> None:
+        """Turn the tail into chunks. A chunk begins where a subtransaction shows for the first
+        time, so that its abort can cut there."""
+        tail, start, last = self.tail, 0, self.xid
+        if not self.begin_lsn and tail and not isinstance(tail[0], Skipped):
+            self.begin_lsn = tail[0].lsn
+        for at, item in enumerate(tail):
+            if item.xid != last:
+                last = item.xid
+                if last and last != self.xid and last not in self._marks:
+                    self._add(tail[start:at])
+                    start = at
+                    self._marks[last] = (self.size, self.count)
+            if at - start == CHUNK_CHANGES:
+                self._add(tail[start:at])
+                start = at
+        self._add(tail[start:])
+        tail.clear()
+
+    def cut(self, subxid: int) -> None:
+        """Drop everything from the first change of ``subxid`` on; nothing if it has none.
+
+        Its children are not listed by the server, and what came after it is of them
+        (``subxact_info`` in PostgreSQL's own applier).
+        """
+        mark = self._marks.get(subxid)
+        if mark is None:
+            return
+        while self._marks.popitem()[0] != subxid:
+            pass
+        size, self.count = mark
+        while self.memory_bytes and self.size > size:
+            dropped = len(self._blobs.pop())
+            self.memory_bytes -= dropped
+            self._area.memory_bytes -= dropped
+        if self._file is not None and self._file_bytes > size:
+            with self._guarded():
+                self._file.truncate(size)
+                self._file.seek(size)
+            self._file_bytes = size
+
+    def chunks(self) -> Iterator[tuple[list[Item], int]]:
+        """Yield the changes, a chunk at a time, with each chunk's size in bytes."""
+        if self._file is not None:
+            with self._guarded():
+                self._file.flush()
+                self._file.seek(0)
+            at = 0
+            while at < self._file_bytes:
+                with self._guarded():
+                    size, _ = _HEAD.unpack(self._read(_HEAD.size))
+                    blob = self._read(size)
+                at += _HEAD.size + size
+                yield self._items(blob), size
+        for blob in self._blobs:
+            yield self._items(blob[_HEAD.size :]), len(blob)
+
+    def to_file(self) -> None:
+        """Move what is in memory to the file."""
+        with self._guarded():
+            if self._file is None:
+                self.path = self._area.new_path(f"stream-{self.xid}")
+                self._file = self.path.open("w+b")
+            for blob in self._blobs:
+                self._file.write(blob)
+        self._file_bytes += self.memory_bytes
+        self._area.memory_bytes -= self.memory_bytes
+        self.memory_bytes = 0
+        self._blobs.clear()
+
+    def persist(self, gid: str, prepare_lsn: int, end_lsn: int) -> None:
+        """Make the spool survive a restart: when this returns, it is on disk with its record.
+
+        Does nothing in an area without a folder.
+        """
+        folder = self._area.folder
+        if folder is None:
+            return
+        self.to_file()
+        assert self._file is not None
+        assert self.path is not None
+        name = f"prepared-{end_lsn:016x}-{self.xid}"
+        record = PreparedRecord(
+            xid=self.xid,
+            gid=gid,
+            begin_lsn=self.begin_lsn,
+            prepare_lsn=prepare_lsn,
+            end_lsn=end_lsn,
+            origin=self.origin,
+            origin_lsn=self.origin_lsn,
+            count=self.count,
+            size=self._file_bytes,
+            relations=self._relations,
+        )
+        with self._guarded():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.path = self.path.rename(folder / f"{name}.spill")
+            draft = folder / f"{name}.tmp"
+            with draft.open("wb") as file:
+                file.write(msgspec.msgpack.encode(record))
+                file.flush()
+                os.fsync(file.fileno())
+            self.record_path = draft.rename(folder / f"{name}.record")
+            _sync_folder(folder)
+
+    def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
+        """Become the spool that an earlier run persisted."""
+        self.path, self.record_path = path, record_path
+        self._file = path.open("r+b")
+        actual = os.fstat(self._file.fileno()).st_size
+        if actual < record.size:
+            message = f"{path.name} has {actual} of {record.size} bytes"
+            raise OSError(message)
+        self._file_bytes, self.count = record.size, record.count
+        self.begin_lsn = record.begin_lsn
+        self.origin, self.origin_lsn = record.origin, record.origin_lsn
+        self._relations = record.relations
+
+    def decided(self, end_lsn: int) -> None:
+        """Note on disk that the prepared transaction was committed, up to ``end_lsn``: a later run
+        that resumes from there needs it no more."""
+        if self.record_path is None:
+            return
+        name = self.record_path.stem.partition("@")[0]
+        with self._guarded():
+            marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
+            self.record_path = self.record_path.rename(marked)
+
+    def discard(self) -> None:
+        """Forget the changes and remove the files; may be called twice."""
+        self._area.memory_bytes -= self.memory_bytes
+        self.memory_bytes = self.count = 0
+        self._blobs.clear()
+        self.tail.clear()
+        self.close()
+        with self._guarded():
+            if self.record_path is not None:
+                self.record_path.unlink(missing_ok=True)
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
+        self._area.forget(self)
+
+    def close(self) -> None:
+        """Close the file, leaving it where it is."""
+        if self._file is not None:
+            self._file.close()
+            self._file, self._file_bytes = None, 0
+
+    def _guarded(self) -> _Guard:
+        return _Guard(self._area.folder)
+
+    def _read(self, size: int) -> bytes:
+        assert self._file is not None
+        data = self._file.read(size)
+        if len(data) != size:
+            message = f"{self.path}: {len(data)} of {size} bytes left"
+            raise OSError(message)
+        return data
+
+    def _add(self, items: list[Item]) -> None:
+        if not items:
+            return
+        body = _encode([self._packed(item) for item in items])
+        blob = _HEAD.pack(len(body), len(items)) + body
+        self._blobs.append(blob)
+        self.count += len(items)
+        self.memory_bytes += len(blob)
+        self._area.memory_bytes += len(blob)
+
+    def _number(self, relation: Relation) -> int:
+        number = self._numbers.get(relation)
+        if number is None:
+            number = self._numbers[relation] = len(self._relations)
+            self._relations.append(relation)
+        return number
+
+    def _packed(self, item: Item) -> _Row:
+        if isinstance(item, Insert):
+            kind, new = _coded(_INSERT, item.new)
+            return kind, self._number(item.relation), item.lsn, item.xid, new, (), 0
+        if isinstance(item, Update):
+            kind, new = _coded(_UPDATE, item.new)
+            kind, old = _coded(kind, item.old)
+            number = self._number(item.relation)
+            return kind, number, item.lsn, item.xid, new, old, _OLD_KINDS.index(item.old_kind)
+        if isinstance(item, Delete):
+            kind, old = _coded(_DELETE, item.old)
+            number = self._number(item.relation)
+            return kind, number, item.lsn, item.xid, (), old, _OLD_KINDS.index(item.old_kind)
+        if isinstance(item, Truncate):
+            numbers = tuple(self._number(relation) for relation in item.relations)
+            flags = item.cascade + 2 * item.restart_identity
+            return _TRUNCATE, 0, item.lsn, item.xid, numbers, (), flags
+        if isinstance(item, LogicalMessage):
+            return _MESSAGE, 0, item.lsn, item.xid, (item.prefix, item.content), (), 0
+        return _SKIPPED, 0, item.count, item.xid, (), (), 0
+
+    def _items(self, blob: bytes) -> list[Item]:
+        relations = self._relations
+        items: list[Item] = []
+        append = items.append
+        for kind, number, lsn, xid, new, old, flags in _decode(blob):
+            if kind == _INSERT:
+                append(Insert(relations[number], lsn, new, xid))
+            elif kind == _TRUNCATE:
+                emptied = tuple(relations[n] for n in new)
+                append(Truncate(emptied, lsn, bool(flags & 1), bool(flags & 2), xid))
+            elif kind == _MESSAGE:
+                append(LogicalMessage(lsn, True, new[0], new[1], xid))
+            elif kind == _SKIPPED:
+                append(Skipped(lsn, xid))
+            else:
+                append(_row(kind, relations[number], lsn, xid, new, old, flags))
+        return items
+
+
+def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:
+    """Return ``values`` with codes in the place of sentinels, and ``kind`` saying whether any is."""
+    if _MISSING.isdisjoint(values):
+        return kind, values
+    coded = tuple(_CODES[value] if isinstance(value, Missing) else value for value in values)
+    return kind | _WITH_MISSING, coded
+
+
+def _plain(values: _Values) -> Tuple:
+    return tuple(_SENTINELS[value] if value.__class__ is int else value for value in values)
+
+
+def _row(
+    kind: int, relation: Relation, lsn: int, xid: int, new: _Values, old: _Values, flags: int
+) -> Insert | Update | Delete:
+    """Return an update, a delete, or a row with sentinels."""
+    after: Tuple = _plain(new) if kind & _WITH_MISSING else new
+    before: Tuple = _plain(old) if kind & _WITH_MISSING else old
+    kind &= ~_WITH_MISSING
+    if kind == _INSERT:
+        return Insert(relation, lsn, after, xid)
+    if kind == _UPDATE:
+        return Update(relation, lsn, after, before, _OLD_KINDS[flags], xid)
+    return Delete(relation, lsn, before, _OLD_KINDS[flags], xid)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable, as fsync of a file does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
