@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import SinkSpec
+from waltap_sinks.changelog.properties import ChangeLogProperties
+from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.jsonl import JsonLinesProperties, JsonLinesSink
 from waltap_sinks.null import NullSink
 
@@ -17,6 +19,12 @@ def register_sinks() -> Iterable[SinkSpec]:
             summary="One JSON object per record, to a file or standard output.",
             properties=JsonLinesProperties,
             factory=JsonLinesSink,
+        ),
+        SinkSpec(
+            name="changelog",
+            summary="Parquet segments per table with manifests; exactly once; what Spark reads.",
+            properties=ChangeLogProperties,
+            factory=ChangeLogSink,
         ),
         SinkSpec(
             name="null",

@@ -1,0 +1,74 @@
+"""What can go wrong with a change log.
+
+SinkError
+├── ChangeLogUnavailable    WT-5101   its files cannot be read or written
+├── ChangeLogDamaged        WT-5102   a manifest or segment is not what it should be
+├── ChangeLogInUse          WT-5103   another process writes it
+├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
+├── TransactionGap          WT-5105   a transaction arrived without its beginning
+└── ChangeLogRetired        WT-5106   a reader asks for what was removed already
+"""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "ChangeLogDamaged",
+    "ChangeLogInUse",
+    "ChangeLogRetired",
+    "ChangeLogUnavailable",
+    "ColumnNameTaken",
+    "TransactionGap",
+]
+
+
+class ChangeLogUnavailable(SinkError):
+    """A file of the change log cannot be listed, read, written or made durable."""
+
+    code = "WT-5101"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Check that {path} can be written and has room; the log resumes from its last manifest, "
+        "nothing is lost or doubled."
+    )
+
+
+class ChangeLogDamaged(SinkError):
+    """A file of the change log is not what its name and manifest promise."""
+
+    code = "WT-5102"
+    remedy = (
+        "Restore {path} from a copy, or move the whole log away and start again without a stored "
+        "offset, which takes a new snapshot."
+    )
+
+
+class ChangeLogInUse(SinkError):
+    """Another process holds the lock of this change log."""
+
+    code = "WT-5103"
+    remedy = "Stop the other process (see {path}), or give this pipeline a change log of its own."
+
+
+class ColumnNameTaken(SinkError):
+    """A captured table has a column with the name of one of the log's own columns."""
+
+    code = "WT-5104"
+    remedy = "Rename it, or leave it out with column.exclude.list = {column}."
+
+
+class TransactionGap(SinkError):
+    """The middle of a transaction arrived, but this log has not seen its beginning."""
+
+    code = "WT-5105"
+    retry = Retry.RECONNECT
+    remedy = "Delivery starts again from the last manifest; if this lasts, report it as a bug."
+
+
+class ChangeLogRetired(SinkError):
+    """A reader wants to go on where the change log has been cleaned up already."""
+
+    code = "WT-5106"
+    remedy = (
+        "Take a new snapshot (remove the stored offset, or snapshot.mode=always) and let the "
+        "reader start over; keep the log longer with a larger retention."
+    )

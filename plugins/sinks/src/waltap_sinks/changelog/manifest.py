@@ -1,0 +1,165 @@
+"""Manifests: what one flush of whole transactions added to the change log. Sans-IO.
+
+A manifest is one line of JSON. It names segments (Parquet files) that were complete and durable
+before it appeared, so whoever sees a manifest may read everything it names. Manifests form one
+chain: each names the mark of the one before it.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+
+__all__ = [
+    "NOTHING",
+    "VERSION",
+    "ColumnEntry",
+    "Manifest",
+    "Mark",
+    "Segment",
+    "SnapshotPart",
+    "TableEntry",
+    "manifest_name",
+    "mark_of_name",
+    "parse_manifest",
+]
+
+VERSION: Final = 1
+_NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
+
+
+class Mark(msgspec.Struct, frozen=True, order=True):
+    """A point of the change log; totally ordered. It stands for everything up to it.
+
+    ``epoch`` counts server histories: it grows when a pipeline starts over, because LSNs of two
+    histories cannot be compared. ``end_lsn`` is the end of the last whole transaction.
+    ``ordinal`` tells manifests apart that end at one LSN (parts of a snapshot).
+    """
+
+    epoch: int
+    end_lsn: int
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch:04x}-{self.end_lsn:016x}-{self.ordinal:06x}"
+
+
+NOTHING: Final = Mark(0, 0, 0)
+"""The mark before the first manifest."""
+
+
+class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One column of the source table: name, PostgreSQL type as the server writes it, the Arrow
+    type it has in the segments, and what is known of nullability.
+    """
+
+    name: str
+    type: str
+    arrow: str
+    nullable: bool | None = None
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file; ``path`` is relative to the log. Rows are in order of their position."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a manifest adds to one table under one schema. One table has several entries when its
+    schema changed on the way; they are in order.
+
+    ``key``: the columns that identify a row, () for a table without any (a multiset of rows).
+    ``fingerprint``: equal exactly where columns, types and key are. ``operations``: rows by
+    ``_op``. ``unchanged``: columns for which a row says that its value is the earlier one.
+    ``moved``: rows that got a new key and at the same time have unchanged columns.
+    ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
+    generation are all there, they replace everything the table held before.
+    """
+
+    schema: str
+    table: str
+    oid: int
+    identity: str
+    key: tuple[str, ...]
+    fingerprint: str
+    columns: tuple[ColumnEntry, ...]
+    segments: tuple[Segment, ...] = ()
+    rows: int = 0
+    operations: dict[str, int] = {}
+    unchanged: tuple[str, ...] = ()
+    moved: int = 0
+    generation: int | None = None
+    complete: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+
+class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
+    """That a manifest belongs to a snapshot. ``complete``: it is the last one of ``generation``."""
+
+    generation: int
+    lsn: int | None
+    complete: bool
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of the change log.
+
+    ``mark`` is where the log stands after it, ``previous`` where it stood before.
+    ``first_commit_ts`` and ``last_commit_ts`` are µs since 1970 UTC, None without transactions.
+    ``bucket`` is the folder (UTC hour of writing) it lies in. ``last_generation`` is the number of
+    the newest snapshot that the log has seen begin.
+    """
+
+    version: int
+    mark: Mark
+    previous: Mark
+    bucket: str
+    transactions: int = 0
+    rows: int = 0
+    first_commit_ts: int | None = None
+    last_commit_ts: int | None = None
+    last_generation: int = 0
+    snapshot: SnapshotPart | None = None
+    tables: tuple[TableEntry, ...] = ()
+    path: str = ""
+    """Where it was read from; not written."""
+
+    def encode(self) -> bytes:
+        """Return the manifest as one line of JSON."""
+        return msgspec.json.encode(msgspec.structs.replace(self, path="")) + b"\n"
+
+
+def manifest_name(previous: Mark, mark: Mark) -> str:
+    """Return the file name of the manifest that leads from ``previous`` to ``mark``.
+
+    Names of one epoch sort in the order of the log.
+    """
+    start = previous.end_lsn if previous.epoch == mark.epoch else 0
+    return f"{start:016x}-{mark.end_lsn:016x}-{mark.ordinal:06x}.json"
+
+
+def mark_of_name(epoch: int, name: str) -> Mark | None:
+    """Return the mark that a manifest's file name tells, None for another file."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else Mark(epoch, int(match[2], 16), int(match[3], 16))
+
+
+def parse_manifest(data: bytes | str, path: str) -> Manifest:
+    """Read a manifest. Raises: ChangeLogDamaged."""
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as cause:
+        raise ChangeLogDamaged(f"{path} is no manifest: {cause}", path=path) from cause
+    if manifest.version != VERSION:
+        text = f"{path} has version {manifest.version}, this program reads {VERSION}"
+        raise ChangeLogDamaged(text, path=path)
+    return msgspec.structs.replace(manifest, path=path)

@@ -1,0 +1,47 @@
+"""Properties of the change log sink."""
+
+from typing import Literal
+
+from waltap.config.property import Properties, declare
+
+__all__ = ["ChangeLogProperties"]
+
+Compression = Literal["zstd", "snappy", "lz4", "none"]
+
+
+class ChangeLogProperties(Properties):
+    """Where the change log lies and how large its pieces are."""
+
+    path: str = declare(
+        "path",
+        summary="Folder of the change log: a path, or a URI such as s3://bucket/folder.",
+        examples=("./changelog", "s3://lake/waltap/orders"),
+    )
+    compression: Compression = declare(
+        "compression",
+        default="snappy",
+        summary="Compression of the Parquet segments.",
+    )
+    segment_rows: int = declare(
+        "segment.max.rows",
+        default=1_000_000,
+        ge=1,
+        summary="Most rows of one Parquet segment; a table gets several when it has more.",
+        unit="rows",
+    )
+    chunk_rows: int = declare(
+        "chunk.rows",
+        default=16_384,
+        ge=1,
+        summary="Rows that are turned into columns at a time.",
+        unit="rows",
+        advanced=True,
+    )
+    memory_bytes: int = declare(
+        "memory.max.bytes",
+        default=32 * 1024 * 1024,
+        ge=0,
+        summary="Columns kept in memory before they go to the open segments.",
+        unit="bytes",
+        advanced=True,
+    )

@@ -1,0 +1,208 @@
+"""Reading a change log: manifests in order, rows of a table, and what may be thrown away."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from waltap.errors import WaltapError
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_sinks.changelog.manifest import (
+    NOTHING,
+    Manifest,
+    Mark,
+    mark_of_name,
+    parse_manifest,
+)
+from waltap_sinks.changelog.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ChangeLog", "complete_generations"]
+
+MANIFESTS: Final = "manifests"
+SEGMENTS: Final = "segments"
+
+
+class ChangeLog:
+    """A change log, to read. Any number of readers may follow one while it is written."""
+
+    def __init__(self, location: "Store | str") -> None:
+        self.store = location if isinstance(location, Store) else Store(location)
+
+    # --- manifests --------------------------------------------------------------------------------
+
+    def last(self) -> Manifest | None:
+        """Return the newest manifest, None when the log is empty."""
+        for epoch, bucket in self._buckets(newest_first=True):
+            marks = self._marks(epoch, bucket)
+            if marks:
+                return self._load(marks[-1][1])
+        return None
+
+    def manifests(self, after: Mark = NOTHING, until: Mark | None = None) -> Iterator[Manifest]:
+        """Return the manifests after ``after`` (up to and with ``until``), in order.
+
+        Only the folders that hold them are listed. Raises: ChangeLogRetired when the log does not
+        reach back to ``after`` any more; ChangeLogDamaged where a manifest is missing.
+        """
+        found: list[tuple[Mark, str]] = []
+        for epoch, bucket in self._buckets(newest_first=True):
+            marks = self._marks(epoch, bucket)
+            found[:0] = [item for item in marks if item[0] > after]
+            if marks and marks[0][0] <= after:
+                break
+        previous = after
+        for mark, path in found:
+            if until is not None and mark > until:
+                return
+            manifest = self._load(path)
+            if manifest.previous != previous:
+                raise self._gap(previous, manifest, retired=previous == after)
+            previous = mark
+            yield manifest
+
+    @staticmethod
+    def _gap(previous: Mark, found: Manifest, *, retired: bool) -> WaltapError:
+        if retired:
+            text = f"the log reaches back to {found.previous} only, not to {previous}"
+            return ChangeLogRetired(text, path=found.path)
+        text = f"manifest {found.mark} does not follow {previous}, as it should"
+        return ChangeLogDamaged(text, path=found.path)
+
+    def _buckets(self, *, newest_first: bool) -> Iterator[tuple[int, str]]:
+        epochs = self.store.folders(MANIFESTS)
+        for epoch in reversed(epochs) if newest_first else epochs:
+            buckets = self.store.folders(f"{MANIFESTS}/{epoch}")
+            for bucket in reversed(buckets) if newest_first else buckets:
+                yield int(epoch, 16), bucket
+
+    def _marks(self, epoch: int, bucket: str) -> list[tuple[Mark, str]]:
+        folder = f"{MANIFESTS}/{epoch:04x}/{bucket}"
+        named = ((mark_of_name(epoch, name), name) for name in self.store.names(folder))
+        return sorted((mark, f"{folder}/{name}") for mark, name in named if mark is not None)
+
+    def _load(self, path: str) -> Manifest:
+        return parse_manifest(self.store.read(path), path)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def rows(
+        self, schema: str, table: str, *, after: Mark = NOTHING, until: Mark | None = None
+    ) -> "list[pa.Table]":
+        """Return the changes of one table, one Arrow table per schema it had, in order.
+
+        Rows of snapshots that were never completed are left out.
+        """
+        import pyarrow as pa
+
+        manifests = list(self.manifests(after, until))
+        complete = complete_generations(manifests)
+        runs: list[tuple[str, list[pa.Table]]] = []
+        for manifest in manifests:
+            for entry in manifest.tables:
+                if (entry.schema, entry.table) != (schema, table):
+                    continue
+                if entry.generation is not None and (entry.name, entry.generation) not in complete:
+                    continue
+                if not runs or runs[-1][0] != entry.fingerprint:
+                    runs.append((entry.fingerprint, []))
+                runs[-1][1].extend(self.store.read_parquet(part.path) for part in entry.segments)
+        return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
+
+    # --- cleaning up ------------------------------------------------------------------------------
+
+    def remove_started_after(self, last: Manifest) -> int:
+        """Remove segments that a crash left behind after ``last``, the newest manifest.
+
+        For the writer alone. A segment's name tells the manifest it was started after; nothing
+        that was started after the newest one has been published.
+        """
+        removed = 0
+        prefix = f"{last.mark}-"
+        for bucket in self.store.folders(SEGMENTS):
+            if bucket < last.bucket:
+                continue
+            for path in self._segments(bucket):
+                if path.rpartition("/")[2].startswith(prefix):
+                    self.store.delete(path)
+                    removed += 1
+        return removed
+
+    def retire(self, applied: Mark, before: str) -> int:
+        """Remove manifests up to ``applied`` in folders (UTC hours, ``YYYYMMDDTHH``) older than
+        ``before``, with their segments; the newest manifest always stays. Returns how many.
+
+        Manifests go first, oldest first, so that readers find either a whole step or none. What a
+        crash leaves of it is removed by `sweep`.
+        """
+        last = self.last()
+        if last is None:
+            return 0
+        retired = 0
+        for epoch, bucket in self._buckets(newest_first=False):
+            if bucket >= before:
+                continue
+            marks = self._marks(epoch, bucket)
+            for mark, path in marks:
+                if mark > applied or mark >= last.mark:
+                    return retired
+                manifest = self._load(path)
+                self.store.delete(path)
+                for entry in manifest.tables:
+                    for part in entry.segments:
+                        self.store.delete(part.path)
+                retired += 1
+            if bucket != last.bucket:
+                self.store.delete_folder(f"{MANIFESTS}/{epoch:04x}/{bucket}")
+        return retired
+
+    def sweep(self, before: str) -> int:
+        """Remove segments in folders older than ``before`` that no manifest names.
+
+        Returns how many.
+
+        Reads every manifest: meant for the command line and for once a day, not for each start.
+        """
+        named = {
+            part.path
+            for epoch, bucket in self._buckets(newest_first=False)
+            for _mark, path in self._marks(epoch, bucket)
+            for entry in self._load(path).tables
+            for part in entry.segments
+        }
+        removed = 0
+        for bucket in self.store.folders(SEGMENTS):
+            if bucket >= before:
+                break
+            paths = list(self._segments(bucket))
+            orphans = [path for path in paths if path not in named]
+            if len(orphans) == len(paths):
+                self.store.delete_folder(f"{SEGMENTS}/{bucket}")
+            else:
+                for path in orphans:
+                    self.store.delete(path)
+            removed += len(orphans)
+        return removed
+
+    def _segments(self, bucket: str) -> Iterator[str]:
+        for schema in self.store.folders(f"{SEGMENTS}/{bucket}"):
+            for table in self.store.folders(f"{SEGMENTS}/{bucket}/{schema}"):
+                folder = f"{SEGMENTS}/{bucket}/{schema}/{table}"
+                for name in self.store.names(folder):
+                    yield f"{folder}/{name}"
+
+
+def complete_generations(manifests: Iterable[Manifest]) -> set[tuple[str, int]]:
+    """Return (``schema.table``, generation) of every snapshot of a table that is all there."""
+    found: set[tuple[str, int]] = set()
+    begun: set[tuple[str, int]] = set()
+    for manifest in manifests:
+        for entry in manifest.tables:
+            if entry.generation is not None:
+                begun.add((entry.name, entry.generation))
+                if entry.complete:
+                    found.add((entry.name, entry.generation))
+        if manifest.snapshot is not None and manifest.snapshot.complete:
+            number = manifest.snapshot.generation
+            found |= {item for item in begun if item[1] == number}
+    return found

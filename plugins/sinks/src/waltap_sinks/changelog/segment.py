@@ -1,0 +1,264 @@
+"""Segments in the making: changes of one table version, from lists to Arrow to a Parquet file."""
+
+import contextlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.decode.message import Change
+from waltap.decode.tuple_image import Tuple
+from waltap_sinks.changelog.manifest import Segment, TableEntry
+from waltap_sinks.changelog.store import Store
+from waltap_sinks.changelog.table_version import Rows, TableVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SNAPSHOT_SEQUENCE", "SegmentFile", "SegmentPath", "TableBuffer"]
+
+SNAPSHOT_SEQUENCE: Final = -1
+"""``_seq`` of snapshot rows: before the first change of a transaction at the same LSN."""
+
+NO_XID: Final = -1
+
+
+class SegmentFile:
+    """One Parquet file being written; nobody sees it before a manifest names it."""
+
+    def __init__(self, store: Store, path: str, schema: "pa.Schema", compression: str) -> None:
+        from pyarrow import parquet
+
+        self.path = path
+        self.rows = 0
+        self._store = store
+        self._stream = store.create(path)
+        self._writer = parquet.ParquetWriter(
+            self._stream,
+            schema,
+            compression=compression,
+            use_dictionary=False,
+            write_statistics=True,
+            column_encoding=None,
+        )
+
+    def write(self, table: "pa.Table") -> None:
+        """Append ``table`` as one row group."""
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.rows += table.num_rows
+
+    def finish(self) -> Segment:
+        """Complete the file and make it durable."""
+        self._writer.close()
+        size: int = self._stream.tell()
+        self._stream.close()
+        self._store.sync(self.path)
+        return Segment(path=self.path, rows=self.rows, bytes=size)
+
+    def abandon(self) -> None:
+        """Let go of the file; what was written of it is ignored by everybody."""
+        with contextlib.suppress(OSError, ValueError):  # it may be what failed
+            self._writer.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
+
+
+class TableBuffer:
+    """Rows of one table version on their way into segments.
+
+    Changes are kept as they came until `convert` makes columns of them, columns until `spill` or
+    `finish` writes them.
+    """
+
+    def __init__(self, version: TableVersion, generation: int | None = None) -> None:
+        self.version = version
+        self.generation = generation
+        self.complete = False
+        self.rows = 0
+        self.bytes = 0
+        self._changes: list[Change] = []
+        self._tuples: list[Tuple] = []
+        self._sequence: list[int] = []
+        self._commit_lsn: list[int] = []
+        self._commit_ts: list[int] = []
+        self._xid: list[int] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._file: SegmentFile | None = None
+        self._segments: list[Segment] = []
+        self._operations: Counter[str] = Counter()
+        self._unchanged: dict[str, None] = {}
+        self._moved = 0
+
+    # --- taking changes ---------------------------------------------------------------------------
+
+    def add_changes(
+        self,
+        changes: Iterable[Change],
+        sequence: Iterable[int],
+        *,
+        commit_lsn: int,
+        commit_ts: int,
+        xid: int | None,
+    ) -> None:
+        """Take changes of one transaction; ``sequence`` are their indexes in it."""
+        if self._tuples:
+            self.convert()
+        before = len(self._changes)
+        self._changes.extend(changes)
+        self._sequence.extend(sequence)
+        count = len(self._changes) - before
+        self._commit_lsn.extend([commit_lsn] * count)
+        self._commit_ts.extend([commit_ts] * count)
+        self._xid.extend([NO_XID if xid is None else xid] * count)
+
+    def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
+        """Take rows that a snapshot read."""
+        if self._changes:
+            self.convert()
+        self._tuples.extend(tuples)
+        count = len(tuples)
+        self._sequence.extend([SNAPSHOT_SEQUENCE] * count)
+        self._commit_lsn.extend([lsn] * count)
+        self._commit_ts.extend([ts] * count)
+        self._xid.extend([NO_XID if xid is None else xid] * count)
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def convert(self) -> None:
+        """Make columns of what was taken since the last time."""
+        if self._tuples:
+            lsns = self._commit_lsn
+            self._append(self.version.snapshot(self._tuples), lsns)
+        elif self._changes:
+            lsns = [change.lsn for change in self._changes]
+            self._append(self.version.rows(self._changes), lsns)
+        self._changes, self._tuples = [], []
+        self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
+
+    def _append(self, rows: Rows, lsns: list[int]) -> None:
+        import pyarrow as pa
+
+        count = len(rows.tuples)
+        if count == 0:
+            return
+        commit_lsn, commit_ts = self._commit_lsn, self._commit_ts
+        xid, sequence = self._xid, self._sequence
+        if rows.source is not None:
+            take = rows.source
+            lsns, commit_lsn = [lsns[n] for n in take], [commit_lsn[n] for n in take]
+            commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
+            sequence = [sequence[n] for n in take]
+        columns = list(self.version.arrow(rows.tuples).columns)
+        unchanged = pa.nulls(count, pa.list_(pa.string()))
+        if rows.updates:
+            per_row, names = self.version.unchanged(rows.tuples)
+            if names:
+                unchanged = pa.array(per_row, pa.list_(pa.string()))
+                self._unchanged.update(dict.fromkeys(names))
+        if isinstance(rows.operations, str):
+            operations = pa.repeat(pa.scalar(rows.operations, pa.string()), count)
+            self._operations[rows.operations] += count
+        else:
+            operations = pa.array(rows.operations, pa.string())
+            self._operations.update(rows.operations)
+        subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
+        xids = pa.array(xid, pa.int64(), mask=None)
+        if NO_XID in xid:
+            xids = pa.array([None if value == NO_XID else value for value in xid], pa.int64())
+        columns += [
+            operations,
+            _integers("q", commit_lsn, pa.int64()),
+            _integers("i", sequence, pa.int32()),
+            _integers("b", subs, pa.int8()),
+            _integers("q", lsns, pa.int64()),
+            _integers("q", commit_ts, pa.timestamp("us", tz="UTC")),
+            xids,
+            unchanged,
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.version.segment_schema)
+        self._batches.append(batch)
+        self._moved += rows.moved
+        self.rows += count
+        self.bytes += batch.nbytes
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def spill(self, store: Store, path: "SegmentPath", compression: str, most_rows: int) -> None:
+        """Write the columns kept so far to the open segment; starts one, ends a full one."""
+        import pyarrow as pa
+
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches)
+        self._batches, self.bytes = [], 0
+        while table.num_rows:
+            if self._file is None:
+                schema = self.version.segment_schema
+                self._file = SegmentFile(store, path.next(self.version), schema, compression)
+            room = most_rows - self._file.rows
+            self._file.write(table.slice(0, room))
+            table = table.slice(room)
+            if self._file.rows >= most_rows:
+                self._segments.append(self._file.finish())
+                self._file = None
+
+    def finish(
+        self, store: Store, path: "SegmentPath", compression: str, most_rows: int
+    ) -> TableEntry:
+        """Write all that is left and return what the manifest says of this table."""
+        self.convert()
+        self.spill(store, path, compression, most_rows)
+        if self._file is not None:
+            self._segments.append(self._file.finish())
+            self._file = None
+        version = self.version
+        return TableEntry(
+            schema=version.relation.schema,
+            table=version.relation.table,
+            oid=version.relation.oid,
+            identity=version.relation.identity,
+            key=version.key,
+            fingerprint=version.fingerprint,
+            columns=version.columns,
+            segments=tuple(self._segments),
+            rows=self.rows,
+            operations=dict(self._operations),
+            unchanged=tuple(self._unchanged),
+            moved=self._moved,
+            generation=self.generation,
+            complete=self.complete,
+        )
+
+    def abandon(self) -> None:
+        """Forget everything; an open segment stays behind as a file that nobody names."""
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+
+
+class SegmentPath:
+    """Names segments: folder of the hour, table, mark of the last manifest, number.
+
+    The mark makes a name unique: segments started after a manifest are named by none before it, so
+    what a crash left behind is overwritten by the next run or ignored, never taken for another.
+    """
+
+    def __init__(self) -> None:
+        self._bucket, self._after, self._number = "", "", 0
+
+    def start(self, bucket: str, after: str) -> None:
+        """Name segments that start from now on by another folder and mark."""
+        self._bucket, self._after = bucket, after
+
+    def next(self, version: TableVersion) -> str:
+        """Return the path of the next segment of ``version``'s table."""
+        self._number += 1
+        return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
+
+
+def _integers(code: str, values: list[int], arrow_type: "pa.DataType") -> Any:
+    """Return ``values`` as an Arrow array of the machine integers ``code``, copied once."""
+    import pyarrow as pa
+
+    buffer = pa.py_buffer(array(code, values))
+    return pa.Array.from_buffers(arrow_type, len(values), [None, buffer])

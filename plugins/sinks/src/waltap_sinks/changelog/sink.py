@@ -1,0 +1,454 @@
+"""The change log as a sink: changes and their position become durable together."""
+
+import datetime as dt
+from collections.abc import Iterator
+from operator import attrgetter
+
+import msgspec
+
+from waltap.decode.message import Change, Truncate
+from waltap.decode.relation import Relation
+from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.position import Position
+from waltap_sinks.changelog.errors import TransactionGap
+from waltap_sinks.changelog.manifest import (
+    NOTHING,
+    VERSION,
+    Manifest,
+    Mark,
+    SnapshotPart,
+    TableEntry,
+    manifest_name,
+)
+from waltap_sinks.changelog.properties import ChangeLogProperties
+from waltap_sinks.changelog.reader import ChangeLog
+from waltap_sinks.changelog.segment import SegmentPath, TableBuffer
+from waltap_sinks.changelog.store import Store
+from waltap_sinks.changelog.table_version import TableVersion
+
+__all__ = ["ChangeLogSink"]
+
+_relation_of = attrgetter("relation")
+_LAST = frozenset({"last", "last_in_data_collection"})
+_MOST_VERSIONS = 4096
+
+
+class _Pending:
+    """Buffers of the tables that one manifest, or one open transaction, touches."""
+
+    def __init__(self) -> None:
+        self.finished: list[TableEntry] = []
+        self.current: dict[tuple[str, str, int | None], TableBuffer] = {}
+
+    def buffers(self) -> Iterator[TableBuffer]:
+        """Return the buffers that still take changes."""
+        return iter(self.current.values())
+
+    def __bool__(self) -> bool:
+        return bool(self.current or self.finished)
+
+
+class ChangeLogSink(Sink):
+    """Writes changes as Parquet segments and publishes them by manifests.
+
+    Life cycle: open, (write*, flush)*, close. `write` turns changes into columns, and into files
+    where they grow too many for memory; `flush` completes the files and publishes, in one atomic
+    step, everything up to the last whole transaction. A transaction that is still going on stays
+    unpublished. Exactly once: `open` returns the published position, and whatever is delivered
+    again below it is left out. Single-threaded.
+    """
+
+    capabilities = SinkCapabilities(records=False, exactly_once=True)
+
+    def __init__(
+        self,
+        properties: ChangeLogProperties,
+        context: SinkContext,
+        *,
+        store: Store | None = None,
+    ) -> None:
+        self._properties, self._context = properties, context
+        self._store = store or Store(properties.path)
+        self._versions: dict[Relation, TableVersion | None] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mark = NOTHING
+        self._epoch = 1
+        self._bucket = ""
+        self._paths = SegmentPath()
+        self._published_below = 0
+        self._next_generation = 1
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop everything that is not published."""
+        self._whole, self._open = _Pending(), _Pending()
+        self._open_commit: int | None = None
+        self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
+        self._unconverted = 0
+        self._transactions = 0
+        self._commit_ts: tuple[int, int] | None = None
+        self._position: Position | None = None
+        self._skip_below = self._published_below
+        self._generation: int | None = None
+        self._snapshot_lsn: int | None = None
+        self._snapshot_tables: dict[tuple[str, str], bool] = {}
+        self._snapshot_part: SnapshotPart | None = None
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    def open(self) -> Position | None:
+        """Lock the log, find its last manifest and return its position.
+
+        Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
+        a new epoch: the LSNs of what comes may belong to another server.
+        """
+        self._store.lock(".lock")
+        self._abandon()
+        self._reset()
+        self._store.make_folder("manifests")
+        log = ChangeLog(self._store)
+        last = log.last()
+        if last is None:
+            self._start_bucket()
+            return None
+        self._mark, self._bucket = last.mark, last.bucket
+        self._next_generation = last.last_generation + 1
+        self._start_bucket()
+        log.remove_started_after(last)
+        if not self._context.resumes:
+            self._epoch = last.mark.epoch + 1
+            return None
+        self._epoch = last.mark.epoch
+        if last.snapshot is not None and not last.snapshot.complete:
+            return None  # the snapshot is taken anew; nothing of it counts yet
+        if last.transactions:
+            self._skip_below = self._published_below = last.mark.end_lsn
+        return Position(last.mark.end_lsn)
+
+    def close(self) -> None:
+        """Let go of open files and the lock; publishes nothing. May be called twice."""
+        self._abandon()
+        self._store.unlock()
+
+    def _abandon(self) -> None:
+        """Drop everything that is not published, files that were begun included."""
+        for pending in (self._whole, self._open):
+            for buffer in pending.buffers():
+                buffer.abandon()
+        self._forget()
+
+    # --- taking batches ---------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Take the changes of ``batch``.
+
+        After a failure nothing unpublished is kept: delivery starts again from what `flush`
+        returned last. Raises: ChangeLogUnavailable, TransactionGap, ColumnNameTaken.
+        """
+        try:
+            self._take(batch)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _take(self, batch: Batch) -> None:
+        for part in batch.parts:
+            if type(part) is TransactionPart:
+                self._take_part(part)
+            elif type(part) is SnapshotRows:
+                self._take_rows(part, batch)
+        if self._generation is not None and not (batch.snapshot and batch.parts):
+            self._end_snapshot()
+        if batch.ends_transaction and self._open_commit is None:
+            self._position = batch.position
+        self._unconverted += batch.events
+        if self._unconverted >= self._properties.chunk_rows:
+            self._convert()
+
+    def _take_part(self, part: TransactionPart) -> None:
+        if part.commit_lsn < self._skip_below:
+            return  # delivered again after a crash or reconnect; it is here already
+        if part.starts:
+            if self._open_commit is not None:
+                self._drop_open()  # its first delivery broke off
+        elif self._open_commit != part.commit_lsn:
+            raise TransactionGap(
+                f"a transaction goes on at change {part.first_index} without start"
+            )
+        whole = part.starts and part.complete
+        if part.changes:
+            self._distribute(part, whole)
+        if not part.complete:
+            self._open_commit = part.commit_lsn
+            return
+        if not whole:
+            self._merge_open()
+        if part.xid is not None:
+            self._transactions += 1
+            first = part.commit_ts if self._commit_ts is None else self._commit_ts[0]
+            self._commit_ts = (first, part.commit_ts)
+        self._skip_below = max(self._skip_below, part.end_lsn)
+        if self._position is None or self._position.end_lsn < part.end_lsn:
+            self._position = Position(part.end_lsn)
+
+    def _distribute(self, part: TransactionPart, whole: bool) -> None:
+        """Hand the changes of ``part`` to the buffers of their tables."""
+        changes = part.changes
+        try:
+            relations = set(map(_relation_of, changes))
+        except AttributeError:  # truncates and logical messages among them
+            self._distribute_mixed(part, whole)
+            return
+        if len(relations) > 1:
+            self._distribute_mixed(part, whole)
+            return
+        buffer = self._route(relations.pop(), whole)
+        if buffer is not None:
+            buffer.add_changes(
+                changes,
+                range(part.first_index, part.first_index + len(changes)),
+                commit_lsn=part.commit_lsn,
+                commit_ts=part.commit_ts,
+                xid=part.xid,
+            )
+
+    def _distribute_mixed(self, part: TransactionPart, whole: bool) -> None:
+        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
+        for index, change in enumerate(part.changes, part.first_index):
+            relation = getattr(change, "relation", None)
+            if relation is not None:
+                lists = collected.get(relation)
+                if lists is None:
+                    lists = collected[relation] = ([], [])
+                lists[0].append(change)
+                lists[1].append(index)
+            elif type(change) is Truncate:
+                for emptied in change.relations:
+                    truncated = collected.setdefault(emptied, ([], []))
+                    truncated[0].append(change)
+                    truncated[1].append(index)
+        for relation, (changes, sequence) in collected.items():
+            buffer = self._route(relation, whole)
+            if buffer is not None:
+                buffer.add_changes(
+                    changes,
+                    sequence,
+                    commit_lsn=part.commit_lsn,
+                    commit_ts=part.commit_ts,
+                    xid=part.xid,
+                )
+
+    def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
+        lsn = batch.position.end_lsn if part.lsn is None else part.lsn
+        if part.kind != "initial":  # rows of tables that go on being streamed: plain upserts
+            buffer = self._route(part.relation, whole=True)
+            if buffer is not None and part.rows:
+                buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+            return
+        name = (part.relation.schema, part.relation.table)
+        if (
+            self._generation is None
+            or part.first_marker == "first"
+            or part.lsn != self._snapshot_lsn
+            or self._snapshot_tables.get(name)
+        ):
+            self._begin_snapshot(part.lsn, batch.position.end_lsn)
+        generation = self._generation
+        buffer = self._buffer(self._whole, self._version(part.relation), generation)
+        if buffer is None:
+            return
+        if part.rows:
+            buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+        complete = part.last_marker in _LAST or not part.rows
+        self._snapshot_tables[name] = buffer.complete = complete
+        if part.last_marker == "last":
+            self._end_snapshot()
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _begin_snapshot(self, lsn: int | None, end_lsn: int) -> None:
+        """Start a generation; the rows of one that was not completed count for nothing.
+
+        A position before the last mark is one of another server history, or of an older slot that
+        is read again: a new epoch begins.
+        """
+        if end_lsn < self._mark.end_lsn and self._epoch == self._mark.epoch:
+            self._publish()
+            self._epoch += 1
+        for key in [key for key in self._whole.current if key[2] is not None]:
+            self._whole.current.pop(key).abandon()
+        self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
+        self._generation = self._next_generation
+        self._next_generation += 1
+        self._snapshot_lsn = lsn
+        self._snapshot_tables = {}
+        self._snapshot_part = SnapshotPart(generation=self._generation, lsn=lsn, complete=False)
+        self._skip_below = self._published_below = 0
+
+    def _end_snapshot(self) -> None:
+        """Every row of the snapshot has been delivered: the tables it began are complete."""
+        for (schema, table), complete in self._snapshot_tables.items():
+            if complete:
+                continue
+            buffer = self._whole.current.get((schema, table, self._generation))
+            if buffer is not None:
+                buffer.complete = True
+        if self._snapshot_part is not None:
+            self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
+        self._generation = None
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    def _route(self, relation: Relation, whole: bool) -> TableBuffer | None:
+        """Return the buffer for changes of ``relation``, None when the table is not captured."""
+        try:
+            return self._routes[relation, whole]
+        except KeyError:
+            pending = self._whole if whole else self._open
+            buffer = self._buffer(pending, self._version(relation), None)
+            self._routes[relation, whole] = buffer
+            return buffer
+
+    def _version(self, relation: Relation) -> TableVersion | None:
+        try:
+            return self._versions[relation]
+        except KeyError:
+            pass
+        capture = self._context.capture
+        version: TableVersion | None = None
+        if capture is None or capture.captures(relation.schema, relation.table):
+            version = TableVersion(relation, self._context)
+        if len(self._versions) >= _MOST_VERSIONS:
+            self._versions.clear()
+        self._versions[relation] = version
+        return version
+
+    def _buffer(
+        self, pending: _Pending, version: TableVersion | None, generation: int | None
+    ) -> TableBuffer | None:
+        """Return the buffer of ``version``; another version of its table is finished first."""
+        if version is None:
+            return None
+        key = (version.relation.schema, version.relation.table, generation)
+        buffer = pending.current.get(key)
+        if buffer is not None and buffer.version.fingerprint != version.fingerprint:
+            del pending.current[key]
+            self._finish(pending, buffer)
+            self._routes.clear()
+            buffer = None
+        if buffer is None:
+            buffer = pending.current[key] = TableBuffer(version, generation)
+        return buffer
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def _convert(self) -> None:
+        """Turn what came into columns; beyond the limit columns go to the open segments."""
+        self._unconverted = 0
+        buffers = [*self._whole.buffers(), *self._open.buffers()]
+        for buffer in buffers:
+            buffer.convert()
+        used = sum(buffer.bytes for buffer in buffers)
+        if used > self._properties.memory_bytes:
+            for buffer in sorted(buffers, key=attrgetter("bytes"), reverse=True):
+                used -= buffer.bytes
+                self._spill(buffer)
+                if used <= self._properties.memory_bytes // 2:
+                    break
+
+    def _spill(self, buffer: TableBuffer) -> None:
+        properties = self._properties
+        buffer.spill(self._store, self._paths, properties.compression, properties.segment_rows)
+
+    def _finish(self, pending: _Pending, buffer: TableBuffer) -> None:
+        properties = self._properties
+        entry = buffer.finish(
+            self._store, self._paths, properties.compression, properties.segment_rows
+        )
+        if entry.rows or entry.generation is not None:
+            pending.finished.append(entry)
+
+    def _merge_open(self) -> None:
+        """Let the transaction that went over several batches, complete now, count."""
+        for pending in (self._whole, self._open):
+            for buffer in list(pending.buffers()):
+                if buffer.generation is None or pending is self._open:
+                    self._finish(pending, buffer)
+        generations = {k: b for k, b in self._whole.current.items() if k[2] is not None}
+        self._whole.finished += self._open.finished
+        self._whole.current = generations
+        self._open = _Pending()
+        self._open_commit = None
+        self._routes.clear()
+
+    def _drop_open(self) -> None:
+        for buffer in self._open.buffers():
+            buffer.abandon()
+        self._open = _Pending()
+        self._open_commit = None
+        self._routes.clear()
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def flush(self) -> Position | None:
+        """Publish everything up to the last whole transaction; return the position after it.
+
+        Raises: ChangeLogUnavailable; nothing unpublished is kept then.
+        """
+        try:
+            return self._publish()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _publish(self) -> Position | None:
+        if self._position is None:
+            return None
+        snapshot_ended = self._snapshot_part is not None and self._snapshot_part.complete
+        if not self._whole and not snapshot_ended:
+            return self._position
+        self._start_bucket()
+        for buffer in list(self._whole.buffers()):
+            self._finish(self._whole, buffer)
+        end_lsn = self._position.end_lsn
+        previous = self._mark
+        same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
+        mark = Mark(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
+        entries = tuple(self._whole.finished)
+        manifest = Manifest(
+            version=VERSION,
+            mark=mark,
+            previous=previous,
+            bucket=self._bucket,
+            transactions=self._transactions,
+            rows=sum(entry.rows for entry in entries),
+            first_commit_ts=None if self._commit_ts is None else self._commit_ts[0],
+            last_commit_ts=None if self._commit_ts is None else self._commit_ts[1],
+            last_generation=self._next_generation - 1,
+            snapshot=self._snapshot_part,
+            tables=entries,
+        )
+        path = f"manifests/{mark.epoch:04x}/{self._bucket}/{manifest_name(previous, mark)}"
+        self._store.publish(path, manifest.encode())
+        self._published(manifest)
+        return self._position
+
+    def _published(self, manifest: Manifest) -> None:
+        self._mark = manifest.mark
+        if manifest.transactions:
+            self._published_below = manifest.mark.end_lsn
+        self._whole = _Pending()
+        self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
+        self._transactions, self._commit_ts = 0, None
+        if self._generation is None:
+            self._snapshot_part = None
+        self._start_bucket()
+
+    def _start_bucket(self) -> None:
+        """Choose the folder of new files: that of this hour, never one before the last."""
+        now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H")
+        self._bucket = max(self._bucket, now)
+        self._paths.start(self._bucket, str(self._mark))

@@ -1,0 +1,220 @@
+"""Files of a change log on any filesystem that pyarrow knows; the only module here that does I/O.
+
+Durability: on a local disk a file counts once it, and the name of it, were synchronised. Object
+stores make an object visible, whole, when its upload ends; there is nothing to synchronise.
+"""
+
+import fcntl
+import os
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap_sinks.changelog.errors import ChangeLogInUse, ChangeLogUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Store", "safe_name"]
+
+RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
+"""Filesystems that rename atomically; elsewhere an upload itself is atomic."""
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a file name: what is not a letter, digit, _ or - is percent-encoded."""
+    return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+class Store:
+    """Files below one folder. Paths are relative to it and use ``/``.
+
+    ``location`` is a plain path or a URI of a filesystem (``s3://bucket/folder``,
+    ``file:///…``, ``hdfs://…``, ``gs://…``, ``abfs://…``).
+    Every method raises ChangeLogUnavailable when the filesystem refuses.
+    """
+
+    def __init__(self, location: str) -> None:
+        from pyarrow import fs
+
+        self.location = location
+        try:
+            if "://" in location:
+                self._fs, base = fs.FileSystem.from_uri(location)
+            else:
+                self._fs, base = fs.LocalFileSystem(), str(Path(location).absolute())
+        except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
+            raise self._failure("cannot be opened", cause) from cause
+        self._base = base.rstrip("/")
+        self.local: bool = self._fs.type_name == "local"
+        self._renames = self._fs.type_name in RENAMING
+        self._folders: set[str] = set()
+        self._lock = -1
+
+    def path(self, relative: str) -> str:
+        """Return the path that the filesystem knows ``relative`` by."""
+        return f"{self._base}/{relative}" if relative else self._base
+
+    def uri(self, relative: str) -> str:
+        """Return where ``relative`` is, in the form the location was given in."""
+        if self.local:
+            return self.path(relative)
+        return f"{self.location.rstrip('/')}/{relative}"
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in ``folder``, sorted; [] when it does not exist."""
+        return [name for name, is_folder in self._entries(folder) if not is_folder]
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in ``folder``, sorted; [] when it does not exist."""
+        return [name for name, is_folder in self._entries(folder) if is_folder]
+
+    def _entries(self, folder: str) -> list[tuple[str, bool]]:
+        from pyarrow import fs
+
+        try:
+            found = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
+        except OSError as cause:
+            raise self._failure("cannot be listed", cause) from cause
+        return sorted(
+            (info.base_name, info.type == fs.FileType.Directory)
+            for info in found
+            if not info.base_name.startswith(".")
+        )
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file."""
+        try:
+            with self._fs.open_input_stream(self.path(path)) as stream:
+                return bytes(stream.read())
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
+    def read_parquet(self, path: str) -> "pa.Table":
+        """Return the rows of one segment, in file order."""
+        from pyarrow import parquet
+
+        try:
+            with self._fs.open_input_file(self.path(path)) as stream:
+                return parquet.ParquetFile(stream).read()
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def create(self, path: str) -> Any:
+        """Open ``path`` for writing, in place of what is there; close it, then `sync` it."""
+        try:
+            self._make_folder(path.rpartition("/")[0])
+            return self._fs.open_output_stream(self.path(path))
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def sync(self, path: str) -> None:
+        """Make a closed file, and the name of it, durable."""
+        if self.local:
+            try:
+                _fsync(self.path(path), os.O_RDONLY)
+                _fsync(self.path(path.rpartition("/")[0]), os.O_RDONLY | os.O_DIRECTORY)
+            except OSError as cause:
+                raise self._failure(f"cannot make {path} durable", cause) from cause
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Make a small file appear whole and durably, or not at all."""
+        folder, _, name = path.rpartition("/")
+        target = self.path(path)
+        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
+        try:
+            self._make_folder(folder)
+            with self._fs.open_output_stream(written) as stream:
+                stream.write(data)
+            if self.local:
+                _fsync(written, os.O_RDONLY)
+            if self._renames:
+                self._fs.move(written, target)
+            if self.local:
+                _fsync(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is not there is removed already."""
+        try:
+            self._fs.delete_file(self.path(path))
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise self._failure(f"cannot remove {path}", cause) from cause
+
+    def delete_folder(self, path: str) -> None:
+        """Remove a folder and all that is in it; one that is not there is removed already."""
+        try:
+            self._fs.delete_dir(self.path(path))
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise self._failure(f"cannot remove {path}", cause) from cause
+        self._folders = {known for known in self._folders if not f"{known}/".startswith(f"{path}/")}
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, durably."""
+        try:
+            self._make_folder(path)
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def _make_folder(self, path: str) -> None:
+        if path in self._folders:
+            return
+        self._fs.create_dir(self.path(path), recursive=True)
+        if self.local:
+            steps = path.split("/") if path else []
+            for count in range(len(steps) + 1):
+                folder = self.path("/".join(steps[:count]))
+                _fsync(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._folders.add(path)
+
+    # --- one writer -------------------------------------------------------------------------------
+
+    def lock(self, name: str) -> None:
+        """Hold the lock file ``name`` until `unlock` or the end of the process (local disks only).
+
+        Raises: ChangeLogInUse, with the holder's process id.
+        """
+        if not self.local or self._lock >= 0:
+            return
+        self.make_folder("")
+        path = self.path(name)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as cause:
+            raise self._failure(f"refuses {name}", cause) from cause
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            text = f"{self.location} is in use by process {holder}"
+            raise ChangeLogInUse(text, path=path) from cause
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+        self._lock = fd
+
+    def unlock(self) -> None:
+        """Let go of the lock; may be called twice."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _failure(self, what: str, cause: Exception) -> ChangeLogUnavailable:
+        return ChangeLogUnavailable(f"{self.location} {what}: {cause}", path=self.location)
+
+
+def _fsync(path: str, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,222 @@
+"""A crash at any step of writing the change log loses nothing and doubles nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.events.transaction import Batch, TransactionPart
+from waltap.source.position import START, Position
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
+
+from tests.rigs.changelog import Database, batch, context, in_parts, relation, replay
+
+ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
+LINES = relation("public.lines", [("id", "int4"), ("amount", "text")])
+
+
+class Crash(BaseException):
+    """The process ends here. Not an Exception, so that nothing can catch and mend it."""
+
+
+class CrashingFilesystem:
+    """The real filesystem, until step ``last``: then the process is gone, before or after the act."""
+
+    def __init__(self, real: Any, last: int) -> None:
+        self._real, self._left = real, last
+        self.steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._real, name)
+        if not callable(attribute):
+            return attribute
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            self._count()
+            result = attribute(*arguments, **options)
+            self._count()
+            return result
+
+        return step
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self.steps == self._left:
+            raise Crash
+
+
+class Engine:
+    """What of the engine matters here: the stored offset, and delivery that goes on from there."""
+
+    def __init__(self, path: Path, database: Database, stream: list[TransactionPart]) -> None:
+        self.path, self.database, self.stream = path, database, stream
+        self.stored: Position | None = None
+        self.snapshot_done = False
+
+    def run(self, store: Store) -> None:
+        settings = ChangeLogProperties(path=str(self.path), chunk_rows=2, memory_bytes=0)
+        sink = ChangeLogSink(
+            settings, context(self.path, resumes=self.stored is not None), store=store
+        )
+        held = sink.open()
+        if self.stored is None:
+            self.stored = START
+        if not self.snapshot_done:
+            for part in self.database.snapshot(ORDERS, LINES, rows_each=2):
+                sink.write(part)
+                sink.flush()
+            sink.write(Batch(parts=[], position=START, events=0, snapshot=True))
+            sink.flush()
+            self.snapshot_done = True
+        elif held is not None and held > self.stored:
+            self.stored = held
+        for part in batches(self.stream, self.stored):
+            sink.write(part)
+            durable = sink.flush()
+            if durable is not None:
+                assert durable >= self.stored, "an offset never moves backwards"
+                self.stored = durable
+        sink.close()
+
+
+def batches(stream: list[TransactionPart], after: Position) -> Iterator[Batch]:
+    """Deliver the transactions after ``after``, a large one in parts."""
+    for transaction in stream:
+        if transaction.end_lsn <= after.end_lsn:
+            continue
+        if len(transaction.changes) > 3:
+            count = len(transaction.changes)
+            for part in in_parts(transaction, 3, 2, count - 5):
+                yield batch(part)
+        else:
+            yield batch(transaction)
+
+
+def workload() -> tuple[Database, list[TransactionPart], dict[str, list[Any]]]:
+    """Return a database with rows to snapshot, the stream after it, and the rows in the end."""
+    database = Database()
+    for number in range(5):
+        database.insert(ORDERS, [str(number), "new"])
+        database.insert(LINES, [str(number), "1"])
+    database.commit()
+    at_snapshot = Database()
+    at_snapshot.lsn, at_snapshot.rows = (
+        database.lsn,
+        {name: list(rows) for name, rows in database.rows.items()},
+    )
+    stream = []
+    database.insert(ORDERS, ["10", "new"])
+    stream.append(database.commit())
+    for number in range(5):
+        database.update(LINES, [str(number)], amount="2")
+        database.update(ORDERS, [str(number)], state="paid")
+    stream.append(database.commit())
+    database.truncate(LINES)
+    database.insert(LINES, ["1", "3"])
+    stream.append(database.commit())
+    database.update(ORDERS, ["10"], id="11")
+    database.delete(ORDERS, ["0"])
+    stream.append(database.commit())
+    return at_snapshot, stream, database.rows
+
+
+def store(path: Path, crash_at: int) -> tuple[Store, CrashingFilesystem]:
+    made = Store(str(path))
+    faulty = CrashingFilesystem(made._fs, crash_at)
+    made._fs = faulty
+    return made, faulty
+
+
+def check(path: Path, expected: dict[str, list[Any]]) -> None:
+    log = ChangeLog(str(path))
+    for table in ("orders", "lines"):
+        found = [row for part in log.rows("public", table) for row in part.to_pylist()]
+        streamed = Counter(
+            (row["_commit_lsn"], row["_seq"], row["_sub"]) for row in found if row["_op"] != "r"
+        )
+        assert max(streamed.values()) == 1, "doubled"
+        state = sorted(
+            tuple(map(str, row.values())) for row in replay(after_snapshot(found), ["id"])
+        )
+        assert state == sorted(expected[f"public.{table}"]), "lost"
+
+
+def after_snapshot(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out snapshots that a later complete one replaces, as readers do."""
+    first = max(n for n, row in enumerate(found) if row["_op"] == "r")
+    while first and found[first - 1]["_op"] == "r":
+        first -= 1
+    rows: dict[int, dict[str, Any]] = {}
+    kept = []
+    for row in found[first:]:
+        if row["_op"] == "r":
+            rows[row["id"]] = row
+        else:
+            kept.append(row)
+    return [*rows.values(), *kept]
+
+
+def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Every file operation, before and after it took effect, is where the process ends once."""
+    at_snapshot, stream, expected = workload()
+    whole, counted = store(tmp_path / "whole", -1)
+    Engine(tmp_path / "whole", at_snapshot, stream).run(whole)
+    check(tmp_path / "whole", expected)
+    assert counted.steps > 60
+    for step in range(1, counted.steps + 1):
+        path = tmp_path / str(step)
+        engine = Engine(path, at_snapshot, stream)
+        crashing, _ = store(path, step)
+        with pytest.raises(Crash):
+            engine.run(crashing)
+        crashing.unlock()  # as the kernel does for a process that is gone
+        engine.run(store(path, -1)[0])
+        check(path, expected)
+
+
+def test_two_crashes_in_a_row_lose_and_double_nothing(tmp_path: Path) -> None:
+    at_snapshot, stream, expected = workload()
+    for first, second in [(40, 30), (60, 8), (70, 5), (25, 25), (74, 3)]:
+        path = tmp_path / f"{first}-{second}"
+        engine = Engine(path, at_snapshot, stream)
+        for step in (first, second):
+            crashing, _ = store(path, step)
+            with pytest.raises(Crash):
+                engine.run(crashing)
+            crashing.unlock()
+        engine.run(store(path, -1)[0])
+        check(path, expected)
+
+
+def test_a_failed_flush_keeps_nothing_and_delivery_starts_again(tmp_path: Path) -> None:
+    """A disk that is full for a while: the same sink goes on from the last manifest."""
+    at_snapshot, stream, expected = workload()
+    path = tmp_path / "log"
+    engine = Engine(path, at_snapshot, stream)
+    made = Store(str(path))
+    real = made._fs
+    failing: list[int] = [0]
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            attribute: Callable[..., Any] = getattr(real, name)
+            if name != "open_output_stream":
+                return attribute
+
+            def refuse_sometimes(*arguments: Any) -> Any:
+                failing[0] += 1
+                if failing[0] in (4, 9, 21, 31, 32, 39):
+                    raise OSError(28, "No space left on device")
+                return attribute(*arguments)
+
+            return refuse_sometimes
+
+    made._fs = Full()
+    for _attempt in range(30):
+        try:
+            engine.run(made)
+            break
+        except Exception as error:
+            assert "No space left" in str(error)
+    check(path, expected)

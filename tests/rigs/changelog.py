@@ -1,0 +1,282 @@
+"""A change log's surroundings without a database: relations, transactions, and what they should give.
+
+`Database` plays a server: it makes `TransactionPart`s and `SnapshotRows` with LSNs that grow as
+PostgreSQL's do, and keeps the rows that its tables hold after each transaction, as a model that
+shares no code with the change log.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.sink.sink import SinkContext
+from waltap.source.position import Position
+
+TYPES = {
+    "bool": 16,
+    "bytea": 17,
+    "int8": 20,
+    "int2": 21,
+    "int4": 23,
+    "text": 25,
+    "float4": 700,
+    "float8": 701,
+    "bpchar": 1042,
+    "varchar": 1043,
+    "date": 1082,
+    "time": 1083,
+    "timestamp": 1114,
+    "timestamptz": 1184,
+    "numeric": 1700,
+    "uuid": 2950,
+    "jsonb": 3802,
+}
+
+START = 0x1000000
+COMMIT_TS = 1_700_000_000_000_000
+
+
+def relation(
+    name: str,
+    columns: Sequence[tuple[str, str]],
+    *,
+    key: Sequence[str] = ("id",),
+    identity: str = "d",
+    oid: int | None = None,
+) -> Relation:
+    """Return a relation as the connector describes it. A column is (name, type[(p,s)])."""
+    schema, _, table = name.rpartition(".")
+    made = []
+    for column, text in columns:
+        type_name, _, modifiers = text.partition("(")
+        typmod = -1
+        if type_name == "numeric" and modifiers:
+            precision, scale = (int(part) for part in modifiers.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        elif modifiers:
+            typmod = int(modifiers.rstrip(")")) + 4
+        made.append(
+            Column(
+                name=column,
+                type_oid=TYPES[type_name],
+                typmod=typmod,
+                in_identity=identity == "f" or (identity == "d" and column in key),
+                data_type=DataType(oid=TYPES[type_name], schema="pg_catalog", name=type_name),
+                nullable=column not in key,
+                type_text=text,
+            )
+        )
+    return Relation(
+        oid=oid if oid is not None else 16384 + sum(name.encode()),
+        schema=schema or "public",
+        table=table,
+        columns=tuple(made),
+        identity=identity,
+        primary_key=tuple(key),
+    )
+
+
+def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
+    """Return what the engine gives a sink that takes changes."""
+    from waltap.render.type_registry import TypeRegistry
+    from waltap_postgres.identity import REPLICA_IDENTITIES
+    from waltap_postgres.types import TYPE_SPECS
+
+    identities = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
+    return SinkContext(
+        pipeline="test",
+        state_dir=folder,
+        types=TypeRegistry(TYPE_SPECS),
+        identity=lambda relation: identities[relation.identity](relation),
+        resumes=resumes,
+        **more,
+    )
+
+
+class Database:
+    """A server whose transactions are made by hand. ``rows`` is the model: table → list of rows."""
+
+    def __init__(self) -> None:
+        self.lsn = START
+        self.xid = 700
+        self.rows: dict[str, list[Tuple]] = {}
+        self.history: list[tuple[int, dict[str, list[Tuple]]]] = []
+        self._changes: list[Change] = []
+
+    # --- changes of the open transaction ----------------------------------------------------------
+
+    def _step(self, size: int = 64) -> int:
+        self.lsn += size
+        return self.lsn
+
+    def _table(self, table: Relation) -> list[Tuple]:
+        return self.rows.setdefault(table.name, [])
+
+    def insert(self, table: Relation, *rows: Sequence[str | None]) -> None:
+        """INSERT."""
+        for row in rows:
+            self._changes.append(Insert(table, self._step(), tuple(row)))
+            self._table(table).append(tuple(row))
+
+    def update(
+        self, table: Relation, key: Sequence[str | None], unsent: Iterable[str] = (), **values: Any
+    ) -> None:
+        """UPDATE of the row whose key (or, without a key, whose whole row) is ``key``.
+
+        ``unsent`` are columns the server does not send since they are TOASTed and untouched.
+        """
+        rows = self._table(table)
+        at = self._find(table, key)
+        old = rows[at]
+        names = [column.name for column in table.columns]
+        new = tuple(values.get(name, value) for name, value in zip(names, old, strict=True))
+        rows[at] = new
+        unsent = set(unsent)
+        sent = tuple(
+            UNCHANGED if name in unsent else value for name, value in zip(names, new, strict=True)
+        )
+        identifying = [index for index, name in enumerate(names) if name in table.primary_key]
+        if table.identity == "f":
+            image, kind = old, OldTuple.FULL
+        elif any(old[index] != new[index] for index in identifying):
+            image, kind = self._key_image(table, old), OldTuple.KEY
+        else:
+            image, kind = (), OldTuple.NONE
+        self._changes.append(Update(table, self._step(), sent, image, kind))
+
+    def delete(self, table: Relation, key: Sequence[str | None]) -> None:
+        """DELETE of one row."""
+        old = self._table(table).pop(self._find(table, key))
+        full = table.identity == "f"
+        image = old if full else self._key_image(table, old)
+        kind = OldTuple.FULL if full else OldTuple.KEY
+        self._changes.append(Delete(table, self._step(), image, kind))
+
+    def truncate(self, *tables: Relation) -> None:
+        """TRUNCATE."""
+        for table in tables:
+            self.rows[table.name] = []
+        self._changes.append(Truncate(tables, self._step()))
+
+    def _find(self, table: Relation, key: Sequence[str | None]) -> int:
+        names = [column.name for column in table.columns]
+        identifying = [names.index(name) for name in table.primary_key] or range(len(names))
+        for index, row in enumerate(self._table(table)):
+            if [row[at] for at in identifying] == list(key):
+                return index
+        raise KeyError(key)
+
+    def _key_image(self, table: Relation, row: Tuple) -> Tuple:
+        return tuple(
+            value if column.name in table.primary_key else ABSENT
+            for column, value in zip(table.columns, row, strict=True)
+        )
+
+    # --- what the engine would hand over ----------------------------------------------------------
+
+    def commit(self) -> TransactionPart:
+        """COMMIT: return the transaction as one part."""
+        begin, commit = self.lsn, self._step(8)
+        end = self._step(48)
+        self.xid += 1
+        part = TransactionPart(
+            xid=self.xid,
+            begin_lsn=begin,
+            commit_lsn=commit,
+            commit_ts=COMMIT_TS + commit,
+            end_lsn=end,
+            changes=self._changes,
+        )
+        self._changes = []
+        self.history.append((end, {name: list(rows) for name, rows in self.rows.items()}))
+        return part
+
+    def snapshot(self, *tables: Relation, rows_each: int = 3) -> list[Batch]:
+        """Return a snapshot of ``tables`` as it stands, in batches of ``rows_each``."""
+        parts = []
+        for table in tables:
+            rows = self._table(table)
+            cut = [rows[at : at + rows_each] for at in range(0, len(rows), rows_each)] or [[]]
+            for number, some in enumerate(cut):
+                parts.append(
+                    SnapshotRows(
+                        relation=table,
+                        rows=list(some),
+                        ts=COMMIT_TS,
+                        lsn=self.lsn,
+                        xid=self.xid,
+                        first_marker="first_in_data_collection" if number == 0 else "true",
+                        last_marker="last_in_data_collection" if number == len(cut) - 1 else "true",
+                    )
+                )
+        parts[0].first_marker = "first"
+        parts[-1].last_marker = "last"
+        return [
+            Batch(parts=[part], position=Position(self.lsn), events=len(part.rows), snapshot=True)
+            for part in parts
+        ]
+
+
+def batch(*parts: TransactionPart) -> Batch:
+    """Return a batch of ``parts``; its position is that after the last one."""
+    last = parts[-1]
+    done = Position(last.end_lsn) if last.complete else Position(0, last.commit_lsn, 1)
+    return Batch(
+        parts=list(parts),
+        position=done,
+        events=sum(len(part.changes) for part in parts),
+        ends_transaction=last.complete,
+    )
+
+
+def in_parts(part: TransactionPart, *sizes: int) -> list[TransactionPart]:
+    """Cut a transaction as the engine does when it is larger than a batch."""
+    assert sum(sizes) == len(part.changes)
+    out, at = [], 0
+    for number, size in enumerate(sizes):
+        final = number == len(sizes) - 1
+        out.append(
+            msgspec.structs.replace(
+                part,
+                changes=part.changes[at : at + size],
+                first_index=at,
+                starts=number == 0,
+                complete=final,
+                end_lsn=part.end_lsn if final else 0,
+            )
+        )
+        at += size
+    return out
+
+
+def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows a table holds after the logged changes ``rows``: the plainest applier."""
+    state: dict[Any, dict[str, Any]] = {}
+    multiset: list[dict[str, Any]] = []
+    own = ("_op", "_commit_lsn", "_seq", "_sub", "_lsn", "_commit_ts", "_xid", "_unchanged")
+    lifted: dict[str, Any] = {}
+    for row in rows:
+        operation, unchanged = row["_op"], row["_unchanged"] or ()
+        values = {name: value for name, value in row.items() if name not in own}
+        identity = tuple(values[name] for name in key)
+        if operation == "t":
+            state.clear()
+            multiset.clear()
+        elif not key:
+            if operation == "d":
+                multiset.remove(values)
+            else:
+                multiset.append(values)
+        elif operation == "d":
+            lifted = state.pop(identity)
+        else:
+            before = lifted if row["_sub"] == 1 else state.get(identity, {})
+            for name in unchanged:
+                values[name] = before[name]
+            state[identity] = values
+    return multiset if not key else list(state.values())
