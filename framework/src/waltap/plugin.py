@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waltap.cli.terminal import TerminalProperties, TerminalSink
 from waltap.hookspecs import hookimpl
 from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
 from waltap.render.json_properties import JsonProperties
 from waltap.render.topic_naming import TOPIC_NAMING
-from waltap.specs import FormatSpec, OffsetStoreSpec, TopicNamingSpec
+from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec
 
 if TYPE_CHECKING:
     from waltap.render.format import Format
@@ -32,6 +33,20 @@ def register_formats() -> Iterable[FormatSpec]:
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
     return TOPIC_NAMING
+
+
+@hookimpl
+def register_sinks() -> Iterable[SinkSpec]:
+    """Contribute the terminal."""
+    return [
+        SinkSpec(
+            name="terminal",
+            summary="One readable, coloured line per change on standard output.",
+            properties=TerminalProperties,
+            factory=TerminalSink,
+            shorthand="width",
+        )
+    ]
 
 
 @hookimpl

@@ -11,7 +11,7 @@ ${env:NAME}        in a profile: any variable, by name.
 import os
 from collections.abc import Mapping
 
-__all__ = ["log_form", "log_level", "plugin_names", "tracebacks", "variable"]
+__all__ = ["colours", "log_form", "log_level", "plugin_names", "tracebacks", "variable"]
 
 
 def plugin_names(environ: Mapping[str, str] | None = None) -> frozenset[str] | None:
@@ -26,9 +26,14 @@ def tracebacks() -> bool:
     return os.environ.get("WALTAP_TRACEBACK", "") not in {"", "0"}
 
 
-def log_level() -> str:
+def log_level(*, default: str) -> str:
     """Return the wanted log level, upper case."""
-    return os.environ.get("WALTAP_LOG_LEVEL", "").strip().upper() or "INFO"
+    return os.environ.get("WALTAP_LOG_LEVEL", "").strip().upper() or default
+
+
+def colours() -> bool:
+    """Tell whether colours are allowed (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR")
 
 
 def log_form(*, terminal: bool) -> str:

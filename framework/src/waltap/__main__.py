@@ -1,0 +1,5 @@
+"""``python -m waltap``: the command line."""
+
+from waltap.cli import main
+
+main()

@@ -1,0 +1,141 @@
+"""The application: its commands, ours and those of plugins, and how it ends.
+
+Exit codes: 0 done; 1 failed; 2 bad configuration or usage; 3 retriable, and retries are spent;
+130 interrupted.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+import waltap
+from waltap.errors import WaltapError
+
+if TYPE_CHECKING:
+    from waltap.host import Host
+
+__all__ = ["COMMANDS", "application", "run"]
+
+COMMANDS = (
+    "init",
+    "doctor",
+    "explain",
+    "run",
+    "tail",
+    "status",
+    "offsets",
+    "slot",
+    "plugins",
+    "docs",
+)
+"""Our own commands, in the order of use; the module of each has its name."""
+
+FROM_PLUGINS = {"demo": "waltap[spark]"}
+"""Commands that a plugin of ours brings, and what to install for them."""
+
+
+class CommandGroup(TyperGroup):
+    """Our commands by name, and those of plugins, which are looked for only when needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [
+            *COMMANDS,
+            *(name for name in sorted(self._host().commands) if name not in COMMANDS),
+        ]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, None when there is none of that name."""
+        if cmd_name in COMMANDS:
+            module = importlib.import_module(f"waltap.cli.{cmd_name}")
+            return _command(cmd_name, module.command)
+        host = self._host()
+        if cmd_name in host.commands:
+            return _command(cmd_name, host.commands[cmd_name].factory())
+        if cmd_name in FROM_PLUGINS:
+            return _command(cmd_name, _absent(cmd_name, host))
+        return None
+
+    def _host(self) -> "Host":
+        from waltap.host import Host
+
+        return Host()
+
+
+def _command(name: str, target: Any) -> Any:
+    """Return the command of a typer application or of a plain function."""
+    if not isinstance(target, typer.Typer):
+        function, target = target, typer.Typer(add_completion=False)
+        target.command(name)(function)
+    command = get_command(target)
+    command.name = name
+    return command
+
+
+def _absent(name: str, host: "Host") -> Callable[[], None]:
+    def missing() -> None:
+        broken = [p for p in host.plugins() if p.error is not None]
+        typer.echo(f"waltap {name} comes with a plugin that is not usable here.", err=True)
+        for plugin in broken:
+            typer.echo(f"  {plugin.error}", err=True)
+        typer.echo(f"Install it: pip install '{FROM_PLUGINS[name]}'", err=True)
+        raise typer.Exit(1)
+
+    missing.__doc__ = f"Not installed: pip install '{FROM_PLUGINS[name]}'."
+    return missing
+
+
+application = typer.Typer(
+    name="waltap",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"waltap {waltap.__version__}")
+        raise typer.Exit
+
+
+@application.callback()
+def waltap_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Change data capture for PostgreSQL and YugabyteDB: into Spark tables, files, Kafka.
+
+    Start with: waltap init, waltap doctor waltap.toml, waltap run waltap.toml.
+    """
+
+
+def run() -> None:
+    """Run the command line and end the process."""
+    try:
+        application()
+    except WaltapError as error:
+        from waltap.cli.failure import exit_code, show
+
+        show(error)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 - a user never sees a traceback unasked
+        from waltap.cli.failure import show_bug
+
+        show_bug(error)
+        sys.exit(1)

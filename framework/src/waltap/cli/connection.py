@@ -1,0 +1,32 @@
+"""A connector by itself, for commands that look at the database and run no pipeline."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+    from waltap.pipeline.setup import Parts
+    from waltap.source.connector import Connector
+
+__all__ = ["connected"]
+
+
+@contextmanager
+def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Parts]]":
+    """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
+    from waltap.pipeline.setup import build
+    from waltap.source.connector import ConnectorContext
+
+    parts = build(profile, host, run_id="")
+    context = ConnectorContext(
+        profile=profile, captures=parts.capture.captures, identity=parts.identity
+    )
+    component = profile.connector
+    connector = component.spec.factory(component.properties, context)
+    try:
+        parts.connect(connector)
+        yield connector, parts
+    finally:
+        connector.close()

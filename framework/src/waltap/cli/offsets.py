@@ -1,0 +1,109 @@
+"""``waltap offsets``: show, move or forget the stored position of a pipeline."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.errors import ConfigurationError, OffsetError, Problem
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.offsets.offset import OffsetStore
+
+__all__ = ["NothingStored", "command"]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+command = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Show, move or forget the stored position of a pipeline.",
+)
+
+
+class NothingStored(OffsetError):
+    """There is no offset that could be moved."""
+
+    code = "WT-6003"
+    remedy = "Run the pipeline once: an offset also names the server and slot it belongs to."
+
+
+@command.command()
+def show(file: FileArgument, set_: SetOption = None) -> None:
+    """Print what is stored, as JSON."""
+    import msgspec
+
+    profile, store = _store(file, set_)
+    offset = store.load()
+    if offset is None:
+        typer.echo(f"{profile.name}: no offset is stored", err=True)
+        raise typer.Exit(1)
+    document = {"pipeline": profile.name, "text": str(offset.position)}
+    typer.echo(json.dumps({**document, **msgspec.to_builtins(offset)}, indent=2))
+
+
+@command.command("set")
+def set_position(
+    file: FileArgument,
+    lsn: Annotated[
+        str, typer.Argument(metavar="LSN", help="The end of a transaction: 16/B374D848.")
+    ],
+    yes: Yes = False,
+    set_: SetOption = None,
+) -> None:
+    """Move the stored position. Forwards skips changes for good; backwards delivers them again."""
+    import msgspec
+
+    from waltap.source.position import Position, lsn_text, parse_lsn
+
+    try:
+        position = Position(parse_lsn(lsn))
+    except ValueError as cause:
+        problem = Problem("LSN", "is no LSN", value=lsn, allowed="e.g. 16/B374D848")
+        raise ConfigurationError([problem], origin="the command line") from cause
+    profile, store = _store(file, set_)
+    offset = store.load()
+    if offset is None:
+        raise NothingStored(f"no offset is stored for {profile.name}")
+    distance = position.end_lsn - offset.position.end_lsn
+    effect = (
+        f"skips {distance} bytes of WAL: changes in them are never delivered"
+        if distance >= 0
+        else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
+        "the slot still has them"
+    )
+    question = f"{profile.name}: from {offset.position} to {lsn_text(position.end_lsn)} {effect}"
+    _confirm(question, yes=yes)
+    store.store(msgspec.structs.replace(offset, position=position, previous_end_lsn=None))
+    typer.echo(f"{profile.name}: stored {position}")
+
+
+@command.command()
+def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
+    """Forget the stored position: the next run starts as if it were the first."""
+    profile, store = _store(file, set_)
+    offset = store.load()
+    if offset is None:
+        typer.echo(f"{profile.name}: no offset is stored")
+        return
+    _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
+    store.clear()
+    typer.echo(f"{profile.name}: forgotten")
+
+
+def _store(file: str, set_: list[str] | None) -> "tuple[Profile, OffsetStore]":
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline.setup import build
+
+    host, raw = Host(), read(file)
+    sink = None if "sink" in raw.types else "terminal"
+    profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+    return profile, build(profile, host, run_id="").store
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes:
+        typer.confirm(f"{question}. Go on?", abort=True)

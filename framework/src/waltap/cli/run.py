@@ -1,0 +1,152 @@
+"""``waltap run``: capture from a database into a sink until told to stop."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+    from waltap.pipeline import Engine
+
+__all__ = ["UntilIdle", "command", "limits_of", "stopped_by_signals"]
+
+UntilIdle = Annotated[
+    float | None,
+    typer.Option("--until-idle", metavar="S", min=0, help="End after S seconds without a change."),
+]
+UntilLsn = Annotated[
+    str | None,
+    typer.Option("--until-lsn", metavar="LSN", help="End when everything up to LSN is delivered."),
+]
+MaxRecords = Annotated[
+    int | None, typer.Option("--max-records", metavar="N", min=1, help="End after N records.")
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option("--max-seconds", metavar="S", min=0, help="End after S seconds.")
+]
+
+
+def command(
+    file: FileArgument,
+    sink: SinkOption = None,
+    until_idle: UntilIdle = None,
+    until_lsn: UntilLsn = None,
+    max_records: MaxRecords = None,
+    max_seconds: MaxSeconds = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ready-file",
+            metavar="PATH",
+            help="Write this file when every change committed from then on is sure to be captured.",
+        ),
+    ] = None,
+    set_: SetOption = None,
+) -> None:
+    """Capture changes: snapshot first where the profile says so, then stream.
+
+    Without an end given it runs until SIGINT or SIGTERM; what was written is then made durable,
+    and the next run goes on from there. Exit codes: 0 done, 1 failed, 2 bad configuration, 3
+    retriable and retries spent.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline import Engine
+
+    limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
+    raw, host = read(file), Host()
+    with telemetry(host) as show:
+        profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+        show(profile)
+        engine = Engine(profile, host, limits=limits, ready_file=ready_file)
+        with stopped_by_signals(engine):
+            engine.run()
+
+
+def limits_of(
+    until_idle: float | None,
+    until_lsn: str | None,
+    max_records: int | None,
+    max_seconds: float | None,
+) -> Any:
+    """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
+    from waltap.errors import ConfigurationError, Problem
+    from waltap.pipeline import Limits
+    from waltap.source.position import parse_lsn
+
+    try:
+        lsn = None if until_lsn is None else parse_lsn(until_lsn)
+    except ValueError as cause:
+        problem = Problem("--until-lsn", "is no LSN", value=until_lsn, allowed="e.g. 16/B374D848")
+        raise ConfigurationError([problem], origin="the command line") from cause
+    return Limits(
+        until_idle=until_idle, until_lsn=lsn, max_records=max_records, max_seconds=max_seconds
+    )
+
+
+@contextmanager
+def stopped_by_signals(engine: "Engine") -> Iterator[None]:
+    """End the engine cleanly on the first SIGINT or SIGTERM; a second SIGINT ends the process."""
+
+    def stop(number: int, _frame: object) -> None:
+        engine.stop()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def telemetry(host: "Host") -> Iterator[Any]:
+    """Log to standard error; on a terminal, show bars there once the yielded function is called."""
+    import logging
+
+    from waltap.cli.screen import notices
+    from waltap.config.environment import log_form, log_level
+    from waltap.telemetry.lifecycle import LifeCycleLog
+    from waltap.telemetry.log import configure
+
+    console = notices()
+    form = log_form(terminal=console.is_terminal)
+    level = log_level(default="WARNING" if form == "text" and console.is_terminal else "INFO")
+    host.register(LifeCycleLog(), "life-cycle log")
+
+    def write(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    handler = configure(write, form=form, level=level)
+    display: Any = None
+
+    def show(profile: "Profile") -> None:
+        nonlocal display
+        if form == "text" and console.is_terminal and not _writes_to_stdout(profile):
+            from waltap.telemetry.progress import ProgressDisplay
+
+            display = ProgressDisplay(console)
+            host.register(display, "progress")
+            display.start()
+
+    try:
+        yield show
+    finally:
+        if display is not None:
+            display.stop()
+        logging.getLogger().removeHandler(handler)
+
+
+def _writes_to_stdout(profile: "Profile") -> bool:
+    """Tell whether the sink's lines would run into the bars: ``-`` is standard output."""
+    properties = profile.sink.properties
+    return properties is not None and "-" in vars(properties).values()

@@ -1,0 +1,32 @@
+"""Where commands print: standard output for answers, standard error for everything else."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["answers", "notices"]
+
+PIPE_WIDTH = 160
+"""Columns where the other end is no terminal and says nothing of its width."""
+
+
+def answers() -> "Console":
+    """Return the console of standard output."""
+    return _console(stderr=False)
+
+
+def notices() -> "Console":
+    """Return the console of standard error."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> "Console":
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    return (
+        console
+        if console.is_terminal
+        else Console(stderr=stderr, width=PIPE_WIDTH, highlight=False)
+    )

@@ -1,0 +1,111 @@
+"""``waltap status``: how far a pipeline has got, and what the server keeps for it."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+
+if TYPE_CHECKING:
+    from waltap.offsets.offset import Offset
+    from waltap.source.connector import SlotStatus
+
+__all__ = ["command"]
+
+
+def command(
+    file: FileArgument,
+    set_: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show stored offset, replication slot and lag. Exit code 1 when streaming cannot go on."""
+    from waltap.cli.connection import connected
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+
+    host, raw = Host(), read(file)
+    sink = None if "sink" in raw.types else "terminal"
+    profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+    with connected(profile, host) as (connector, parts):
+        offset, slot = parts.store.load(), connector.slot()
+    document = _document(profile.name, offset, slot)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _print(document)
+    if not document["resumable"]:
+        raise typer.Exit(1)
+
+
+def _document(name: str, offset: "Offset | None", slot: "SlotStatus | None") -> dict[str, Any]:
+    from waltap.source.position import lsn_text
+
+    lost = offset is not None and (slot is None or slot.wal_status == "lost")
+    document: dict[str, Any] = {
+        "pipeline": name,
+        "resumable": not lost,
+        "offset": None,
+        "slot": None,
+    }
+    if offset is not None:
+        document["offset"] = {
+            "position": str(offset.position),
+            "slot": offset.slot,
+            "database": offset.database,
+            "timeline": offset.timeline,
+            "snapshot": "incomplete" if offset.snapshot is not None else "complete",
+        }
+    if slot is not None:
+        document["slot"] = {
+            "name": slot.name,
+            "decoder": slot.decoder,
+            "reader_pid": slot.reader,
+            "confirmed": lsn_text(slot.confirmed_lsn),
+            "server": lsn_text(slot.server_lsn),
+            "lag_bytes": slot.lag_bytes,
+            "retained_bytes": slot.retained_bytes,
+            "wal_status": slot.wal_status,
+        }
+    return document
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from waltap.cli.screen import answers
+
+    console = answers()
+    offset, slot = document["offset"], document["slot"]
+    table = Table(title=document["pipeline"], box=box.SIMPLE, show_header=False)
+    if offset is None:
+        table.add_row("offset", "none stored: the next run begins as snapshot.mode says")
+    else:
+        table.add_row("offset", f"{offset['position']}, snapshot {offset['snapshot']}")
+    if slot is None:
+        table.add_row("slot", "there is none")
+    else:
+        reader = (
+            f"read by process {slot['reader_pid']}" if slot["reader_pid"] else "nobody reads it"
+        )
+        table.add_row("slot", f"{slot['name']} ({slot['decoder']}), {reader}")
+        table.add_row("confirmed", f"{slot['confirmed']} of {slot['server']}")
+        table.add_row("lag", _size(slot["lag_bytes"]))
+        table.add_row("WAL kept", f"{_size(slot['retained_bytes'])} {slot['wal_status']}")
+    console.print(table)
+    if not document["resumable"]:
+        console.print(
+            "[red]Streaming cannot go on from the stored offset: the slot is gone.[/] Start over "
+            "with snapshot.mode=when_needed, or `waltap offsets clear FILE`."
+        )
+
+
+def _size(size: int) -> str:
+    """Return a number of bytes for people."""
+    value, unit = float(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:,.0f} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"

@@ -1,0 +1,94 @@
+"""``waltap tail``: watch a database's changes on the terminal; leaves nothing behind."""
+
+import secrets
+import tempfile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.profile_source import SetOption, SourceArgument, overrides, read
+from waltap.cli.run import (
+    MaxRecords,
+    MaxSeconds,
+    UntilIdle,
+    limits_of,
+    stopped_by_signals,
+    telemetry,
+)
+
+if TYPE_CHECKING:
+    from waltap.config.layers import RawProfile
+    from waltap.pipeline import Engine
+
+__all__ = ["command"]
+
+
+def command(
+    source: SourceArgument,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print records as JSON lines, as the jsonl sink does.")
+    ] = False,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Show the rows that are there first.")
+    ] = False,
+    until_idle: UntilIdle = None,
+    max_records: MaxRecords = None,
+    max_seconds: MaxSeconds = None,
+    set_: SetOption = None,
+) -> None:
+    """Stream the changes of all tables to the terminal, through a temporary slot.
+
+    Slot and publication go when it ends (Ctrl-C). Tables without a primary key show their inserts
+    only, so that watching never makes their updates fail.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline import Engine
+
+    limits = limits_of(until_idle, None, max_records, max_seconds)
+    raw, host = read(source), Host()
+    with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host):
+        settings = _settings(raw, state, as_json=as_json, snapshot=snapshot, tables=table or [])
+        profile = resolve(raw, host, sink="terminal", overrides={**settings, **overrides(set_)})
+        engine = Engine(profile, host, limits=limits)
+        with stopped_by_signals(engine):
+            _run(engine)
+
+
+def _run(engine: "Engine") -> None:
+    from waltap.cli.terminal import TerminalClosed
+
+    try:
+        engine.run()
+    except TerminalClosed:
+        raise typer.Exit(0) from None  # whoever read has seen enough: tail | head
+
+
+def _settings(
+    raw: "RawProfile", state: str, *, as_json: bool, snapshot: bool, tables: list[str]
+) -> dict[str, str]:
+    """Return the properties that make a run leave no trace."""
+    name = f"waltap_tail_{secrets.token_hex(4)}"
+    settings = {
+        "name": name,
+        "slot.name": name,
+        "slot.temporary": "true",
+        "publication.name": name,
+        "publication.autocreate.mode": "filtered",
+        "publication.keyless.tables": "inserts",
+        "publication.drop.on.stop": "true",
+        "snapshot.mode": "initial" if snapshot else "no_data",
+        "waltap.state.dir": state,
+        "offset.flush.interval.ms": "0",
+        "skipped.operations": "none",
+        "sink.json": "true" if as_json else "false",
+    }
+    if "topic.prefix" not in raw.settings:
+        settings["topic.prefix"] = "tail"
+    if tables:
+        settings["table.include.list"] = ",".join(tables)
+    return settings

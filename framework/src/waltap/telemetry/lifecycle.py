@@ -1,0 +1,79 @@
+"""An observer that logs what happens to a pipeline: snapshot, slot, throughput, failures."""
+
+import logging
+import time
+
+from waltap.decode.relation import Relation
+from waltap.errors import WaltapError
+from waltap.events.transaction import Batch
+from waltap.hookspecs import hookimpl
+from waltap.source.position import lsn_text
+
+__all__ = ["LifeCycleLog"]
+
+THROUGHPUT_EVERY_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class LifeCycleLog:
+    """Registered by ``waltap run``; writes at most one line of throughput in ten seconds."""
+
+    def __init__(self) -> None:
+        self._events = 0
+        self._since: float | None = None
+
+    @hookimpl
+    def on_batch(self, pipeline: str, batch: Batch) -> None:
+        """Count; now and then tell how many events a second arrived."""
+        self._events += batch.events
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            return
+        passed = now - self._since
+        if passed >= THROUGHPUT_EVERY_S:
+            fields = {
+                "pipeline": pipeline,
+                "rows": self._events,
+                "rows_per_second": round(self._events / passed),
+                "lsn": lsn_text(batch.position.end_lsn),
+            }
+            logger.info("throughput", extra=fields)
+            self._events, self._since = 0, now
+
+    @hookimpl
+    def on_snapshot(self, pipeline: str, event: str, table: str, rows: int) -> None:
+        """Log beginnings and ends, not every progress."""
+        if event != "progress":
+            fields: dict[str, object] = {"pipeline": pipeline}
+            if table:
+                fields |= {"relation": table, "rows": rows}
+            logger.info("snapshot %s", event.replace("_", " "), extra=fields)
+
+    @hookimpl
+    def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
+        """Log relations that changed their shape."""
+        if old is not None:
+            fields = {"pipeline": pipeline, "relation": new.name}
+            logger.info("schema changed", extra=fields)
+
+    @hookimpl
+    def on_slot(self, pipeline: str, event: str, slot: str, lsn: int) -> None:
+        """Log creation and removal; confirmations are too many."""
+        fields = {"pipeline": pipeline, "slot": slot, "lsn": lsn_text(lsn)}
+        level = logging.DEBUG if event == "confirmed" else logging.INFO
+        logger.log(level, "slot %s", event, extra=fields)
+
+    @hookimpl
+    def on_failure(self, pipeline: str, error: Exception, retried: bool) -> None:
+        """Log the error with its code."""
+        code = error.code if isinstance(error, WaltapError) else "WT-9000"
+        text = error.problem if isinstance(error, WaltapError) else type(error).__name__
+        logger.log(
+            logging.WARNING if retried else logging.ERROR,
+            "%s: %s",
+            "failed, trying again" if retried else "failed",
+            text,
+            extra={"pipeline": pipeline, "error_code": code},
+        )

@@ -1,0 +1,92 @@
+"""Structured logs: one JSON object per line, or short text; the fields come from one vocabulary.
+
+A log call has a constant lower-case message and puts what varies in ``extra``; a name that is not
+in `FIELDS` is left out. Never a row value, a key or a secret.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+__all__ = ["FIELDS", "LineHandler", "as_json", "as_text", "configure"]
+
+FIELDS = (
+    "pipeline",
+    "slot",
+    "publication",
+    "relation",
+    "lsn",
+    "xid",
+    "batch_rows",
+    "batch_bytes",
+    "rows",
+    "rows_per_second",
+    "lag_bytes",
+    "duration_ms",
+    "error_code",
+    "hook",
+    "plugin",
+    "property",
+)
+"""Names that may stand in ``extra``; units are in the name."""
+
+
+class LineHandler(logging.Handler):
+    """Gives each formatted record to ``write``, e.g. a console that also shows progress bars."""
+
+    def __init__(
+        self, write: Callable[[str], object], form: Callable[[logging.LogRecord], str]
+    ) -> None:
+        super().__init__()
+        self._write, self._form = write, form
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        try:
+            self._write(self._form(record))
+        except Exception:  # noqa: BLE001 - logging never stops a pipeline
+            self.handleError(record)
+
+
+def as_json(record: logging.LogRecord) -> str:
+    """Return a record as one JSON object: ts, level, logger, message, fields."""
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    document: dict[str, object] = {
+        "ts": at.replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": record.getMessage(),
+        **_fields(record),
+    }
+    if record.exc_info and record.exc_info[0] is not None:
+        document["exception"] = f"{record.exc_info[0].__name__}: {record.exc_info[1]}"
+    return json.dumps(document, default=str, ensure_ascii=False)
+
+
+def as_text(record: logging.LogRecord) -> str:
+    """Return a record as one line for people."""
+    fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+    text = f"{record.levelname.lower()}: {record.getMessage()}{fields}"
+    if record.exc_info and record.exc_info[0] is not None:
+        text += f" ({record.exc_info[0].__name__}: {record.exc_info[1]})"
+    return text
+
+
+def configure(write: Callable[[str], object], *, form: str, level: str) -> LineHandler:
+    """Send the logs of waltap and its plugins to ``write``; ``form`` is json or text.
+
+    Returns the handler, to be removed from the root logger by whoever wants that.
+    """
+    handler = LineHandler(write, as_json if form == "json" else as_text)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    known = logging.getLevelNamesMapping()
+    root.setLevel(known.get(level, logging.INFO))
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # logs every call of the JVM otherwise
+    return handler
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    given = vars(record)
+    return {name: given[name] for name in FIELDS if name in given}
