@@ -8,7 +8,7 @@ Every decoder hands values over as PostgreSQL text (or, with pgoutput's ``binary
 which ``from_binary`` turns into the same text), so that all semantics are written once, on text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["ArrowMapping", "ColumnMapping", "TypeMapper", "TypeOptions", "TypeSpec"]
+__all__ = [
+    "ArrowMapping",
+    "ColumnMapping",
+    "JsonExpression",
+    "TypeMapper",
+    "TypeOptions",
+    "TypeSpec",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,19 @@ class TypeOptions:
     event_converting_failure_handling_mode: str = "warn"
     arrow_misfit: str = "error"
     """What an Arrow column does with a value its type cannot hold: error, null or string."""
+    arrow_unconstrained_numeric: str = "string"
+    """Arrow type of ``numeric`` without precision: string (exact digits) or decimal256."""
+    multidimensional_arrays: str = "debezium"
+    """Elements of the outer dimension: debezium (null, or Java's ``[Ljava.lang.String;@0`` where
+    Debezium writes such a text) or literal (each inner array as PostgreSQL text, where the element
+    schema is a string; null elsewhere)."""
+    infinite_date: str = "debezium"
+    """Day number of ``date`` ±infinity: debezium (its overflown numbers -2147472692 and
+    -2147472691) or extreme (the largest and smallest int32)."""
+    on_misfit: Callable[[str, str], None] | None = None
+    """Called with column name and reason, never the value, for each value that becomes null because
+    its Connect type cannot hold it; not with ``event.converting.failure.handling.mode`` = fail,
+    which raises ValueError instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +73,25 @@ class ArrowMapping:
     type: "Callable[[], pa.DataType]"
     column: "Callable[[Sequence[str | None]], pa.Array]"
     metadata: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonExpression:
+    """``to_json`` as Python source, so that a generated function can do without the call.
+
+    ``template`` is one expression; each ``{v}`` in it stands for the name of a local variable that
+    holds the PostgreSQL text (`source` replaces them). It may stand inside a replacement field of a
+    triple-quoted f-string of Python 3.11: it has no backslash, no triple quote, no ``#``, no
+    ``!``, no newline and no ``:`` outside brackets. ``names`` are the globals it needs; equal names
+    mean equal objects in all mappings of one registry, so they can be merged.
+    """
+
+    template: str
+    names: Mapping[str, object] = field(default_factory=dict)
+
+    def source(self, variable: str) -> str:
+        """Return the expression over ``variable``."""
+        return self.template.replace("{v}", variable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +120,13 @@ class ColumnMapping:
     arrow: ArrowMapping | None = None
     unavailable: object = None
     fallback: object = None
+    json_expression: JsonExpression | None = None
+    """The same as ``to_json``, in line; None where only the call exists (or ``to_json`` is None)."""
+    streamed_as_null: bool = False
+    """Debezium gives null for every streamed value of this type (``name``), the value only in
+    snapshots. A format that must equal its events writes ``null_json`` while streaming."""
+    opaque: bool = False
+    """The type is unknown; the values are the bytes of its text."""
 
 
 class TypeMapper(Protocol):

@@ -8,7 +8,6 @@ from waltap.decode.relation import Column, DataType
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
-
 from waltap_postgres.types.claims import builtin, builtin_name
 from waltap_postgres.types.default import default_value
 

@@ -9,7 +9,6 @@ from waltap.render.connect_schema import Kind, Schema
 from waltap.render.java_number import float_text
 from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping
-
 from waltap_postgres.types.claims import builtin, builtin_name
 from waltap_postgres.types.default import default_value
 
@@ -239,7 +238,8 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         default=default_value(column.default, "0.0", convert),
         from_binary=double_from_binary if double else float_from_binary,
         json_expression=JsonExpression(
-            template='({v} if "." in {v} else double_json({v}))', names={"double_json": _double_json}
+            template='({v} if "." in {v} else double_json({v}))',
+            names={"double_json": _double_json},
         )
         if double
         else None,

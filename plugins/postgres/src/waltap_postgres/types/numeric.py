@@ -14,7 +14,6 @@ from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.schema_json import number_json, quote
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
-
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value
 

@@ -7,7 +7,6 @@ from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
 from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
-
 from waltap_postgres.types.claims import builtin, builtin_name, extension
 from waltap_postgres.types.default import default_value
 
@@ -158,9 +157,7 @@ TEXT_SPECS = (
     ),
     _spec("char", 'the one-byte type "char"', builtin("char"), _build_char, '"char"'),
     _spec("name", "identifiers of the catalogue", builtin("name"), _build_name, "name"),
-    _spec(
-        "citext", "case-insensitive text", extension("citext"), _build_extension_text, "citext"
-    ),
+    _spec("citext", "case-insensitive text", extension("citext"), _build_extension_text, "citext"),
     _spec("isbn", "book numbers of isn", extension("isbn"), _build_isbn, "isbn"),
     _spec("ltree", "label paths", extension("ltree"), _build_ltree, "ltree"),
     _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid, "uuid"),

@@ -1,0 +1,42 @@
+"""The PostgreSQL type table: what every type becomes in Connect, JSON and Arrow.
+
+One module per family; `TYPE_SPECS` is what the plugin registers. The rows of the table are chosen by
+`waltap.render.type_mapping.TypeOptions`; ``docs/reference/types.md`` is printed from it.
+"""
+
+from waltap.render.type_mapping import TypeSpec
+from waltap_postgres.types.array import ARRAY_SPECS
+from waltap_postgres.types.binary import BINARY_SPECS
+from waltap_postgres.types.enum import ENUM_SPECS
+from waltap_postgres.types.geometry import GEOMETRY_SPECS
+from waltap_postgres.types.hstore import HSTORE_SPECS
+from waltap_postgres.types.interval import INTERVAL_SPECS
+from waltap_postgres.types.network import NETWORK_SPECS
+from waltap_postgres.types.number import NUMBER_SPECS
+from waltap_postgres.types.numeric import NUMERIC_SPECS
+from waltap_postgres.types.range import RANGE_SPECS
+from waltap_postgres.types.search import SEARCH_SPECS
+from waltap_postgres.types.temporal import TEMPORAL_SPECS
+from waltap_postgres.types.text import TEXT_SPECS
+from waltap_postgres.types.unknown import UNKNOWN_SPECS
+from waltap_postgres.types.vector import VECTOR_SPECS
+
+__all__ = ["TYPE_SPECS"]
+
+TYPE_SPECS: tuple[TypeSpec, ...] = (
+    *NUMBER_SPECS,
+    *NUMERIC_SPECS,
+    *TEXT_SPECS,
+    *BINARY_SPECS,
+    *TEMPORAL_SPECS,
+    *INTERVAL_SPECS,
+    *ENUM_SPECS,
+    *ARRAY_SPECS,
+    *NETWORK_SPECS,
+    *RANGE_SPECS,
+    *SEARCH_SPECS,
+    *GEOMETRY_SPECS,
+    *VECTOR_SPECS,
+    *HSTORE_SPECS,
+    *UNKNOWN_SPECS,
+)

@@ -1,0 +1,178 @@
+"""Dates and times of day as PostgreSQL prints them (ISO style, UTC), to numbers and back.
+
+Days count from 1970-01-01 in the proleptic Gregorian calendar, microseconds likewise. Years are
+astronomical: 1 BC is year 0. The caches are what makes rows cheap: a column holds few different
+days, and there are 1,441 minutes in a day.
+"""
+
+__all__ = [
+    "DAY",
+    "DAYS",
+    "MINUTES",
+    "clock_micros",
+    "clock_text",
+    "day_text",
+    "iso_date",
+    "micros_text",
+    "parse_clock",
+    "parse_day",
+    "parse_timestamp",
+    "parse_zone",
+]
+
+DAY = 86_400_000_000
+"""Microseconds of a day."""
+
+_CACHED_DAYS = 65_536
+
+
+class _Days(dict[str, int]):
+    """``YYYY-MM-DD`` → microseconds since 1970; filled on use, emptied when full."""
+
+    def __missing__(self, text: str) -> int:
+        if len(text) != 10 or text[4] != "-" or text[7] != "-":
+            msg = "not a date of a year between 1 and 9999"
+            raise ValueError(msg)
+        micros = _day_number(int(text[:4]), int(text[5:7]), int(text[8:])) * DAY
+        if len(self) >= _CACHED_DAYS:
+            self.clear()
+        self[text] = micros
+        return micros
+
+
+DAYS = _Days()
+
+MINUTES = {f"{h:02d}:{m:02d}": (h * 60 + m) * 60_000_000 for h in range(24) for m in range(60)}
+"""``HH:MM`` → microseconds since midnight, 24:00 included."""
+MINUTES["24:00"] = DAY
+
+
+def _day_number(year: int, month: int, day: int) -> int:
+    """Return days since 1970-01-01. Raises ValueError for a month or day out of range."""
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        msg = "month or day out of range"
+        raise ValueError(msg)
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return (
+        era * 146_097
+        + year_of_era * 365
+        + year_of_era // 4
+        - year_of_era // 100
+        + day_of_year
+        - 719_468
+    )
+
+
+def _civil(day_number: int) -> tuple[int, int, int]:
+    """Return (year, month, day) of days since 1970-01-01."""
+    era, day_of_era = divmod(day_number + 719_468, 146_097)
+    year_of_era = (
+        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
+    ) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    month = shifted + (3 if shifted < 10 else -9)
+    day = day_of_year - (153 * shifted + 2) // 5 + 1
+    return year_of_era + era * 400 + (month <= 2), month, day
+
+
+def parse_day(text: str) -> int:
+    """Return days since 1970 of ``YYYY-MM-DD[ BC]``, with four or more digits in the year."""
+    before_christ = text.endswith(" BC")
+    parts = (text[:-3] if before_christ else text).split("-")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        msg = "not an ISO date: DateStyle must be ISO"
+        raise ValueError(msg)
+    year, month, day = map(int, parts)
+    return _day_number(1 - year if before_christ else year, month, day)
+
+
+def parse_clock(text: str) -> int:
+    """Return microseconds since midnight of ``HH:MM:SS[.ffffff]``."""
+    whole, _, fraction = text.partition(".")
+    if len(whole) != 8 or len(fraction) > 6 or whole[5] != ":":
+        msg = "not a time of day"
+        raise ValueError(msg)
+    minutes = MINUTES.get(whole[:5])
+    if minutes is None:
+        msg = "not a time of day"
+        raise ValueError(msg)
+    return minutes + int(whole[6:]) * 1_000_000 + int(fraction.ljust(6, "0"))
+
+
+def parse_zone(text: str) -> int:
+    """Return microseconds east of UTC of ``+HH[:MM[:SS]]``."""
+    sign = {"+": 1, "-": -1}.get(text[:1], 0)
+    parts = text[1:].split(":")
+    if not sign or len(parts) > 3:
+        msg = "not a zone offset"
+        raise ValueError(msg)
+    seconds = 0
+    for part, weight in zip(parts, (3600, 60, 1), strict=False):
+        seconds += int(part) * weight
+    return sign * seconds * 1_000_000
+
+
+def parse_timestamp(text: str) -> int:
+    """Return microseconds since 1970 of any finite timestamp; a zone offset is applied.
+
+    The form is ``Y…-MM-DD HH:MM:SS[.f][±HH[:MM[:SS]]][ BC]``, BC behind the zone.
+    """
+    era = ""
+    if text.endswith(" BC"):
+        text, era = text[:-3], " BC"
+    date, space, clock = text.partition(" ")
+    if not space:
+        msg = "not a timestamp: DateStyle must be ISO"
+        raise ValueError(msg)
+    zone = max(clock.find("+"), clock.find("-"))
+    offset = 0
+    if zone > 0:
+        clock, offset = clock[:zone], parse_zone(clock[zone:])
+    return parse_day(date + era) * DAY + parse_clock(clock) - offset
+
+
+def clock_micros(text: str) -> int:
+    """Return microseconds since midnight; the usual lengths take the cached way."""
+    size = len(text)
+    if size == 15:
+        return MINUTES[text[:5]] + int(text[6:8] + text[9:])
+    if size == 8:
+        return MINUTES[text[:5]] + int(text[6:]) * 1_000_000
+    return parse_clock(text)
+
+
+def clock_text(micros: int) -> str:
+    """Return ``HH:MM:SS[.f]`` with as few fraction digits as say it, as the server prints."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    text = f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+
+
+def day_text(day_number: int) -> str:
+    """Return the date as the server prints it: ``YYYY-MM-DD`` and `` BC`` before year 1."""
+    year, month, day = _civil(day_number)
+    if year > 0:
+        return f"{year:04d}-{month:02d}-{day:02d}"
+    return f"{1 - year:04d}-{month:02d}-{day:02d} BC"
+
+
+def micros_text(micros: int, zone: str = "") -> str:
+    """Return a timestamp as the server prints it in UTC; ``zone`` is ``+00`` for timestamptz."""
+    day, clock = divmod(micros, DAY)
+    date = day_text(day)
+    if date.endswith(" BC"):
+        return f"{date[:-3]} {clock_text(clock)}{zone} BC"
+    return f"{date} {clock_text(clock)}{zone}"
+
+
+def iso_date(day_number: int) -> str:
+    """Return the date as Java's ISO formats: signed astronomical year outside 0000 to 9999."""
+    year, month, day = _civil(day_number)
+    if 0 <= year <= 9999:
+        return f"{year:04d}-{month:02d}-{day:02d}"
+    return f"{'-' if year < 0 else '+'}{abs(year):04d}-{month:02d}-{day:02d}"

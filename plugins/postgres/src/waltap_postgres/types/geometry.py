@@ -1,0 +1,199 @@
+"""The native ``point``, and PostGIS ``geometry`` and ``geography``."""
+
+import struct
+from binascii import b2a_base64, unhexlify
+from typing import NamedTuple
+
+from waltap.decode.relation import Column, DataType
+from waltap.render.connect_schema import Field, Kind, Schema
+from waltap.render.java_number import double_text
+from waltap.render.schema_json import number_json
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping
+from waltap_postgres.types.claims import builtin, extension
+from waltap_postgres.types.number import pg_double_text
+
+__all__ = ["GEOMETRY_SPECS", "java_geometry", "native_from_binary"]
+
+_POINT_WKB = struct.Struct("<bIdd")
+_EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
+_SRID_FLAG = 0x20000000
+
+_SRID = Field("srid", Schema(kind=Kind.INT32, optional=True))
+_POINT = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.data.geometry.Point",
+    version=1,
+    doc="Geometry (POINT)",
+    fields=(
+        Field("x", Schema(kind=Kind.FLOAT64)),
+        Field("y", Schema(kind=Kind.FLOAT64)),
+        Field("wkb", Schema(kind=Kind.BYTES, optional=True)),
+        _SRID,
+    ),
+)
+
+
+class Point(NamedTuple):
+    """A point of the plane."""
+
+    x: float
+    y: float
+
+    @property
+    def wkb(self) -> bytes:
+        """Return the point as little-endian well-known binary."""
+        return _POINT_WKB.pack(1, 1, self.x, self.y)
+
+
+def parse_point(text: str) -> Point:
+    """Return the point of ``(x,y)``."""
+    if text[:1] != "(" or text[-1:] != ")":
+        msg = "malformed point"
+        raise ValueError(msg)
+    x, y = text[1:-1].split(",")
+    return Point(float(x), float(y))
+
+
+def _point_json(text: str) -> str:
+    point = parse_point(text)
+    wkb = b2a_base64(point.wkb, newline=False).decode()
+    x, y = number_json(point.x, single=False), number_json(point.y, single=False)
+    return f'{{"x":{x},"y":{y},"wkb":"{wkb}","srid":null}}'
+
+
+def _point_connect(text: str) -> dict[str, object]:
+    point = parse_point(text)
+    return {"x": point.x, "y": point.y, "wkb": point.wkb, "srid": None}
+
+
+def _point_from_binary(data: bytes) -> str:
+    x, y = struct.unpack(">dd", data)
+    return f"({pg_double_text(x)},{pg_double_text(y)})"
+
+
+def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=_POINT,
+        to_json=_point_json,
+        to_connect=_point_connect,
+        zero=_point_connect("(0,0)"),
+        from_binary=_point_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def ewkb_srid(data: bytes) -> int | None:
+    """Return the spatial reference of extended well-known binary, None without one."""
+    order = "<" if data[0] else ">"
+    (kind,) = struct.unpack_from(f"{order}I", data, 1)
+    if not kind & _SRID_FLAG:
+        return None
+    (srid,) = struct.unpack_from(f"{order}i", data, 5)
+    return int(srid)
+
+
+def _spatial(text: str) -> tuple[bytes, int | None]:
+    data = unhexlify(text)
+    try:
+        return data, ewkb_srid(data)
+    except (struct.error, IndexError) as cause:
+        msg = "malformed geometry"
+        raise ValueError(msg) from cause
+
+
+def _spatial_json(text: str) -> str:
+    data, srid = _spatial(text)
+    shown = "null" if srid is None else str(srid)
+    return f'{{"wkb":"{b2a_base64(data, newline=False).decode()}","srid":{shown}}}'
+
+
+def _spatial_connect(text: str) -> dict[str, object]:
+    data, srid = _spatial(text)
+    return {"wkb": data, "srid": srid}
+
+
+def _spatial_from_binary(data: bytes) -> str:
+    return data.hex().upper()
+
+
+def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert isinstance(column.data_type, DataType)
+    name = column.data_type.name.capitalize()
+    form = ValueForm(
+        schema=Schema(
+            kind=Kind.STRUCT,
+            name=f"io.debezium.data.geometry.{name}",
+            version=1,
+            doc=name,
+            fields=(Field("wkb", Schema(kind=Kind.BYTES)), _SRID),
+        ),
+        to_json=_spatial_json,
+        to_connect=_spatial_connect,
+        zero={"wkb": _EMPTY_COLLECTION, "srid": None},
+        from_binary=_spatial_from_binary,
+        always_optional=True,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def java_geometry(text: str) -> str:
+    """Return a native geometric value as PgJDBC prints it: every number as a Java double.
+
+    That is what ``include.unknown.datatypes`` passes on for box, circle, line, lseg, path and
+    polygon.
+    """
+    parts: list[str] = []
+    number = ""
+    for char in text:
+        if char in "(){}[]<>,":
+            if number:
+                parts.append(double_text(float(number)))
+                number = ""
+            parts.append(char)
+        else:
+            number += char
+    return "".join(parts)
+
+
+def native_from_binary(name: str, data: bytes) -> str:
+    """Return the text of box, circle, line, lseg, path or polygon in send format.
+
+    Source: the ``*_send`` functions of PostgreSQL's geo_ops.c.
+    """
+    head = {"path": 5, "polygon": 4}.get(name, 0)
+    numbers = [pg_double_text(n) for (n,) in struct.iter_unpack(">d", data[head:])]
+    if name == "line":
+        return f"{{{','.join(numbers)}}}"
+    points = [f"({x},{y})" for x, y in zip(numbers[::2], numbers[1::2], strict=False)]
+    match name:
+        case "circle":
+            return f"<{points[0]},{numbers[2]}>"
+        case "box":
+            return ",".join(points)
+        case "lseg":
+            return f"[{','.join(points)}]"
+        case "path" if not data[0]:
+            return f"[{','.join(points)}]"
+        case _:
+            return f"({','.join(points)})"
+
+
+GEOMETRY_SPECS = (
+    TypeSpec(
+        name="point",
+        summary="points of the plane",
+        claims=builtin("point"),
+        build=_build_point,
+        examples=("point",),
+        order=100,
+    ),
+    TypeSpec(
+        name="PostGIS",
+        summary="geometry and geography, as extended well-known binary",
+        claims=extension("geometry", "geography"),
+        build=_build_spatial,
+        examples=("geometry", "geography"),
+        order=100,
+    ),
+)

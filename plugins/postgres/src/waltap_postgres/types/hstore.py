@@ -1,0 +1,170 @@
+"""``hstore`` under ``hstore.handling.mode``: a JSON object as text, or a map.
+
+Debezium reads pairs into a ``java.util.HashMap`` and writes them in its order, which depends only on
+the keys: tables of 16, 32, … buckets, doubled when three quarters full, a key's bucket being the low
+bits of its hash with the upper half folded in. We give the same order, so that texts can be compared.
+"""
+
+import struct
+from collections.abc import Iterable
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.schema_json import quote
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap_postgres.types.claims import extension
+
+__all__ = ["HSTORE_SPECS", "java_order", "parse_hstore"]
+
+_CACHED_KEYS = 65_536
+
+
+def parse_hstore(text: str) -> dict[str, str | None]:
+    """Return the pairs of ``"a"=>"1", "b"=>NULL`` in the server's order."""
+    pairs: dict[str, str | None] = {}
+    at, end = 0, len(text)
+    while at < end:
+        if text[at] != '"':
+            msg = "malformed hstore"
+            raise ValueError(msg)
+        key, at = _quoted(text, at + 1)
+        if text[at : at + 2] != "=>":
+            msg = "malformed hstore: a key without value"
+            raise ValueError(msg)
+        at += 2
+        if text[at : at + 4] == "NULL":
+            pairs[key] = None
+            at += 4
+        elif text[at : at + 1] == '"':
+            pairs[key], at = _quoted(text, at + 1)
+        else:
+            msg = "malformed hstore: a value without quotes"
+            raise ValueError(msg)
+        if at < end and text[at : at + 2] != ", ":
+            msg = "malformed hstore: junk between pairs"
+            raise ValueError(msg)
+        at += 2
+    return pairs
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """Return a quoted string that begins at ``at``, and the offset behind its closing quote."""
+    parts: list[str] = []
+    while True:
+        close = text.find('"', at)
+        if close < 0:
+            msg = "malformed hstore: a quote is never closed"
+            raise ValueError(msg)
+        slash = text.find("\\", at, close)
+        if slash < 0:
+            parts.append(text[at:close])
+            return "".join(parts), close + 1
+        parts.append(text[at:slash])
+        parts.append(text[slash + 1])
+        at = slash + 2
+
+
+class _Spread(dict[str, int]):
+    """Key → Java's hash of it as a HashMap spreads it; emptied when full."""
+
+    def __missing__(self, key: str) -> int:
+        if len(self) >= _CACHED_KEYS:
+            self.clear()
+        code = 0
+        units = key.encode("utf-16-be")
+        for (unit,) in struct.iter_unpack(">H", units):
+            code = (31 * code + unit) & 0xFFFFFFFF
+        self[key] = code = code ^ (code >> 16)
+        return code
+
+
+_SPREAD = _Spread()
+
+
+def java_order(keys: Iterable[str]) -> list[str]:
+    """Return ``keys``, in order of insertion, as a ``java.util.HashMap`` iterates over them.
+
+    Buckets that Java turns into trees (eight keys and more in one of 64) keep insertion order here.
+    """
+    listed = list(keys)
+    buckets = 16
+    while len(listed) > buckets * 3 // 4:
+        buckets *= 2
+    mask = buckets - 1
+    return sorted(listed, key=lambda key: _SPREAD[key] & mask)
+
+
+def _ordered(text: str) -> dict[str, str | None]:
+    pairs = parse_hstore(text)
+    if len(pairs) < 2:
+        return pairs
+    return {key: pairs[key] for key in java_order(pairs)}
+
+
+def _object(text: str) -> str:
+    """Return the pairs as a compact JSON object."""
+    members = (
+        f"{quote(key)}:{'null' if value is None else quote(value)}"
+        for key, value in _ordered(text).items()
+    )
+    return f"{{{','.join(members)}}}"
+
+
+def _from_binary(data: bytes) -> str:
+    """Return the text of an hstore in send format: a count, then sized keys and values."""
+    (count,) = _INT.unpack_from(data)
+    at, strings = 4, []
+    for _ in range(2 * count):
+        (size,) = _INT.unpack_from(data, at)
+        at += 4
+        if size < 0:
+            strings.append("NULL")
+        else:
+            text = data[at : at + size].decode().replace("\\", "\\\\").replace('"', '\\"')
+            strings.append(f'"{text}"')
+            at += size
+    return ", ".join(f"{k}=>{v}" for k, v in zip(strings[::2], strings[1::2], strict=True))
+
+
+_INT = struct.Struct(">i")
+
+
+def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    text = placeholder_text(options)
+    if options.hstore_handling_mode == "map":
+        form = ValueForm(
+            schema=Schema(
+                kind=Kind.MAP,
+                keys=Schema(kind=Kind.STRING),
+                values=Schema(kind=Kind.STRING, optional=True),
+            ),
+            to_json=_object,
+            to_connect=_ordered,
+            zero={},
+            unavailable={text: text},
+            from_binary=_from_binary,
+        )
+    else:
+        form = ValueForm(
+            schema=Schema(kind=Kind.STRING, name="io.debezium.data.Json", version=1),
+            to_json=lambda value: quote(_object(value)),
+            to_connect=_object,
+            zero="{}",
+            unavailable=f"{{{quote(text)}:{quote(text)}}}",
+            from_binary=_from_binary,
+        )
+    return column_mapping(column, options, form)
+
+
+HSTORE_SPECS = (
+    TypeSpec(
+        name="hstore",
+        summary="key-value pairs of the hstore extension",
+        claims=extension("hstore"),
+        build=_build,
+        examples=("hstore",),
+        order=100,
+    ),
+)

@@ -1,0 +1,159 @@
+"""``interval`` under ``interval.handling.mode``: microseconds, or an ISO duration.
+
+Text is IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Connect value.
+"""
+
+import struct
+from decimal import Decimal
+from typing import NamedTuple
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap_postgres.types.civil import clock_text
+from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.default import default_value
+
+__all__ = ["INTERVAL_SPECS", "Interval", "parse_interval"]
+
+_DAYS_PER_MONTH = 365.25 / 12.0
+_LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
+_MONTHS = {"year": 12, "years": 12, "mon": 1, "mons": 1}
+
+
+class Interval(NamedTuple):
+    """An interval as the server keeps it: months, days and microseconds, each with its sign."""
+
+    months: int
+    days: int
+    micros: int
+
+
+def parse_interval(text: str) -> Interval:
+    """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``. Raises ValueError otherwise."""
+    months = days = micros = 0
+    words = text.split()
+    if ":" in words[-1]:
+        micros = _clock(words.pop())
+    if len(words) % 2:
+        msg = "malformed interval: IntervalStyle must be postgres"
+        raise ValueError(msg)
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        if unit in _MONTHS:
+            months += int(number) * _MONTHS[unit]
+        elif unit in {"day", "days"}:
+            days += int(number)
+        else:
+            msg = "malformed interval: IntervalStyle must be postgres"
+            raise ValueError(msg)
+    return Interval(months, days, micros)
+
+
+def _clock(text: str) -> int:
+    """Return microseconds of ``[±]H…:MM:SS[.f]``; the sign is of the whole."""
+    sign = -1 if text[0] == "-" else 1
+    hours, minutes, seconds = text.lstrip("+-").split(":")
+    whole, _, fraction = seconds.partition(".")
+    total = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    return sign * (total * 1_000_000 + int(fraction.ljust(6, "0")))
+
+
+def _toward_zero(number: int, by: int) -> tuple[int, int]:
+    """Divide as Java and C do: quotient and rest have the sign of ``number``."""
+    quotient, rest = divmod(abs(number), by)
+    return (-quotient, -rest) if number < 0 else (quotient, rest)
+
+
+def _numeric(interval: Interval) -> int:
+    """Return microseconds, a month being 30.4375 days; computed in doubles, as Debezium does."""
+    seconds_whole, fraction = _toward_zero(interval.micros, 1_000_000)
+    minutes_whole, seconds = _toward_zero(seconds_whole, 60)
+    hours, minutes = _toward_zero(minutes_whole, 60)
+    days = interval.months * _DAYS_PER_MONTH + interval.days
+    total = (((days * 24 + hours) * 60) + minutes) * 60 + (seconds + fraction / 1e6)
+    return max(_LONG_MIN, min(_LONG_MAX, int(total * 1e6)))
+
+
+def _duration(interval: Interval) -> str:
+    """Return the ISO duration with every part, seconds without trailing zeros."""
+    years, months = _toward_zero(interval.months, 12)
+    seconds_whole, fraction = _toward_zero(interval.micros, 1_000_000)
+    minutes_whole, seconds = _toward_zero(seconds_whole, 60)
+    hours, minutes = _toward_zero(minutes_whole, 60)
+    exact = Decimal(seconds * 1_000_000 + fraction).scaleb(-6)
+    shown = f"{exact:f}".rstrip("0").rstrip(".") if fraction else str(seconds)
+    return f"P{years}Y{months}M{interval.days}DT{hours}H{minutes}M{shown}S"
+
+
+def _interval_from_binary(data: bytes) -> str:
+    """Return the text of an interval in send format under IntervalStyle postgres.
+
+    Source: ``EncodeInterval`` of PostgreSQL's datetime.c: a part after a negative one gets a plus.
+    """
+    micros, days, months = _PARTS.unpack(data)
+    if (micros, days, months) == (_LONG_MAX, 2**31 - 1, 2**31 - 1):
+        return "infinity"
+    if (micros, days, months) == (_LONG_MIN, -(2**31), -(2**31)):
+        return "-infinity"
+    years, months = _toward_zero(months, 12)
+    parts: list[str] = []
+    before_negative = False
+    for number, unit in ((years, "year"), (months, "mon"), (days, "day")):
+        if number:
+            plus = "+" if before_negative and number > 0 else ""
+            parts.append(f"{plus}{number} {unit}{'' if number == 1 else 's'}")
+            before_negative = number < 0
+    if micros or not parts:
+        sign = "-" if micros < 0 else "+" if before_negative else ""
+        parts.append(sign + clock_text(abs(micros)))
+    return " ".join(parts)
+
+
+_PARTS = struct.Struct(">qii")
+_INFINITE = frozenset({"infinity", "-infinity"})
+
+
+def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    misfit = Misfit(column.name, options)
+    as_text = options.interval_handling_mode == "string"
+
+    def to_connect(text: str) -> object:
+        if text in _INFINITE:
+            return misfit.connect("interval is infinite")
+        interval = parse_interval(text)
+        return _duration(interval) if as_text else _numeric(interval)
+
+    def to_json(text: str) -> str:
+        if text in _INFINITE:
+            return misfit.json("interval is infinite")
+        interval = parse_interval(text)
+        return f'"{_duration(interval)}"' if as_text else str(_numeric(interval))
+
+    form = ValueForm(
+        schema=Schema(
+            kind=Kind.STRING if as_text else Kind.INT64,
+            name="io.debezium.time.Interval" if as_text else "io.debezium.time.MicroDuration",
+            version=1,
+        ),
+        to_json=to_json,
+        to_connect=to_connect,
+        zero="P0Y0M0DT0H0M0S" if as_text else 0,
+        default=default_value(column.default, "00:00:00", to_connect),
+        unavailable=placeholder_text(options) if as_text else None,
+        from_binary=_interval_from_binary,
+    )
+    return column_mapping(column, options, form, misfit)
+
+
+INTERVAL_SPECS = (
+    TypeSpec(
+        name="interval",
+        summary="spans of time",
+        claims=builtin("interval"),
+        build=_build_interval,
+        examples=("interval",),
+        order=100,
+    ),
+)

@@ -1,0 +1,93 @@
+"""Network addresses and WAL positions."""
+
+import ipaddress
+from collections.abc import Callable
+
+from waltap.decode.relation import Column
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.text import text_mapping
+
+__all__ = ["NETWORK_SPECS", "lsn_from_binary"]
+
+_IPV4 = 2
+
+
+def _address_from_binary(data: bytes) -> str:
+    """Return the text of inet or cidr in send format.
+
+    Family (2 or 3), prefix bits, a flag for cidr, size, address. An inet of one host shows no
+    prefix. Source: ``network_send`` and ``network_out`` of PostgreSQL's network.c.
+    """
+    family, bits, is_cidr, size = data[:4]
+    octets = data[4 : 4 + size]
+    text = str(ipaddress.IPv4Address(octets)) if family == _IPV4 else _ipv6_text(octets)
+    return text if bits == 8 * size and not is_cidr else f"{text}/{bits}"
+
+
+def _ipv6_text(octets: bytes) -> str:
+    """Return an IPv6 address as the server: embedded IPv4 in dotted form.
+
+    Source: ``inet_net_ntop``: the first six groups zero, or five and ffff, and more than a mere
+    small number behind them.
+    """
+    groups = [int.from_bytes(octets[n : n + 2], "big") for n in range(0, 16, 2)]
+    start, length = _longest_zeros(groups)
+    if start == 0 and (
+        length == 6 or (length == 7 and groups[7] != 1) or (length == 5 and groups[5] == 0xFFFF)
+    ):
+        head = "::" if length >= 6 else "::ffff:"
+        return head + str(ipaddress.IPv4Address(octets[12:]))
+    shown = [f"{group:x}" for group in groups]
+    if length < 2:
+        return ":".join(shown)
+    return f"{':'.join(shown[:start])}::{':'.join(shown[start + length :])}"
+
+
+def _longest_zeros(groups: list[int]) -> tuple[int, int]:
+    """Return start and length of the first longest run of zero groups."""
+    best, start = (0, 0), -1
+    for index, group in enumerate([*groups, 1]):
+        if group == 0 and start < 0:
+            start = index
+        elif group and start >= 0:
+            if index - start > best[1]:
+                best = (start, index - start)
+            start = -1
+    return best
+
+
+def _hardware_from_binary(data: bytes) -> str:
+    return data.hex(":")
+
+
+def lsn_from_binary(data: bytes) -> str:
+    """Return the text of a pg_lsn in send format."""
+    number = int.from_bytes(data, "big")
+    return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
+
+
+_READERS: dict[str, Callable[[bytes], str]] = {
+    "inet": _address_from_binary,
+    "cidr": _address_from_binary,
+    "macaddr": _hardware_from_binary,
+    "macaddr8": _hardware_from_binary,
+}
+
+
+def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    name = builtin_name(column.data_type) or "inet"
+    return text_mapping(column, mapper, plain=True, from_binary=_READERS[name])
+
+
+NETWORK_SPECS = (
+    TypeSpec(
+        name="network",
+        summary="inet, cidr, macaddr, macaddr8",
+        claims=builtin("inet", "cidr", "macaddr", "macaddr8"),
+        build=_build,
+        examples=("inet", "cidr", "macaddr", "macaddr8"),
+        order=100,
+    ),
+)

@@ -1,0 +1,476 @@
+"""``date``, ``time`` and ``timestamp`` under ``time.precision.mode``, and the zoned types.
+
+adaptive chooses milliseconds up to three declared digits, else microseconds; connect is always
+milliseconds, microseconds and nanoseconds are what they say, isostring is text. Source: Debezium
+3.6's ``TemporalPrecisionMode``; values of ±infinity and of 24:00 as its events show them.
+"""
+
+from collections.abc import Callable
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.type_mapping import (
+    ColumnMapping,
+    JsonExpression,
+    TypeMapper,
+    TypeOptions,
+    TypeSpec,
+)
+from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap_postgres.types.civil import (
+    DAY,
+    DAYS,
+    MINUTES,
+    clock_micros,
+    clock_text,
+    day_text,
+    iso_date,
+    micros_text,
+    parse_clock,
+    parse_day,
+    parse_timestamp,
+    parse_zone,
+)
+from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.default import default_value
+
+__all__ = ["TEMPORAL_SPECS"]
+
+_DEBEZIUM, _CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
+_LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
+_INFINITE_MICROS = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+_INFINITE_DAYS = {
+    "debezium": {"infinity": -2_147_472_692, "-infinity": -2_147_472_691},
+    "extreme": {"infinity": 2**31 - 1, "-infinity": -(2**31)},
+}
+_POSTGRES_EPOCH = 10_957  # 2000-01-01 in days since 1970-01-01
+
+
+def _digits(typmod: int) -> int:
+    """Return the declared fraction digits of a time type; without a modifier there are six."""
+    return typmod if 0 <= typmod <= 6 else 6
+
+
+def _schema(kind: Kind, name: str) -> Schema:
+    return Schema(kind=kind, name=name, version=1)
+
+
+# --- date ---------------------------------------------------------------------------------------
+
+
+class _DateNumbers(dict[str, str]):
+    """Date text → JSON, filled on use and emptied when full; one per way to write infinity."""
+
+    def __init__(self, convert: Callable[[str], str]) -> None:
+        super().__init__()
+        self._convert = convert
+
+    def __missing__(self, text: str) -> str:
+        if len(self) >= 65_536:
+            self.clear()
+        found = self[text] = self._convert(text)
+        return found
+
+
+def _day_converter(options: TypeOptions) -> Callable[[str], int]:
+    infinite = _INFINITE_DAYS.get(options.infinite_date, _INFINITE_DAYS["debezium"])
+
+    def to_day(text: str) -> int:
+        day = infinite.get(text)
+        return parse_day(text) if day is None else day
+
+    return to_day
+
+
+def _iso_day_converter(options: TypeOptions) -> Callable[[str], str]:
+    if options.infinite_date == "extreme":
+        return lambda text: text if text in _INFINITE_MICROS else f"{iso_date(parse_day(text))}Z"
+    to_day = _day_converter(options)
+    return lambda text: f"{iso_date(to_day(text))}Z"
+
+
+_DATE_CACHES: dict[str, JsonExpression] = {}
+
+
+def _date_cache(options: TypeOptions, *, iso: bool) -> tuple[Callable[[str], str], JsonExpression]:
+    """Return the shared cache of date → JSON and its expression."""
+    name = f"date_json_{'iso' if iso else 'days'}_{options.infinite_date}"
+    expression = _DATE_CACHES.get(name)
+    if expression is None:
+        if iso:
+            to_text = _iso_day_converter(options)
+            cache = _DateNumbers(lambda text: f'"{to_text(text)}"')
+        else:
+            to_day = _day_converter(options)
+            cache = _DateNumbers(lambda text: str(to_day(text)))
+        expression = JsonExpression(template=f"{name}[{{v}}]", names={name: cache})
+        _DATE_CACHES[name] = expression
+    cache = expression.names[name]  # type: ignore[assignment]
+    return cache.__getitem__, expression
+
+
+def _date_from_binary(data: bytes) -> str:
+    day = int.from_bytes(data, "big", signed=True)
+    if day == 2**31 - 1:
+        return "infinity"
+    return "-infinity" if day == -(2**31) else day_text(day + _POSTGRES_EPOCH)
+
+
+def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    iso = options.time_precision_mode == "isostring"
+    to_json, expression = _date_cache(options, iso=iso)
+    if iso:
+        to_text = _iso_day_converter(options)
+        form = ValueForm(
+            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoDate"),
+            to_json=to_json,
+            to_connect=to_text,
+            zero="1970-01-01Z",
+            default=default_value(column.default, "1970-01-01", to_text),
+            unavailable=placeholder_text(options),
+            from_binary=_date_from_binary,
+            json_expression=expression,
+        )
+    else:
+        to_day = _day_converter(options)
+        prefix = _CONNECT if options.time_precision_mode == "connect" else _DEBEZIUM
+        form = ValueForm(
+            schema=_schema(Kind.INT32, prefix + "Date"),
+            to_json=to_json,
+            to_connect=to_day,
+            zero=0,
+            default=default_value(column.default, "1970-01-01", to_day),
+            from_binary=_date_from_binary,
+            json_expression=expression,
+        )
+    return column_mapping(column, options, form)
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def _clock(text: str) -> int:
+    try:
+        return clock_micros(text)
+    except (KeyError, ValueError):
+        return parse_clock(text)
+
+
+_TIME_UNITS: dict[str, tuple[Kind, str, int, int]] = {
+    "milli": (Kind.INT32, _DEBEZIUM + "Time", 1, 1000),
+    "connect": (Kind.INT32, _CONNECT + "Time", 1, 1000),
+    "micro": (Kind.INT64, _DEBEZIUM + "MicroTime", 1, 1),
+    "nano": (Kind.INT64, _DEBEZIUM + "NanoTime", 1000, 1),
+}
+_TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
+    "milli": (_DEBEZIUM + "Timestamp", 1, 1000),
+    "connect": (_CONNECT + "Timestamp", 1, 1000),
+    "micro": (_DEBEZIUM + "MicroTimestamp", 1, 1),
+    "nano": (_DEBEZIUM + "NanoTimestamp", 1000, 1),
+}
+
+
+def _unit(mode: str, digits: int, *, adaptive_time: bool) -> str:
+    """Return which row of the unit tables a mode chooses for that many fraction digits."""
+    match mode:
+        case "connect":
+            return "connect"
+        case "microseconds":
+            return "micro"
+        case "nanoseconds":
+            return "nano"
+        case "adaptive_time_microseconds" if adaptive_time:
+            return "micro"
+        case _:
+            return "milli" if digits <= 3 else "micro"
+
+
+def _time_json(multiplier: int, divisor: int) -> Callable[[str], str]:
+    if divisor == 1000:
+        return lambda text: str(_clock(text) // 1000)
+    if multiplier == 1000:
+        return lambda text: str(_clock(text) * 1000)
+    return lambda text: str(_clock(text))
+
+
+def _iso_time(text: str) -> str:
+    """Return a time of day for isostring; 24:00 wraps to midnight as Java's does."""
+    _clock(text)
+    return "00:00:00Z" if text[:2] == "24" else text + "Z"
+
+
+def _time_from_binary(data: bytes) -> str:
+    return clock_text(int.from_bytes(data, "big"))
+
+
+def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    if options.time_precision_mode == "isostring":
+        form = ValueForm(
+            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoTime"),
+            to_json=lambda text: f'"{_iso_time(text)}"',
+            to_connect=_iso_time,
+            zero="00:00:00Z",
+            default=default_value(column.default, "00:00:00", _iso_time),
+            unavailable=placeholder_text(options),
+            from_binary=_time_from_binary,
+        )
+        return column_mapping(column, options, form)
+    unit = _unit(options.time_precision_mode, _digits(column.typmod), adaptive_time=True)
+    kind, name, multiplier, divisor = _TIME_UNITS[unit]
+
+    def to_connect(text: str) -> int:
+        return _clock(text) * multiplier // divisor
+
+    form = ValueForm(
+        schema=_schema(kind, name),
+        to_json=_time_json(multiplier, divisor),
+        to_connect=to_connect,
+        zero=0,
+        default=default_value(column.default, "00:00:00", to_connect),
+        from_binary=_time_from_binary,
+    )
+    return column_mapping(column, options, form)
+
+
+# --- timestamp ----------------------------------------------------------------------------------
+
+
+def _near_micros(text: str) -> int:
+    """Return microseconds since 1970 of a timestamp without zone in years 1 to 9999.
+
+    Raises: KeyError or ValueError for anything else, infinity, BC and far years included.
+    """
+    size = len(text)
+    if size == 26:
+        return DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:19] + text[20:])
+    if size == 19:
+        return DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:]) * 1_000_000
+    if 19 < size < 26:
+        return DAYS[text[:10]] + MINUTES[text[11:16]] + int((text[17:19] + text[20:]).ljust(8, "0"))
+    msg = "not a timestamp of a year between 1 and 9999"
+    raise ValueError(msg)
+
+
+def _number_converter(
+    unit: str, misfit: Misfit
+) -> tuple[Callable[[str], str], Callable[[str], object]]:
+    """Return text → JSON and text → Connect number of a unit; beyond int64 is a misfit."""
+    _, multiplier, divisor = _TIMESTAMP_UNITS[unit]
+
+    def far(text: str) -> int | None:
+        """Return the number of a timestamp that is not within years 1 to 9999."""
+        micros = _INFINITE_MICROS.get(text)
+        if micros is not None:
+            if unit == "nano":
+                return _LONG_MAX if micros > 0 else _LONG_MIN
+            return micros // divisor
+        number = parse_timestamp(text) * multiplier // divisor
+        return number if _LONG_MIN <= number <= _LONG_MAX else None
+
+    def to_connect(text: str) -> object:
+        number = far(text)
+        return misfit.connect("timestamp exceeds 64 bits") if number is None else number
+
+    def far_json(text: str) -> str:
+        number = far(text)
+        return misfit.json("timestamp exceeds 64 bits") if number is None else str(number)
+
+    def micro(text: str) -> str:
+        try:
+            if len(text) == 26:
+                return str(DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:19] + text[20:]))
+            return str(_near_micros(text))
+        except (KeyError, ValueError):
+            return far_json(text)
+
+    def milli(text: str) -> str:
+        try:
+            return str(_near_micros(text) // 1000)
+        except (KeyError, ValueError):
+            return far_json(text)
+
+    return {"micro": micro, "nano": far_json}.get(unit, milli), to_connect
+
+
+def _iso_timestamp(text: str) -> str:
+    """Return a timestamp for isostring, fraction digits as few as say it."""
+    try:
+        _near_micros(text)
+    except (KeyError, ValueError):
+        micros = _INFINITE_MICROS.get(text)
+        day, clock = divmod(parse_timestamp(text) if micros is None else micros, DAY)
+        return f"{iso_date(day)}T{clock_text(clock)}Z"
+    return f"{text[:10]}T{text[11:]}Z"
+
+
+def _micros_from_binary(data: bytes, zone: str) -> str:
+    micros = int.from_bytes(data, "big", signed=True)
+    if micros == _LONG_MAX:
+        return "infinity"
+    if micros == _LONG_MIN:
+        return "-infinity"
+    return micros_text(micros + _POSTGRES_EPOCH * DAY, zone)
+
+
+def _timestamp_from_binary(data: bytes) -> str:
+    return _micros_from_binary(data, "")
+
+
+def _timestamptz_from_binary(data: bytes) -> str:
+    return _micros_from_binary(data, "+00")
+
+
+def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    options = mapper.options
+    generated = "1970-01-01 00:00:00"
+    if options.time_precision_mode == "isostring":
+        form = ValueForm(
+            schema=_schema(Kind.STRING, _DEBEZIUM + "IsoTimestamp"),
+            to_json=lambda text: f'"{_iso_timestamp(text)}"',
+            to_connect=_iso_timestamp,
+            zero="1970-01-01T00:00:00Z",
+            default=default_value(column.default, generated, _iso_timestamp),
+            unavailable=placeholder_text(options),
+            from_binary=_timestamp_from_binary,
+        )
+        return column_mapping(column, options, form)
+    misfit = Misfit(column.name, options)
+    unit = _unit(options.time_precision_mode, _digits(column.typmod), adaptive_time=False)
+    to_json, to_connect = _number_converter(unit, misfit)
+    form = ValueForm(
+        schema=_schema(Kind.INT64, _TIMESTAMP_UNITS[unit][0]),
+        to_json=to_json,
+        to_connect=to_connect,
+        zero=0,
+        default=default_value(column.default, generated, to_connect),
+        from_binary=_timestamp_from_binary,
+    )
+    return column_mapping(column, options, form, misfit)
+
+
+# --- with zone ----------------------------------------------------------------------------------
+
+
+def _zoned_text(digits: int) -> Callable[[str], str]:
+    """Return timestamptz → ISO text in UTC with exactly ``digits`` of fraction."""
+
+    def convert(text: str) -> str:
+        if text in _INFINITE_MICROS:
+            return text
+        day, clock = divmod(parse_timestamp(text), DAY)
+        seconds, fraction = divmod(clock, 1_000_000)
+        tail = f".{fraction:06d}"[: digits + 1] if digits else ""
+        return f"{iso_date(day)}T{clock_text(seconds * 1_000_000)}{tail}Z"
+
+    return convert
+
+
+def _zoned_json(digits: int, careful: Callable[[str], str]) -> Callable[[str], str]:
+    """Return timestamptz → JSON; texts in UTC of years 1 to 9999 are only padded."""
+    pads = {23 + shown: "0" * (digits - shown) for shown in range(1, digits + 1)}
+    pads[22] = "." + "0" * digits if digits else ""
+
+    def to_json(text: str) -> str:
+        try:
+            if text[-3:] == "+00" and text[10] == " ":
+                return f'"{text[:10]}T{text[11:-3]}{pads[len(text)]}Z"'
+        except (KeyError, IndexError):
+            pass  # another width: the careful way cuts or pads it
+        return f'"{careful(text)}"'
+
+    return to_json
+
+
+def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    digits = _digits(column.typmod)
+    convert = _zoned_text(digits)
+    form = ValueForm(
+        schema=_schema(Kind.STRING, _DEBEZIUM + "ZonedTimestamp"),
+        to_json=_zoned_json(digits, convert),
+        to_connect=convert,
+        zero="1970-01-01T00:00:00Z",
+        default=default_value(column.default, "1970-01-01 00:00:00+00", convert),
+        unavailable=placeholder_text(mapper.options),
+        from_binary=_timestamptz_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _split_zone(text: str) -> tuple[str, str]:
+    zone = max(text.find("+"), text.find("-"))
+    if zone < 0:
+        msg = "time without zone offset"
+        raise ValueError(msg)
+    return text[:zone], text[zone:]
+
+
+def _zoned_time(text: str) -> str | None:
+    """Return a timetz in UTC with as few fraction digits as say it; None for hour 24."""
+    if text[:2] == "24":
+        return None
+    clock, zone = _split_zone(text)
+    if zone == "+00":
+        _clock(clock)
+        return clock + "Z"
+    return clock_text((_clock(clock) - parse_zone(zone)) % DAY) + "Z"
+
+
+def _timetz_from_binary(data: bytes) -> str:
+    """Return the text of a timetz in send format; the zone is sent in seconds west of UTC."""
+    east = -int.from_bytes(data[8:], "big", signed=True)
+    sign, size = ("-", -east) if east < 0 else ("+", east)
+    minutes, seconds = divmod(size, 60)
+    zone = f"{sign}{minutes // 60:02d}"
+    if minutes % 60 or seconds:
+        zone += f":{minutes % 60:02d}"
+    if seconds:
+        zone += f":{seconds:02d}"
+    return clock_text(int.from_bytes(data[:8], "big")) + zone
+
+
+def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    misfit = Misfit(column.name, mapper.options)
+
+    def to_json(text: str) -> str:
+        converted = _zoned_time(text)
+        if converted is None:
+            return misfit.json("time with zone has hour 24")
+        return f'"{converted}"'
+
+    def to_connect(text: str) -> object:
+        converted = _zoned_time(text)
+        return misfit.connect("time with zone has hour 24") if converted is None else converted
+
+    form = ValueForm(
+        schema=_schema(Kind.STRING, _DEBEZIUM + "ZonedTime"),
+        to_json=to_json,
+        to_connect=to_connect,
+        zero="00:00:00Z",
+        unavailable=placeholder_text(mapper.options),
+        from_binary=_timetz_from_binary,
+    )
+    return column_mapping(column, mapper.options, form, misfit)
+
+
+def _spec(
+    name: str, summary: str, build: Callable[[Column, TypeMapper], ColumnMapping], *examples: str
+) -> TypeSpec:
+    return TypeSpec(
+        name=name,
+        summary=summary,
+        claims=builtin(name),
+        build=build,
+        examples=examples,
+        order=100,
+    )
+
+
+TEMPORAL_SPECS = (
+    _spec("date", "calendar days", _build_date, "date"),
+    _spec("time", "time of day", _build_time, "time", "time(3)"),
+    _spec("timetz", "time of day with zone offset", _build_timetz, "timetz"),
+    _spec("timestamp", "date and time without zone", _build_timestamp, "timestamp", "timestamp(3)"),
+    _spec("timestamptz", "instants", _build_timestamptz, "timestamptz", "timestamptz(3)"),
+)

@@ -1,0 +1,126 @@
+"""Types Debezium does not know: left out, or the bytes of their text.
+
+``include.unknown.datatypes`` decides. That goes for composite types, multiranges, ``tsquery``,
+``pg_lsn``, geometric shapes and everything that no other spec claims.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Callable
+
+from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import column_mapping
+from waltap_postgres.types.binary import binary_form
+from waltap_postgres.types.claims import builtin_name
+from waltap_postgres.types.geometry import java_geometry, native_from_binary
+from waltap_postgres.types.network import lsn_from_binary
+from waltap_postgres.types.range import multirange_reader
+
+__all__ = ["UNKNOWN_SPECS"]
+
+_SHAPES = frozenset({"box", "circle", "line", "lseg", "path", "polygon"})
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode()
+
+
+def _encoded_shape(text: str) -> bytes:
+    return java_geometry(text).encode()
+
+
+def _unsigned(data: bytes) -> str:
+    return str(int.from_bytes(data, "big"))
+
+
+def _jsonpath_from_binary(data: bytes) -> str:
+    return data[1:].decode()
+
+
+_READERS: dict[str, Callable[[bytes], str]] = {
+    "pg_lsn": lsn_from_binary,
+    "xid": _unsigned,
+    "cid": _unsigned,
+    "xid8": _unsigned,
+    "refcursor": bytes.decode,
+    "jsonpath": _jsonpath_from_binary,
+}
+
+
+def _reader(column: Column, mapper: TypeMapper) -> Callable[[bytes], str] | None:
+    """Return send format → text, None for types whose format is their own."""
+    assert column.data_type is not None
+    name = builtin_name(column.data_type) or ""
+    if name in _SHAPES:
+        return lambda data: native_from_binary(name, data)
+    if column.data_type.kind is TypeKind.COMPOSITE:
+        return _composite_reader(column.data_type, mapper)
+    return _READERS.get(name) or multirange_reader(name, mapper)
+
+
+def _composite_reader(data_type: DataType, mapper: TypeMapper) -> Callable[[bytes], str] | None:
+    """Return a reader of the composite send format: a count, then oid, size and bytes of each."""
+    fields: list[Callable[[bytes], str]] = []
+    for name, attribute, typmod in data_type.attributes:
+        column = Column(name=name, type_oid=attribute.oid, typmod=typmod, data_type=attribute)
+        mapping = mapper.column(column) or _opaque(column, mapper)
+        if mapping.from_binary is None:
+            return None
+        fields.append(mapping.from_binary)
+
+    def read(data: bytes) -> str:
+        at, shown = 4, []
+        for field in fields:
+            (size,) = _INT.unpack_from(data, at + 4)
+            at += 8
+            if size < 0:
+                shown.append("")
+            else:
+                shown.append(_field_text(field(data[at : at + size])))
+                at += size
+        return f"({','.join(shown)})"
+
+    return read
+
+
+_INT = struct.Struct(">i")
+_UNSAFE = frozenset('(),"\\ \t\n\r\v\f')
+
+
+def _field_text(text: str) -> str:
+    """Return one field as ``record_out`` prints it."""
+    if not text or any(c in _UNSAFE for c in text):
+        escaped = text.replace("\\", "\\\\").replace('"', '""')
+        return f'"{escaped}"'
+    return text
+
+
+def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    shape = builtin_name(column.data_type) in _SHAPES
+    read = _encoded_shape if shape else _encoded
+    form = binary_form(mapper.options, read, _reader(column, mapper))
+    return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
+
+
+def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+    if not mapper.options.include_unknown_datatypes:
+        return None
+    return _opaque(column, mapper)
+
+
+def _claims(_: DataType) -> bool:
+    return True
+
+
+UNKNOWN_SPECS = (
+    TypeSpec(
+        name="unknown",
+        summary="everything else: left out unless include.unknown.datatypes",
+        claims=_claims,
+        build=_build,
+        examples=("tsquery", "int4multirange", "box"),
+        order=1000,
+    ),
+)

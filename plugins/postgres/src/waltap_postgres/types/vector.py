@@ -1,0 +1,176 @@
+"""The types of pgvector: ``vector``, ``halfvec``, ``sparsevec``."""
+
+import struct
+
+from waltap.decode.relation import Column
+from waltap.render.connect_schema import Field, Kind, Schema
+from waltap.render.java_number import float_text
+from waltap.render.schema_json import number_json
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.value_form import ValueForm, column_mapping
+from waltap_postgres.types.claims import extension
+from waltap_postgres.types.number import pg_float_text
+
+__all__ = ["VECTOR_SPECS"]
+
+
+def _numbers(text: str) -> list[float]:
+    """Return the numbers of ``[1,2,3]``."""
+    if text[:1] != "[" or text[-1:] != "]":
+        msg = "malformed vector"
+        raise ValueError(msg)
+    inner = text[1:-1]
+    return [float(item) for item in inner.split(",")] if inner else []
+
+
+def _single(value: float) -> float:
+    narrow: float = struct.unpack(">f", struct.pack(">f", value))[0]
+    return narrow
+
+
+def _vector_json(text: str) -> str:
+    return f"[{','.join(number_json(n, single=False) for n in _numbers(text))}]"
+
+
+def _vector_connect(text: str) -> list[float]:
+    return _numbers(text)
+
+
+def _half_json(text: str) -> str:
+    return f"[{','.join(float_text(n) for n in _numbers(text))}]"
+
+
+def _half_connect(text: str) -> list[float]:
+    return [_single(n) for n in _numbers(text)]
+
+
+def _vector_from_binary(data: bytes) -> str:
+    """Return the text of a vector in send format: dimensions, two unused bytes, floats."""
+    numbers = struct.iter_unpack(">f", data[4:])
+    return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
+
+
+def _half_from_binary(data: bytes) -> str:
+    """Return the text of a halfvec in send format: dimensions, two unused bytes, half floats."""
+    numbers = struct.iter_unpack(">e", data[4:])
+    return f"[{','.join(pg_float_text(n) for (n,) in numbers)}]"
+
+
+def _sparse(text: str) -> tuple[int, dict[int, float]]:
+    """Return dimensions and the numbers that are not zero of ``{1:1.5,3:2}/5``."""
+    body, slash, dimensions = text.rpartition("/")
+    if not slash or body[:1] != "{" or body[-1:] != "}":
+        msg = "malformed sparse vector"
+        raise ValueError(msg)
+    pairs = {}
+    for item in body[1:-1].split(","):
+        index, colon, number = item.partition(":")
+        if colon:
+            pairs[int(index)] = float(number)
+    return int(dimensions), pairs
+
+
+def _sparse_json(text: str) -> str:
+    dimensions, pairs = _sparse(text)
+    shown = ",".join(f"[{k},{number_json(v, single=False)}]" for k, v in pairs.items())
+    return f'{{"dimensions":{dimensions},"vector":[{shown}]}}'
+
+
+def _sparse_connect(text: str) -> dict[str, object]:
+    dimensions, pairs = _sparse(text)
+    return {"dimensions": dimensions, "vector": pairs}
+
+
+def _sparse_from_binary(data: bytes) -> str:
+    """Return the text of a sparsevec: dimensions, count, unused, indexes from 0, floats."""
+    dimensions, count, _ = struct.unpack_from(">iii", data)
+    indexes = struct.unpack_from(f">{count}i", data, 12)
+    numbers = struct.unpack_from(f">{count}f", data, 12 + 4 * count)
+    pairs = zip(indexes, numbers, strict=True)
+    return f"{{{','.join(f'{i + 1}:{pg_float_text(n)}' for i, n in pairs)}}}/{dimensions}"
+
+
+def _build_vector(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=Schema(
+            kind=Kind.ARRAY,
+            name="io.debezium.data.DoubleVector",
+            version=1,
+            items=Schema(kind=Kind.FLOAT64),
+        ),
+        to_json=_vector_json,
+        to_connect=_vector_connect,
+        zero=[],
+        from_binary=_vector_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _build_half(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=Schema(
+            kind=Kind.ARRAY,
+            name="io.debezium.data.FloatVector",
+            version=1,
+            items=Schema(kind=Kind.FLOAT32),
+        ),
+        to_json=_half_json,
+        to_connect=_half_connect,
+        zero=[],
+        from_binary=_half_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+_SPARSE = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.data.SparseDoubleVector",
+    version=1,
+    doc="Sparse double vector",
+    fields=(
+        Field("dimensions", Schema(kind=Kind.INT16)),
+        Field(
+            "vector",
+            Schema(kind=Kind.MAP, keys=Schema(kind=Kind.INT16), values=Schema(kind=Kind.FLOAT64)),
+        ),
+    ),
+)
+
+
+def _build_sparse(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    form = ValueForm(
+        schema=_SPARSE,
+        to_json=_sparse_json,
+        to_connect=_sparse_connect,
+        zero={"dimensions": 0, "vector": {}},
+        from_binary=_sparse_from_binary,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+VECTOR_SPECS = (
+    TypeSpec(
+        name="vector",
+        summary="dense vectors of pgvector",
+        claims=extension("vector"),
+        build=_build_vector,
+        examples=("vector",),
+        order=100,
+    ),
+    TypeSpec(
+        name="halfvec",
+        summary="dense half-precision vectors of pgvector",
+        claims=extension("halfvec"),
+        build=_build_half,
+        examples=("halfvec",),
+        order=100,
+    ),
+    TypeSpec(
+        name="sparsevec",
+        summary="sparse vectors of pgvector",
+        claims=extension("sparsevec"),
+        build=_build_sparse,
+        examples=("sparsevec",),
+        order=100,
+    ),
+)
