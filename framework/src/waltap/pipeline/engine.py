@@ -267,6 +267,7 @@ class Engine:
             previous_end_lsn=delivery.previous_end_lsn,
             spill_dir=self._state_dir() / "spill",
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
+            two_phase=getattr(self.profile.decoder.properties, "two_phase_policy", "commit"),
         )
         visibility = Visibility.parse(delivery.offset.visible)
         try:
@@ -295,9 +296,10 @@ class Engine:
         next_beat, next_idle = now, now + idle_s
         while not self._stop.is_set():
             timeout = POLL_S if delivery.unflushed_since is None else min(POLL_S, flush_s)
-            messages = stream.receive(ASK_S if ask else timeout)
+            backlog = assembler.backlog
+            messages = [] if backlog else stream.receive(ASK_S if ask else timeout)
             now = time.monotonic()
-            if messages:
+            if messages or backlog:
                 parts = assembler.feed(messages)
                 if parts and visibility is not None:
                     parts = visibility.filter(parts)

@@ -458,6 +458,7 @@ class PostgresConnector(Connector):
                 catalogue=self.catalogue,
                 publications=self._publications,
                 options=options,
+                captures=self.context.captures,
             )
         )
 

@@ -1,0 +1,297 @@
+"""Incremental snapshots: tables are read in chunks while the stream goes on. Sans-IO: the database is
+behind `ChunkSource`, the clock is an argument.
+
+Theory of operation. Signals queue tables. For the table at the head: write the low watermark, read
+the next chunk by key, write the high watermark, and go on streaming. When the low one streams by the
+window opens; changes then drop rows of the chunk (window.py); when the high one streams by, the rows
+left are delivered just before it, and the next chunk is read. The state (queue, last key delivered,
+greatest key) is part of the offset: after a restart the chunk that was not delivered is read again.
+"""
+
+import json
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+
+from waltap.decode.message import Change, Delete, Insert
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.events.transaction import SnapshotRows, TransactionPart
+from waltap.signals.signal import Signal, SignalUnusable, SnapshotRequest, names, requests
+from waltap.snapshot.window import Window
+
+__all__ = ["ChunkSource", "IncrementalSnapshots", "State"]
+
+log = logging.getLogger(__name__)
+
+OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
+
+
+class ChunkSource(Protocol):
+    """What an incremental snapshot needs of a database."""
+
+    def known_tables(self) -> list[tuple[str, str]]:
+        """Return (schema, table) of every captured table."""
+
+    def table(self, request: SnapshotRequest) -> Relation | None:
+        """Return the relation to read, None when there is no such table."""
+
+    def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the columns to order and cut by; () when there is no key."""
+
+    def maximum(self, request: SnapshotRequest, relation: Relation) -> Tuple | None:
+        """Return the values of the chunk key in the last row, None when the table is empty."""
+
+    def chunk(
+        self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
+    ) -> list[Tuple]:
+        """Return the next rows in key order, at most ``incremental.snapshot.chunk.size``."""
+
+    def watermark(self, identifier: str, kind: str, data: str) -> None:
+        """Write a row into the signal table."""
+
+
+class State(msgspec.Struct):
+    """What survives a restart: tables to read, the head first, and how far the head is read."""
+
+    queue: list[SnapshotRequest] = []
+    last_key: list[str | None] | None = None
+    maximum: list[str | None] | None = None
+    paused: bool = False
+
+
+class IncrementalSnapshots:
+    """Watches the stream for signals and watermarks, and puts chunks into it.
+
+    ``key`` gives the indexes of the columns that event keys are made of, which tell rows apart.
+    ``report`` is told of signals that will be acted on: (kind, identifier, data).
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        signal_table: str,
+        *,
+        key: Callable[[Relation], tuple[int, ...]],
+        report: Callable[[str, str, str], None],
+        offset: Callable[[], str],
+        delete_closes: bool = False,
+        state: State | None = None,
+    ) -> None:
+        self._source, self._signal_table = source, signal_table
+        self._key, self._report, self._offset = key, report, offset
+        self._delete_closes = delete_closes
+        self.state = state or State()
+        self._window: Window | None = None
+        self._chunk_relation: Relation | None = None
+        self._signal_relations: dict[Relation, bool] = {}
+
+    def resume(self, now: int) -> None:
+        """Go on after a restart with what the state holds. ``now`` as for `process`."""
+        if self.state.queue and self._window is None and not self.state.paused:
+            self._next_chunk(now)
+
+    def process(
+        self, parts: list[TransactionPart], now: int
+    ) -> list[TransactionPart | SnapshotRows]:
+        """Return ``parts`` with chunks between them; ``now`` is µs since 1970 UTC."""
+        out: list[TransactionPart | SnapshotRows] = []
+        for part in parts:
+            out.extend(self._part(part, now) if self._concerns(part) else (part,))
+        return out
+
+    def _concerns(self, part: TransactionPart) -> bool:
+        if self._window is not None:
+            return bool(part.changes)
+        return any(self._is_signal(change) for change in part.changes)
+
+    def _is_signal(self, change: Change) -> bool:
+        if not isinstance(change, Insert | Delete):
+            return False
+        known = self._signal_relations.get(change.relation)
+        if known is None:
+            known = change.relation.name == self._signal_table
+            self._signal_relations[change.relation] = known
+        return known
+
+    def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
+        out: list[TransactionPart | SnapshotRows] = []
+        rest = part
+        for index, change in enumerate(part.changes):
+            if self._is_signal(change):
+                rows = self._signalled(change, now)
+                if rows:
+                    done = index - (rest.first_index - part.first_index)
+                    if done:
+                        before, rest = _split(rest, done)
+                        out.append(before)
+                    out.append(self._rows(rows, change, part, now))
+            elif self._window is not None and self._window.is_open:
+                self._window.see(change)
+        out.append(rest)
+        return out
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def _signalled(self, change: Change, now: int) -> list[Tuple]:
+        """Act on a row of the signal table; return rows to deliver before it."""
+        if isinstance(change, Delete):
+            closes = self._delete_closes and bool(change.old) and change.old[0] == self._low()
+            return self._closed(now) if closes else []
+        assert isinstance(change, Insert)
+        texts = ["" if value is None else str(value) for value in change.new[:3]]
+        signal = Signal(*(texts + [""] * 3)[:3])
+        window = self._window
+        if signal.kind == OPEN:
+            if window is not None and signal.identifier == self._low():
+                window.is_open = True
+            return []
+        if signal.kind == CLOSE:
+            closes = window is not None and signal.identifier.startswith(window.identifier)
+            return self._closed(now) if closes else []
+        try:
+            self._act(signal, now)
+        except SignalUnusable as error:
+            log.warning("signal ignored", extra={"error_code": "WT-4101", "reason": str(error)})
+        return []
+
+    def _low(self) -> str | None:
+        return None if self._window is None else f"{self._window.identifier}-open"
+
+    def _act(self, signal: Signal, now: int) -> None:
+        state = self.state
+        self._report(signal.kind, signal.identifier, signal.data)
+        if signal.kind == "execute-snapshot":
+            idle = not state.queue
+            known = {(r.schema, r.table, r.condition) for r in state.queue}
+            wanted = requests(signal, self._source.known_tables())
+            state.queue += [r for r in wanted if (r.schema, r.table, r.condition) not in known]
+            if idle and not state.paused:
+                self._next_chunk(now)
+        elif signal.kind == "stop-snapshot":
+            self._halt(signal, now)
+        elif signal.kind == "pause-snapshot":
+            state.paused = True
+        elif signal.kind == "resume-snapshot":
+            if state.paused:
+                state.paused = False
+                self.resume(now)
+        elif signal.kind == "log":
+            message = str(signal.arguments().get("message", ""))
+            log.info(message.replace("{}", self._offset()))
+        else:
+            raise SignalUnusable(f"type {signal.kind!r} is not known")
+
+    def _halt(self, signal: Signal, now: int) -> None:
+        patterns = names(signal.arguments()) or [".*"]
+
+        def stopped(request: SnapshotRequest) -> bool:
+            return any(p == request.name or re.fullmatch(p, request.name) for p in patterns)
+
+        state = self.state
+        if not state.queue:
+            return
+        head = stopped(state.queue[0])
+        state.queue = [request for request in state.queue if not stopped(request)]
+        if head:
+            state.last_key = state.maximum = None
+            self._window = None
+            self.resume(now)
+
+    # --- chunks -------------------------------------------------------------------------------
+
+    def _closed(self, now: int) -> list[Tuple]:
+        """The high watermark streamed by: deliver what is left, and read on."""
+        window, self._window = self._window, None
+        assert window is not None
+        self._chunk_relation = window.relation
+        rows = window.rows()
+        if not self.state.paused:
+            self._next_chunk(now)
+        return rows
+
+    def _next_chunk(self, now: int) -> None:
+        """Read chunks until one has rows, or no table is left."""
+        state, source = self.state, self._source
+        while state.queue:
+            request = state.queue[0]
+            identifier = str(uuid.uuid4())
+            opened = _instant(now)
+            text = json.dumps({"openWindowTimestamp": opened})
+            source.watermark(f"{identifier}-open", OPEN, text)
+            relation = source.table(request)
+            rows = self._read(request, relation) if relation is not None else []
+            if relation is not None and rows:
+                key = source.chunk_key(request, relation)
+                state.last_key = [_text(rows[-1][index]) for index in key]
+                self._window = Window(identifier, relation, self._key(relation), rows)
+            closed = json.dumps({"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)})
+            if self._delete_closes:
+                source.watermark(f"{identifier}-open", "", "")
+            else:
+                source.watermark(f"{identifier}-close", CLOSE, closed)
+            if rows:
+                return
+            state.queue = state.queue[1:]
+            state.last_key = state.maximum = None
+
+    def _read(self, request: SnapshotRequest, relation: Relation) -> list[Tuple]:
+        state, source = self.state, self._source
+        if not source.chunk_key(request, relation):
+            log.warning(
+                "table has no key: it cannot be read incrementally",
+                extra={"relation": relation.name, "error_code": "WT-4102"},
+            )
+            return []
+        if state.maximum is None:
+            maximum = source.maximum(request, relation)
+            if maximum is None:
+                return []
+            state.maximum = [_text(value) for value in maximum]
+        after = None if state.last_key is None else tuple(state.last_key)
+        return source.chunk(request, relation, after, tuple(state.maximum))
+
+    def _rows(
+        self, rows: list[Tuple], close: Change, part: TransactionPart, now: int
+    ) -> SnapshotRows:
+        assert self._chunk_relation is not None
+        return SnapshotRows(
+            relation=self._chunk_relation,
+            rows=rows,
+            ts=now,
+            lsn=close.lsn,
+            xid=None,
+            previous_end_lsn=part.previous_end_lsn,
+            first_marker="incremental",
+            last_marker="incremental",
+            kind="incremental",
+        )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _instant(now: int) -> str:
+    return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _split(part: TransactionPart, count: int) -> tuple[TransactionPart, TransactionPart]:
+    """Cut a part after ``count`` changes."""
+    before = msgspec.structs.replace(
+        part, changes=part.changes[:count], complete=False, end_lsn=0, wire_count=count
+    )
+    wire = None if part.wire_count is None else part.wire_count - count
+    after = msgspec.structs.replace(
+        part,
+        changes=part.changes[count:],
+        first_index=part.first_index + count,
+        starts=False,
+        wire_count=wire,
+    )
+    return before, after
