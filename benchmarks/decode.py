@@ -25,10 +25,10 @@ COLUMNS = {
 class NoCatalogue:
     """A catalogue that knows nothing."""
 
-    def relation(self, schema: str, table: str) -> Relation | None:  # noqa: ARG002
+    def relation(self, schema: str, table: str) -> Relation | None:
         return None
 
-    def data_type(self, oid: int) -> DataType | None:  # noqa: ARG002
+    def data_type(self, oid: int) -> DataType | None:
         return None
 
 

@@ -31,7 +31,9 @@ __all__ = [
     "Database",
     "Server",
     "Unavailable",
+    "program",
     "server_at",
+    "server_programs",
     "shared",
     "stop_shared",
 ]

@@ -1,0 +1,209 @@
+"""``python -m benchmarks stream-json|stream-changelog|snapshot|all``: one server, one run, one table.
+
+`method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
+"""
+
+import argparse
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.servers.postgres import Cluster, Database, Unavailable, server_programs
+
+from benchmarks import report
+from benchmarks.contender import (
+    PEER,
+    TUNED,
+    Contender,
+    Copy,
+    Debezium,
+    PgRecvlogical,
+    Result,
+    Waltap,
+)
+from benchmarks.dataset import fill, make_tables
+from benchmarks.machine import stamp
+from benchmarks.measured import Failed
+
+PEERS = ["Debezium", "Debezium, larger batches"]
+Make = Callable[[Database, Path, str, int], Contender]
+
+
+def main() -> int:
+    """Run the benchmarks asked for; 0: all ran."""
+    options = _options()
+    if options.peer is None:
+        options.peer = subprocess.run([PEER, "--installed"], check=False).returncode == 0
+        if not options.peer:
+            print("Debezium is not installed (benchmarks/peer/run-peer --install): without it")
+    names = [options.benchmark] if options.benchmark != "all" else list(BENCHMARKS)
+    try:
+        for name in names:
+            BENCHMARKS[name](name, options)
+    except (Failed, Unavailable) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def stream(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain one backlog of changes through every contender."""
+    sinks = ["null", "jsonl"] if benchmark == "stream-json" else ["changelog"]
+    makers = [_maker(PgRecvlogical, "pg_recvlogical"), *map(_waltap, sinks), *_peers(options)]
+    with _workspace() as (database, folder):
+        lanes = [
+            [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
+            for round_ in range(1, options.rounds + 1)
+        ]
+        for lane in lanes:
+            for contender in lane:
+                _say(f"{contender.name}: slot and offset")
+                contender.ready()
+        _say(f"loading {options.rows:,} rows, {options.per_transaction} a transaction")
+        first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM bench")[0][0]
+        with database.connect() as connection:
+            fill(connection, first, first + options.rows - 1, options.per_transaction)
+        database.execute("CHECKPOINT")
+        end = str(database.execute("SELECT pg_current_wal_lsn()")[0][0])
+        results = _rounds(lanes, lambda contender: contender.drain(options.rows, end))
+    _finish(benchmark, options, results, "pg_recvlogical")
+
+
+def snapshot(benchmark: str, options: argparse.Namespace) -> None:
+    """Read the whole table through every contender."""
+    makers = [
+        *(_maker(Copy, f"COPY {form}") for form in ("text", "binary")),
+        *map(_waltap, ("null", "jsonl", "changelog")),
+        *_peers(options)[:1],
+    ]
+    with _workspace() as (database, folder):
+        _say(f"loading {options.rows:,} rows")
+        with database.connect() as connection:
+            fill(connection, 1, options.rows, 10_000)
+        database.execute("VACUUM ANALYZE bench")
+        lanes = [
+            [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
+            for round_ in range(1, options.rounds + 1)
+        ]
+        results = _rounds(lanes, lambda contender: contender.snapshot(options.rows))
+    _finish(benchmark, options, results, "COPY text")
+
+
+BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
+    "stream-json": stream,
+    "stream-changelog": stream,
+    "snapshot": snapshot,
+}
+
+
+def _rounds(
+    lanes: Sequence[Sequence[Contender]], measure: Callable[[Contender], Result]
+) -> list[Result]:
+    """Measure each round's contenders, every other round in reverse: drift hits all alike."""
+    results = []
+    for number, lane in enumerate(lanes):
+        for contender in lane if number % 2 == 0 else reversed(lane):
+            result = measure(contender)
+            _say(
+                f"round {result.round}, {result.contender}: {result.rate:,.0f} rows/s,"
+                f" {result.peak_mib:,.0f} MiB"
+            )
+            results.append(result)
+    return results
+
+
+def _finish(
+    benchmark: str, options: argparse.Namespace, results: Sequence[Result], limit: str
+) -> None:
+    peers = [name for name in PEERS if any(r.contender == name for r in results)]
+    order = list(dict.fromkeys(r.contender for r in results if r.round == 1))
+    ordered = sorted(results, key=lambda r: (order.index(r.contender), r.round))
+    rows = report.rows_of(ordered, limit, peers)
+    title = f"{benchmark}: {options.rows:,} rows, median of {options.rounds} rounds, limit: {limit}"
+    report.show(title, rows)
+    if options.write:
+        machine = {**stamp(server_programs()), "rows_per_transaction": options.per_transaction}
+        _say(f"written: {report.write(benchmark, machine, rows, ordered)}")
+
+
+def _maker(kind: type[Contender], name: str) -> Make:
+    def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
+        return kind(name, database, folder / slot, slot, round_)
+
+    return make
+
+
+def _waltap(sink: str) -> Make:
+    """The null sink renders JSON and drops it; the others write into the benchmark's folder."""
+    named = {"null": "waltap, JSON to nowhere", "jsonl": "waltap, JSON lines"}
+
+    def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
+        name = named.get(sink, "waltap, change log")
+        output = None if sink == "null" else folder / slot / "output"
+        return Waltap(name, database, folder / slot, slot, round_, sink, output)
+
+    return make
+
+
+def _peers(options: argparse.Namespace) -> list[Make]:
+    if not options.peer:
+        return []
+
+    def maker(name: str, settings: dict[str, str]) -> Make:
+        def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
+            return Debezium(name, database, folder / slot, slot, round_, settings)
+
+        return make
+
+    return [maker(name, settings) for name, settings in zip(PEERS, ({}, TUNED), strict=True)]
+
+
+@contextlib.contextmanager
+def _workspace() -> Iterator[tuple[Database, Path]]:
+    """A server of our own with the tables, and a folder for outputs; both gone afterwards."""
+    _say("starting PostgreSQL")
+    folder = Path(tempfile.mkdtemp(prefix="waltap-benchmarks-"))
+    cluster = Cluster.create(shared_buffers="512MB", max_wal_size="16GB")
+    try:
+        database = cluster.create_database("bench")
+        with database.connect() as connection:
+            make_tables(connection)
+            connection.execute("CREATE PUBLICATION bench FOR TABLE bench, bench_empty")
+        yield database, folder
+    finally:
+        cluster.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("benchmark", choices=[*BENCHMARKS, "all"])
+    parser.add_argument("--rows", type=int, default=500_000, help="rows (500000)")
+    parser.add_argument(
+        "--per-transaction", type=int, default=1000, help="rows a transaction (1000)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="how often each is measured (2)")
+    parser.add_argument(
+        "--peer",
+        action=argparse.BooleanOptionalAction,
+        help="with or without Debezium (default: if it is installed)",
+    )
+    parser.add_argument(
+        "--write",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write a file into benchmarks/results (yes)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

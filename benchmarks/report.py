@@ -1,0 +1,96 @@
+"""Prints results as a table and writes them as JSON: rates, ratios within a round, peak memory."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contender import Result
+
+__all__ = ["Row", "rows_of", "show", "write"]
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table: medians over the rounds.
+
+    Ratios are taken within a round, since the machine's speed drifts from round to round.
+    """
+
+    contender: str
+    rows_per_second: int
+    of_limit: float
+    times_peer: float | None
+    peak_mib: int
+    cpu_us_per_row: float
+
+
+def rows_of(results: Sequence[Result], limit: str, peers: Sequence[str]) -> list[Row]:
+    """Sum up ``results``; ``limit`` and ``peers`` are names of contenders, the fastest peer counts."""
+    found = []
+    for name in dict.fromkeys(result.contender for result in results):
+        mine = [result for result in results if result.contender == name]
+        of_limit = [r.rate / _rate(results, limit, r.round) for r in mine]
+        best = [[_rate(results, peer, r.round) for peer in peers] for r in mine]
+        found.append(
+            Row(
+                contender=name,
+                rows_per_second=round(median(r.rate for r in mine)),
+                of_limit=round(median(of_limit), 3),
+                times_peer=_times(mine, best) if peers else None,
+                peak_mib=round(max(r.peak_mib for r in mine)),
+                cpu_us_per_row=round(median(r.cpu_seconds / r.rows * 1e6 for r in mine), 2),
+            )
+        )
+    return found
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print the table."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("contender")
+    for name in ("rows/s", "of the limit", "times Debezium's best", "peak MiB", "CPU µs/row"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.contender,
+            f"{row.rows_per_second:,}",
+            f"{row.of_limit:.2f}",
+            "" if row.times_peer is None else f"{row.times_peer:.2f}",
+            f"{row.peak_mib:,}",
+            f"{row.cpu_us_per_row:.1f}",
+        )
+    Console().print(table)
+
+
+def write(
+    benchmark: str, machine: dict[str, object], rows: Sequence[Row], results: Sequence[Result]
+) -> Path:
+    """Write one JSON file into ``benchmarks/results`` and return its path."""
+    now = datetime.now(UTC)
+    document = {
+        "benchmark": benchmark,
+        "at": now.isoformat(timespec="seconds"),
+        "machine": machine,
+        "summary": [asdict(row) for row in rows],
+        "runs": [{**asdict(result), "rows_per_second": round(result.rate)} for result in results],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{benchmark}-{now:%Y%m%dT%H%M%S}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _rate(results: Sequence[Result], name: str, round_: int) -> float:
+    return next(r.rate for r in results if (r.contender, r.round) == (name, round_))
+
+
+def _times(mine: Sequence[Result], best: Sequence[Sequence[float]]) -> float:
+    return round(median(r.rate / max(rates) for r, rates in zip(mine, best, strict=True)), 2)
