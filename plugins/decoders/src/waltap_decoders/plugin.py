@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import DecoderSpec
-from waltap_decoders.pgoutput import CAPABILITIES, PgOutput, PgOutputProperties
+from waltap_decoders import pgoutput, yboutput
 
 WALTAP_API = 1
 
@@ -16,9 +16,17 @@ def register_decoders() -> Iterable[DecoderSpec]:
         DecoderSpec(
             name="pgoutput",
             summary="PostgreSQL's own output plugin, protocols 1 to 4, text or binary.",
-            properties=PgOutputProperties,
-            factory=PgOutput,
+            properties=pgoutput.PgOutputProperties,
+            factory=pgoutput.PgOutput,
             output_plugin="pgoutput",
-            capabilities=CAPABILITIES,
-        )
+            capabilities=pgoutput.CAPABILITIES,
+        ),
+        DecoderSpec(
+            name="yboutput",
+            summary="YugabyteDB's output plugin: pgoutput's wire, with identity CHANGE.",
+            properties=yboutput.YbOutputProperties,
+            factory=yboutput.YbOutput,
+            output_plugin="yboutput",
+            capabilities=yboutput.CAPABILITIES,
+        ),
     ]

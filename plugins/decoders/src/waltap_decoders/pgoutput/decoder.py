@@ -91,6 +91,7 @@ class PgOutput(Decoder):
     name = "pgoutput"
     identities: ClassVar[str] = "dnfi"
     """Replica identity letters that may come."""
+    can_carry: ClassVar[DecoderCapabilities] = CAPABILITIES
     old_keys_of_updates: ClassVar[bool] = True
     """False: a key-only old tuple of an update says nothing and is left out."""
 
@@ -98,13 +99,13 @@ class PgOutput(Decoder):
         self._options = self._negotiate(context)
         self._binary = "binary" in self._options
         self._streaming = self._options.get("streaming", "off")
-        version = context.server.version_num
+        server, can_carry = context.server, self.can_carry
         self.capabilities = replace(
-            CAPABILITIES,
-            truncate=version >= 110000,
+            can_carry,
+            truncate=can_carry.truncate and server.version_num >= 110000,
             logical_messages="messages" in self._options,
             streaming=self._streaming != "off",
-            two_phase="two_phase" in self._options or context.server.two_phase_slot,
+            two_phase="two_phase" in self._options or server.two_phase_slot,
             binary=self._binary,
         )
         self._cache = RelationCache(self.identities, context.captures)
@@ -240,7 +241,7 @@ class PgOutput(Decoder):
 
     # --- relations and rows ----------------------------------------------------------------------
 
-    def _type(self, payload: Payload, messages: list[Message]) -> None:  # noqa: ARG002 - a parse
+    def _type(self, payload: Payload, messages: list[Message]) -> None:
         self._change_xid(payload)
         self._cache.read_type(payload)
 

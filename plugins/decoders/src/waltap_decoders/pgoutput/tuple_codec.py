@@ -221,7 +221,7 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
 def _text_walk(
     prefix: str,
     shape: tuple[int, ...],
-    names: dict[str, Any],  # noqa: ARG001 - the binary walk needs it
+    names: dict[str, Any],
     *,
     key: bool,
 ) -> list[str]:
