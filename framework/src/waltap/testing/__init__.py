@@ -1,7 +1,7 @@
 """The kit for plugin authors: conformance suites, a scripted walsender, recordings and faults.
 
-Nothing heavy is imported here: pytest loads `waltap.testing.pytest_plugin` in every run where waltap
-is installed. Import what you need from its module:
+Nothing heavy is imported here: pytest loads `waltap.testing.pytest_plugin` in every run where
+waltap is installed. Import what you need from its module:
 
     waltap.testing.decoder_suite        DecoderRig, DecoderSuite
     waltap.testing.sink_suite           SinkRig, SinkSuite

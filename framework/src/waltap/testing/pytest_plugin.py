@@ -1,4 +1,4 @@
-"""The pytest plugin of the kit; loaded in every pytest run where waltap is installed, so it is light.
+"""The pytest plugin of the kit, loaded in every run where waltap is installed: so it is light.
 
 It gives
   the fixture ``walsender``   a factory of `waltap.testing.walsender.Walsender`, stopped at the end;

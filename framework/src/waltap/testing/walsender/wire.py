@@ -1,0 +1,223 @@
+"""Both directions of the PostgreSQL protocol as a server sees them. Sans-IO.
+
+Written from the manual and independent of the connector's own codec, so that one checks the other.
+
+Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct, pack, unpack_from
+
+__all__ = [
+    "EPOCH_US",
+    "Feedback",
+    "FrontendMessages",
+    "Startup",
+    "authentication_ok",
+    "backend_key",
+    "command_complete",
+    "copy_both",
+    "copy_data",
+    "copy_out",
+    "data_row",
+    "error_response",
+    "keepalive",
+    "message",
+    "negotiate_version",
+    "parameter_description",
+    "parameter_status",
+    "parse_feedback",
+    "ready",
+    "row_description",
+    "xlog_data",
+]
+
+EPOCH_US = 946_684_800_000_000
+"""2000-01-01 00:00 UTC in µs since 1970: the replication protocol counts from there."""
+
+CANCEL, SSL, GSS = 80877102, 80877103, 80877104
+"""Request codes that come in place of a protocol version."""
+
+STATUS = Struct("!cQQQqB")
+LARGEST_MESSAGE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """The first message of a connection: a request code or protocol version, and its parameters."""
+
+    code: int
+    parameters: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """One standby status update. ``client_time`` is µs since 1970 UTC as the client says;
+    ``seconds`` is when it arrived, counted from the server's start.
+    """
+
+    written: int
+    flushed: int
+    applied: int
+    client_time: int
+    reply_requested: bool
+    seconds: float
+
+
+# --- what the server says ---
+
+
+def message(kind: bytes, body: bytes = b"") -> bytes:
+    """Return one message with its type byte and length."""
+    return kind + pack("!I", len(body) + 4) + body
+
+
+def authentication_ok() -> bytes:
+    """Return AuthenticationOk: the server trusts whoever comes."""
+    return message(b"R", pack("!I", 0))
+
+
+def negotiate_version(minor: int, unknown: Sequence[str]) -> bytes:
+    """Return NegotiateProtocolVersion: the newest minor version spoken, options not known."""
+    body = pack("!II", minor, len(unknown)) + b"".join(_text(name) for name in unknown)
+    return message(b"v", body)
+
+
+def parameter_status(name: str, value: str) -> bytes:
+    """Return ParameterStatus."""
+    return message(b"S", _text(name) + _text(value))
+
+
+def backend_key(pid: int, secret: int) -> bytes:
+    """Return BackendKeyData."""
+    return message(b"K", pack("!II", pid, secret))
+
+
+def ready(status: str) -> bytes:
+    """Return ReadyForQuery; ``status`` is I (idle), T (in a transaction) or E (in a failed one)."""
+    return message(b"Z", status.encode())
+
+
+def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
+    """Return RowDescription of text columns given as (name, type OID)."""
+    fields = (_text(name) + pack("!IhIhih", 0, 0, oid, -1, -1, 0) for name, oid in columns)
+    return message(b"T", pack("!h", len(columns)) + b"".join(fields))
+
+
+def parameter_description(count: int) -> bytes:
+    """Return ParameterDescription of ``count`` parameters of type text."""
+    return message(b"t", pack(f"!h{count}I", count, *[25] * count))
+
+
+def data_row(values: Sequence[str | None]) -> bytes:
+    """Return DataRow of text values, None for NULL."""
+    body = pack("!h", len(values))
+    for value in values:
+        data = None if value is None else value.encode()
+        body += pack("!i", -1) if data is None else pack("!i", len(data)) + data
+    return message(b"D", body)
+
+
+def command_complete(tag: str) -> bytes:
+    """Return CommandComplete."""
+    return message(b"C", _text(tag))
+
+
+def error_response(
+    severity: str, sqlstate: str, text: str, *, detail: str = "", hint: str = "", context: str = ""
+) -> bytes:
+    """Return ErrorResponse."""
+    fields = [("S", severity), ("V", severity), ("C", sqlstate), ("M", text)]
+    fields += [(k, v) for k, v in (("D", detail), ("H", hint), ("W", context)) if v]
+    return message(b"E", b"".join(k.encode() + _text(v) for k, v in fields) + b"\0")
+
+
+def copy_both() -> bytes:
+    """Return CopyBothResponse as a walsender sends it: text, no columns."""
+    return message(b"W", pack("!bh", 0, 0))
+
+
+def copy_out(columns: int) -> bytes:
+    """Return CopyOutResponse of ``columns`` text columns."""
+    return message(b"H", pack(f"!bh{columns}h", 0, columns, *[0] * columns))
+
+
+def copy_data(payload: bytes) -> bytes:
+    """Return CopyData."""
+    return message(b"d", payload)
+
+
+def xlog_data(lsn: int, wal_end: int, sent: int, payload: bytes) -> bytes:
+    """Return the payload of CopyData that carries WAL; ``sent`` is µs since 1970 UTC."""
+    return pack("!cQQq", b"w", lsn, wal_end, sent - EPOCH_US) + payload
+
+
+def keepalive(wal_end: int, sent: int, *, reply: bool) -> bytes:
+    """Return the payload of CopyData that is a primary keepalive."""
+    return pack("!cQqB", b"k", wal_end, sent - EPOCH_US, reply)
+
+
+# --- what the client says ---
+
+
+def parse_feedback(payload: bytes, seconds: float) -> Feedback | None:
+    """Return the standby status update in ``payload`` of CopyData, None when it is another kind.
+
+    Raises: ValueError when it says it is one and is not (PostgreSQL answers 08P01).
+    """
+    if payload[:1] != b"r":
+        return None
+    if len(payload) != STATUS.size:
+        text = f"standby status update of {len(payload)} bytes, must be {STATUS.size}"
+        raise ValueError(text)
+    _, written, flushed, applied, time, reply = STATUS.unpack(payload)
+    return Feedback(written, flushed, applied, time + EPOCH_US, bool(reply), seconds)
+
+
+class FrontendMessages:
+    """Cuts what arrives into messages; the first ones of a connection have no type byte."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._started = False
+
+    def feed(self, data: bytes) -> Iterator[Startup | tuple[bytes, bytes]]:
+        """Yield what is complete: a Startup at first, then (type, body).
+
+        Raises: ValueError for a length that no client sends.
+        """
+        self._buffer += data
+        while True:
+            head = 0 if not self._started else 1
+            if len(self._buffer) < head + 4:
+                return
+            (size,) = unpack_from("!I", self._buffer, head)
+            if not 4 <= size <= LARGEST_MESSAGE:
+                text = f"message length {size}"
+                raise ValueError(text)
+            if len(self._buffer) < head + size:
+                return
+            kind, body = bytes(self._buffer[:head]), bytes(self._buffer[head + 4 : head + size])
+            del self._buffer[: head + size]
+            if self._started:
+                yield kind, body
+            else:
+                startup = _startup(body)
+                self._started = startup.code not in (CANCEL, SSL, GSS)
+                yield startup
+
+
+def _startup(body: bytes) -> Startup:
+    if len(body) < 4:
+        text = "startup packet ends early"
+        raise ValueError(text)
+    (code,) = unpack_from("!I", body)
+    if code in (CANCEL, SSL, GSS):
+        return Startup(code, {})
+    words = [word.decode() for word in body[4:].rstrip(b"\0").split(b"\0")]
+    return Startup(code, dict(zip(words[::2], words[1::2], strict=False)))
+
+
+def _text(value: str) -> bytes:
+    return value.encode() + b"\0"

@@ -1,0 +1,371 @@
+"""The scripted walsender against real libpq, driven as a connector drives it."""
+
+import json
+import select
+import struct
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from waltap.testing.walsender import (
+    Confirmed,
+    CopyDone,
+    CopyOut,
+    Cut,
+    Half,
+    Heard,
+    Keepalive,
+    Pause,
+    Pieces,
+    Raw,
+    Rows,
+    Script,
+    ScriptFailed,
+    ServerError,
+    Walsender,
+    XLogData,
+    load_capture,
+)
+
+CAPTURE = Path(__file__).parents[2] / "golden" / "walsender" / "wire_pg15_v3.jsonl"
+START = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1')"
+
+
+def attempt(server, extra=" replication=database"):
+    """Connect without blocking: `PGconn.connect` keeps the interpreter's lock, and the server's
+    threads would never run."""
+    connection = pq.PGconn.connect_start((server.dsn + extra).encode())
+    while (state := connection.connect_poll()) in (
+        pq.PollingStatus.READING,
+        pq.PollingStatus.WRITING,
+    ):
+        reading = state == pq.PollingStatus.READING
+        sockets = [connection.socket]
+        select.select(sockets if reading else [], [] if reading else sockets, [], 5)
+    return connection
+
+
+def connect(server, extra=" replication=database"):
+    connection = attempt(server, extra)
+    assert connection.status == pq.ConnStatus.OK, connection.error_message
+    return connection
+
+
+def stream(server):
+    connection = connect(server)
+    assert connection.exec_(START).status == pq.ExecStatus.COPY_BOTH
+    return connection
+
+
+def frames(connection, count, seconds=5.0):
+    """Return the next ``count`` CopyData payloads; fewer when the stream ends."""
+    found, deadline = [], time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        size, data = connection.get_copy_data(1)
+        if size > 0:
+            found.append(bytes(data))
+        elif size < 0:
+            break
+        else:
+            select.select([connection.socket], [], [], 0.5)
+            connection.consume_input()
+    return found
+
+
+def confirm(connection, lsn, reply=0):
+    connection.put_copy_data(struct.pack("!cQQQqB", b"r", lsn, lsn, lsn, 0, reply))
+    connection.flush()
+
+
+def result(connection):
+    """Return the next result; `get_result` keeps the interpreter's lock while it blocks."""
+    while connection.is_busy():
+        select.select([connection.socket], [], [], 5)
+        connection.consume_input()
+    return connection.get_result()
+
+
+def results(connection):
+    return list(iter(lambda: result(connection), None))
+
+
+def column(found):
+    return [[found.get_value(j, i) for i in range(found.nfields)] for j in range(found.ntuples)]
+
+
+def test_start_up_refuses_tls_and_says_who_it_is(walsender):
+    server = walsender()
+    connection = connect(server, " replication=database sslmode=prefer application_name=me")
+    assert connection.parameter_status(b"server_version") == b"15.20"
+    assert connection.server_version == 150020
+    assert not connection.ssl_in_use
+    assert server.sessions[0].parameters["replication"] == "database"
+    assert server.sessions[0].parameters["application_name"] == "me"
+    connection.finish()
+
+
+def test_replication_commands_are_answered_as_a_walsender_does(walsender):
+    server = walsender(wal_end=0x16B374D848, system_id="42", timeline=3, database="shop")
+    connection = connect(server)
+    assert column(connection.exec_(b"IDENTIFY_SYSTEM")) == [[b"42", b"3", b"16/B374D848", b"shop"]]
+    assert column(connection.exec_(b"SHOW wal_level")) == [[b"logical"]]
+    made = connection.exec_(b"CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'export')")
+    assert column(made) == [[b"s", b"16/B374D848", b"00000003-00000001-1", b"pgoutput"]]
+    made = connection.exec_(
+        b"CREATE_REPLICATION_SLOT s TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+    )
+    assert column(made)[0][2] is None
+    dropped = connection.exec_(b"DROP_REPLICATION_SLOT s WAIT")
+    assert dropped.status == pq.ExecStatus.COMMAND_OK
+    unknown = connection.exec_(b"SELECT 1")
+    assert unknown.error_field(pq.DiagnosticField.SQLSTATE) == b"0A000"
+    assert [query.text for query in server.unanswered] == ["SELECT 1"]
+    connection.finish()
+
+
+def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
+    server = walsender(
+        answers={
+            "^CREATE_REPLICATION_SLOT": [ServerError("42710", "already exists"), None],
+            "from pg_class": Rows(["relname", ("oid", 26)], [["t", "16384"], [None, "1"]]),
+        }
+    )
+    connection = connect(server)
+    create = b"CREATE_REPLICATION_SLOT s LOGICAL pgoutput"
+    first, second = connection.exec_(create), connection.exec_(create)
+    assert first.error_field(pq.DiagnosticField.SQLSTATE) == b"42710"
+    assert second.status == pq.ExecStatus.TUPLES_OK
+    rows = connection.exec_(b"SELECT relname, oid FROM pg_class")
+    assert column(rows) == [[b"t", b"16384"], [None, b"1"]]
+    assert rows.ftype(1) == 26
+    connection.finish()
+
+
+def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
+    server = walsender(
+        [
+            XLogData(b"begin", lsn=0x100),
+            Keepalive(0x180, reply=True),
+            Heard(),
+            XLogData(b"commit", lsn=0x200, wal_end=0x208),
+            Confirmed(0x200),
+            Raw(b"kaput"),
+        ]
+    )
+    connection = stream(server)
+    first, alive = frames(connection, 2)
+    assert struct.unpack("!cQQ", first[:17]) == (b"w", 0x100, 0x100)
+    assert first[25:] == b"begin"
+    assert alive[0:9] == struct.pack("!cQ", b"k", 0x180)
+    assert alive[17] == 1
+    assert frames(connection, 1, seconds=0.05) == []  # it waits to be answered
+    confirm(connection, 0x80)
+    (second,) = frames(connection, 1)
+    assert struct.unpack("!cQQ", second[:17]) == (b"w", 0x200, 0x208)
+    confirm(connection, 0x200)
+    assert frames(connection, 1) == [b"kaput"]
+    assert [update.flushed for update in server.feedback] == [0x80, 0x200]
+    assert server.feedback[0].seconds <= server.feedback[1].seconds
+    connection.finish()
+
+
+def test_the_same_script_gives_the_same_bytes(walsender):
+    script = [XLogData(b"x" * 300, lsn=0x100), Keepalive(0x100)]
+    server = walsender(script, script)
+    received = []
+    for _ in range(2):
+        connection = stream(server)
+        received.append(frames(connection, 2))
+        connection.finish()
+    assert received[0] == received[1]
+    assert server.streams == 2
+
+
+def test_a_frame_in_pieces_is_one_frame_to_libpq(walsender):
+    server = walsender([Pieces(XLogData(b"payload", lsn=1), sizes=(1, 3, 6, 17))])
+    connection = stream(server)
+    (frame,) = frames(connection, 1)
+    assert frame[25:] == b"payload"
+    connection.finish()
+
+
+@pytest.mark.parametrize("cut", [Cut(), Cut(reset=True)], ids=["closed", "reset"])
+def test_half_a_frame_and_a_cut_is_a_broken_connection(walsender, cut):
+    server = walsender(
+        [XLogData(b"whole", lsn=1), Heard(), Half(XLogData(b"torn", lsn=2), 20), cut]
+    )
+    connection = stream(server)
+    assert frames(connection, 1)[0][25:] == b"whole"
+    confirm(connection, 1)
+    with pytest.raises(psycopg.OperationalError):
+        frames(connection, 1)
+    assert connection.status == pq.ConnStatus.BAD
+
+
+def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsender):
+    context = 'slot "s", output plugin "pgoutput", in the change callback'
+    error = ServerError("42704", 'publication "p" does not exist', context=context)
+    server = walsender([Keepalive(1), error])
+    connection = stream(server)
+    assert len(frames(connection, 2)) == 1
+    failed = results(connection)[-1]
+    assert failed.status == pq.ExecStatus.FATAL_ERROR
+    assert failed.error_field(pq.DiagnosticField.SQLSTATE) == b"42704"
+    assert failed.error_field(pq.DiagnosticField.CONTEXT) == context.encode()
+    assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
+    connection.finish()
+
+
+def test_a_fatal_error_closes_the_connection(walsender):
+    text = "terminating connection due to administrator command"
+    server = walsender([Keepalive(1), ServerError("57P01", text, severity="FATAL")])
+    connection = stream(server)
+    assert len(frames(connection, 2)) == 1
+    with pytest.raises(psycopg.OperationalError, match="administrator command"):
+        results(connection)
+    assert connection.status == pq.ConnStatus.BAD
+
+
+def test_the_client_may_end_the_stream(walsender):
+    server = walsender([Keepalive(1), Pause(30)])
+    connection = stream(server)
+    frames(connection, 1)
+    connection.put_copy_end()
+    connection.flush()
+    assert frames(connection, 1) == []
+    assert [r.command_status for r in results(connection)] == [b"COPY 0", b"START_REPLICATION"]
+    assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
+    connection.finish()
+
+
+def test_the_server_may_end_the_stream(walsender):
+    server = walsender([Keepalive(1), CopyDone()])
+    connection = stream(server)
+    assert len(frames(connection, 2)) == 1
+    assert result(connection).status == pq.ExecStatus.COPY_IN
+    connection.put_copy_end()
+    connection.flush()
+    assert results(connection)[-1].status == pq.ExecStatus.COMMAND_OK
+    connection.finish()
+
+
+def test_connections_can_be_refused(walsender):
+    server = walsender(refusals=[ServerError("53300", "too many connections", severity="FATAL")])
+    refused = attempt(server)
+    assert refused.status == pq.ConnStatus.BAD
+    assert b"too many connections" in refused.error_message
+    connect(server).finish()
+
+
+def test_start_replication_can_be_refused_and_then_allowed(walsender):
+    active = ServerError("55006", 'replication slot "s" is active for PID 7')
+    server = walsender([Keepalive(1)], answers={"^START_REPLICATION": [active, None]})
+    connection = connect(server)
+    refused = connection.exec_(START)
+    assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"55006"
+    assert connection.exec_(START).status == pq.ExecStatus.COPY_BOTH
+    connection.finish()
+
+
+def test_a_stream_without_a_script_is_an_error_not_a_hang(walsender):
+    connection = connect(walsender())
+    assert connection.exec_(START).error_field(pq.DiagnosticField.SQLSTATE) == b"55000"
+    connection.finish()
+
+
+def test_a_confirmation_that_never_comes_fails_the_test():
+    with (
+        pytest.raises(ScriptFailed, match="0x200 was never confirmed"),
+        Walsender([Keepalive(1), Confirmed(0x200, within=0.1)]) as server,
+    ):
+        connection = stream(server)
+        frames(connection, 1)
+        confirm(connection, 0x1FF)
+        server.wait(lambda s: s.sessions[0].failure)
+        connection.finish()
+
+
+def test_a_start_position_other_than_the_scripts_fails_the_test():
+    with (
+        pytest.raises(ScriptFailed, match="expects"),
+        Walsender(Script((Keepalive(1),), matches="LOGICAL 16/10 ")) as server,
+    ):
+        connection = connect(server)
+        assert connection.exec_(START).status == pq.ExecStatus.FATAL_ERROR
+        connection.finish()
+
+
+def test_a_malformed_status_update_fails_the_test():
+    with (
+        pytest.raises(ScriptFailed, match="33 bytes, must be 34"),
+        Walsender([Keepalive(1)]) as server,
+    ):
+        connection = stream(server)
+        connection.put_copy_data(b"r" + bytes(32))
+        connection.flush()
+        server.wait(lambda s: s.sessions[0].failure)
+        connection.finish()
+
+
+def test_what_is_waited_for_has_a_deadline(walsender):
+    server = walsender()
+    with pytest.raises(ScriptFailed, match="did not come"):
+        server.wait(lambda s: s.streams > 0, within=0.05)
+
+
+def test_ordinary_connections_may_bind_parameters_and_copy(walsender):
+    rows = Rows([("relname", 19), ("n", 23)], [["t", "1"]])
+    copied = CopyOut([b"1\tone\n", b"2\t\\N\n"], columns=2)
+    server = walsender(answers={"FROM pg_class": rows, "^COPY": copied})
+    with psycopg.connect(server.dsn) as connection:
+        found = connection.execute("SELECT relname, 1 FROM pg_class WHERE oid = %s", ["16384"])
+        assert found.fetchall() == [("t", 1)]
+        with connection.cursor().copy('COPY "t" TO STDOUT') as copy:
+            assert b"".join(bytes(part) for part in copy) == b"1\tone\n2\t\\N\n"
+    bound = [query for query in server.sessions[0].queries if query.parameters]
+    assert [query.parameters for query in bound] == [("16384",)]
+
+
+def test_the_extended_protocol_is_refused_on_a_replication_connection(walsender):
+    connection = connect(walsender())
+    refused = connection.exec_params(b"SELECT $1", [b"1"])
+    assert refused.error_field(pq.DiagnosticField.SQLSTATE) == b"08P01"
+    connection.finish()
+
+
+def test_a_recorded_conversation_is_replayed_byte_for_byte(walsender):
+    """Follows the recording as its client did: same commands, same answers, same frames."""
+    capture = load_capture(CAPTURE)
+    server = walsender(*capture.scripts, answers=capture.answers)
+    events = [json.loads(line) for line in CAPTURE.read_text().splitlines()]
+    first = next(i for i, event in enumerate(events) if event.get("status") == "COPY_BOTH")
+    last = next(i for i, event in enumerate(events) if "after_copy" in event)
+    connection = connect(server)
+    for event in events[: first + 1]:
+        if "sql" in event:
+            assert (
+                pq.ExecStatus(connection.exec_(event["sql"].encode()).status).name
+                == event["status"]
+            )
+    said = []
+    for event in events[first + 1 : last]:
+        if "recv" in event:
+            assert [frame.hex() for frame in frames(connection, 1)] == [event["recv"]]
+        elif "send" in event:
+            said.append(int(event["send"][18:34], 16))
+            connection.put_copy_data(bytes.fromhex(event["send"]))
+            connection.flush()
+    server.wait(lambda s: len(s.feedback) == len(said))
+    assert [update.flushed for update in server.feedback] == said
+    assert any(payload[:1] == b"S" for _, payload in capture.frames)  # it holds a streamed one
+    connection.finish()
+
+
+def test_a_line_that_is_no_event_is_named(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"note": "fine"}\n{"sql": "SHOW x", "status": "MAYBE"}\n')
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2: .*MAYBE"):
+        load_capture(path)
