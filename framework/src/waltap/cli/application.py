@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +48,7 @@ class CommandGroup(TyperGroup):
         """Return the names of all commands."""
         return [
             *COMMANDS,
-            *(name for name in sorted(self._host().commands) if name not in COMMANDS),
+            *(name for name in sorted(self._host.commands) if name not in COMMANDS),
         ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -55,13 +56,14 @@ class CommandGroup(TyperGroup):
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"waltap.cli.{cmd_name}")
             return _command(cmd_name, module.command)
-        host = self._host()
+        host = self._host
         if cmd_name in host.commands:
             return _command(cmd_name, host.commands[cmd_name].factory())
         if cmd_name in FROM_PLUGINS:
             return _command(cmd_name, _absent(cmd_name, host))
         return None
 
+    @cached_property
     def _host(self) -> "Host":
         from waltap.host import Host
 

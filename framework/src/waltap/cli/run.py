@@ -109,8 +109,11 @@ def stopped_by_signals(engine: "Engine") -> Iterator[None]:
 
 
 @contextmanager
-def telemetry(host: "Host") -> Iterator[Any]:
-    """Log to standard error; on a terminal, show bars there once the yielded function is called."""
+def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
+    """Log to standard error, warnings only when ``quiet``.
+
+    On a terminal, the yielded function starts to show bars there instead of the pipeline's life.
+    """
     import logging
 
     from waltap.cli.screen import notices
@@ -120,7 +123,8 @@ def telemetry(host: "Host") -> Iterator[Any]:
 
     console = notices()
     form = log_form(terminal=console.is_terminal)
-    level = log_level(default="WARNING" if form == "text" and console.is_terminal else "INFO")
+    calm = quiet or (form == "text" and console.is_terminal)
+    level = log_level(default="WARNING" if calm else "INFO")
     host.register(LifeCycleLog(), "life-cycle log")
 
     def write(line: str) -> None:

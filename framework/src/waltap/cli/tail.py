@@ -51,7 +51,7 @@ def command(
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
-    with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host):
+    with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
         settings = _settings(raw, state, as_json=as_json, snapshot=snapshot, tables=table or [])
         profile = resolve(raw, host, sink="terminal", overrides={**settings, **overrides(set_)})
         engine = Engine(profile, host, limits=limits)

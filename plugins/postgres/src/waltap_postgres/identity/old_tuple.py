@@ -4,8 +4,6 @@ Source: PostgreSQL manual, "ALTER TABLE … REPLICA IDENTITY" and "Logical Repli
 Formats"; Debezium's recorded events for keys and ``before``.
 """
 
-from psycopg import sql
-
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
@@ -32,6 +30,8 @@ def completed(new: Tuple, old: Tuple) -> Tuple:
 
 def identity_sql(relation: Relation, identity: str) -> str:
     """Return the statement that gives ``relation`` another replica identity."""
+    from psycopg import sql  # plugin.py comes here: `waltap --help` must not load libpq
+
     name = sql.Identifier(relation.schema, relation.table).as_string(None)
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
 

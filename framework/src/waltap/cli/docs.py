@@ -1,0 +1,52 @@
+"""``waltap docs``: writes or checks the reference pages, and prints the profile's JSON Schema."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+command = typer.Typer(add_completion=False, help="Write the reference pages, or check them.")
+
+
+@command.callback(invoke_without_command=True)
+def write(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="The folder `docs`.")
+    ] = Path("docs"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 when a page is stale.")
+    ] = False,
+) -> None:
+    """Write reference/properties.md, errors.md, hooks.md and cli.md from the installed plugins."""
+    if context.invoked_subcommand is not None:
+        return
+    from waltap.host import Host
+    from waltap.reference import pages
+
+    stale = []
+    for page in pages(Host()):
+        path, text = folder / page.path, page.text()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path)
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path in stale:
+        typer.echo(f"stale: {path}" if check else f"wrote {path}")
+    if check and stale:
+        typer.echo("run `waltap docs` and commit the pages", err=True)
+        raise typer.Exit(1)
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON Schema of a waltap profile, for editors."""
+    from waltap.host import Host
+    from waltap.reference.json_schema import profile_schema
+
+    typer.echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))

@@ -1,0 +1,175 @@
+"""``waltap init``: writes a commented profile to start from."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.profile_source import read
+from waltap.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from waltap.config.property import Declaration, Properties
+    from waltap.host import Host
+    from waltap.specs import ConnectorSpec, SinkSpec
+
+__all__ = ["command", "compose"]
+
+PASSWORD_VARIABLE = "WALTAP_PASSWORD"  # noqa: S105 - the variable's name
+LINE = 100
+SHAPE = {
+    "topic.prefix",
+    "schema.include.list",
+    "table.include.list",
+    "table.exclude.list",
+    "column.exclude.list",
+    "message.key.columns",
+    "skipped.operations",
+    "tombstones.on.delete",
+    "time.precision.mode",
+    "decimal.handling.mode",
+}
+"""The capture properties that a new profile lists; the reference page has them all."""
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Profile to write.")] = Path(
+        "waltap.toml"
+    ),
+    dsn: Annotated[
+        str | None,
+        typer.Option("--dsn", metavar="URI", help="Database, e.g. postgres://user@host/db."),
+    ] = None,
+    sink: Annotated[
+        str | None, typer.Option("--sink", metavar="NAME[:VALUE]", help="Where changes go.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Write a commented profile; asks for what the options do not say."""
+    from waltap.host import Host
+    from waltap.specs import ConnectorSpec, SinkSpec
+
+    if file.exists() and not force:
+        problem = Problem(str(file), "exists already", allowed="another name, or --force")
+        raise ConfigurationError([problem], origin="the command line")
+    host = Host()
+    uri = dsn or typer.prompt(
+        "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
+    )
+    raw = read(uri)
+    source = {name: setting.value for name, setting in raw.settings.items()}
+    connector = host.find(ConnectorSpec, str(raw.types["source"].value))
+    if sink is None:
+        sink = typer.prompt(f"Sink ({', '.join(sorted(host.sinks))})", default=_default_sink(host))
+    name, _, value = sink.partition(":")
+    sink_spec = host.find(SinkSpec, name)
+    had_password = "database.password" in source
+    if had_password:
+        source["database.password"] = f"${{env:{PASSWORD_VARIABLE}}}"
+    text = compose(file.stem, connector, source, sink_spec, value)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as cause:
+        problem = Problem(str(file), f"cannot be written: {cause.strerror}")
+        raise ConfigurationError([problem], origin="the command line") from cause
+    typer.echo(f"wrote {file}")
+    if had_password:
+        typer.echo(f"The password is not in it: export {PASSWORD_VARIABLE}=…")
+    typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
+
+
+def compose(
+    name: str,
+    connector: "ConnectorSpec",
+    source: dict[str, object],
+    sink: "SinkSpec",
+    sink_value: str,
+) -> str:
+    """Return the text of a profile: what is given, and what most people change, commented out."""
+    from waltap.config.selection import SelectionProperties
+    from waltap.pipeline.properties import EngineProperties
+    from waltap.render.capture_properties import CaptureProperties
+
+    lines = [
+        f"# Profile of the waltap pipeline {name!r}. Lines that are commented out show defaults.",
+        "# Every property: waltap explain FILE. Secrets: ${env:NAME} or ${file:PATH}.",
+        "",
+        "[source]",
+        f"type = {_toml(connector.name)}",
+    ]
+    lines += _section(connector.properties, source)
+    lines += _section(SelectionProperties, {}, only={"plugin.name", "snapshot.mode"})
+    lines += ["", "# What is captured, and what events look like."]
+    lines += _section(CaptureProperties, {"topic.prefix": name}, only=SHAPE)
+    lines += ["", "[sink]", f"type = {_toml(sink.name)}"]
+    lines += _section(sink.properties, {sink.shorthand: sink_value} if sink_value else {})
+    lines += ["", "[engine]"]
+    lines += _section(EngineProperties, {})
+    return "\n".join(lines) + "\n"
+
+
+def _section(
+    model: "type[Properties] | None",
+    given: dict[str, object],
+    only: set[str] | None = None,
+) -> list[str]:
+    from waltap.config.property import declarations
+
+    lines: list[str] = []
+    for declaration in declarations(model) if model is not None else ():
+        known = declaration.name in given
+        if declaration.family is not None or (only and declaration.name not in only):
+            continue
+        if declaration.advanced and not known:
+            continue
+        lines += ["", *_comment(declaration)]
+        if known:
+            lines.append(f"{_key(declaration.name)} = {_toml(given[declaration.name])}")
+        elif declaration.required:
+            lines.append(f'{_key(declaration.name)} = ""  # required')
+        else:
+            lines.append(f"# {_key(declaration.name)} = {_toml(_default(declaration))}")
+    return lines
+
+
+def _default(declaration: "Declaration") -> object:
+    """Return the default that a profile of our own has, "" for none."""
+    if declaration.secret:
+        return "${env:NAME}"
+    value = declaration.profile_default
+    value = declaration.default if value is None else value
+    return "" if value is None else value
+
+
+def _comment(declaration: "Declaration") -> list[str]:
+    """Return summary, unit and allowed values as comment lines."""
+    import textwrap
+
+    text = declaration.summary
+    if declaration.unit:
+        text += f" Unit: {declaration.unit}."
+    if declaration.choices:
+        text += f" One of: {', '.join(declaration.choices)}."
+    return textwrap.wrap(text, LINE, initial_indent="# ", subsequent_indent="# ")
+
+
+def _key(name: str) -> str:
+    """Return a property's name as a TOML key; quoted, so that no name can be part of another."""
+    return json.dumps(name)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _default_sink(host: "Host") -> str:
+    """Return the sink that is offered: files that Spark can read, where there is a plugin for it."""
+    wanted = (("spark", "spark:tables"), ("changelog", "changelog:changes"), ("jsonl", "jsonl:-"))
+    return next((offer for name, offer in wanted if name in host.sinks), "terminal")

@@ -1,0 +1,90 @@
+"""The page of every error: code, what it says, whether it is tried again, what mends it."""
+
+import importlib
+import inspect
+import pkgutil
+import string
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from waltap.errors import Retry, WaltapError
+from waltap.reference.markdown import GENERATED
+
+if TYPE_CHECKING:
+    from waltap.host import Host
+
+__all__ = ["error_classes", "errors_page", "remedy_fields"]
+
+FAMILIES = {
+    "1": "Configuration and plugins",
+    "2": "Source",
+    "3": "Decode",
+    "4": "Snapshot",
+    "5": "Sink",
+    "6": "Offsets",
+    "9": "Bugs",
+}
+RETRIES = {
+    Retry.NEVER: "no",
+    Retry.RECONNECT: "yes, after a reconnect",
+    Retry.SAME_BATCH: "yes, with the same batch",
+}
+
+
+def error_classes(host: "Host") -> list[type[WaltapError]]:
+    """Return every error class of the framework and of the installed plugins, by code.
+
+    All their modules are imported; a module whose optional library is missing has no say.
+    """
+    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in host.plugins())}
+    for package in sorted(packages):
+        for module in _modules(package):
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                continue
+    found = {c for c in _subclasses(WaltapError) if c.__module__.partition(".")[0] in packages}
+    return sorted(found, key=lambda c: (c.code, c.__name__))
+
+
+def remedy_fields(error: type[WaltapError]) -> list[str]:
+    """Return the names of the fields that the class's remedy shows."""
+    return sorted({name for _, name, _, _ in string.Formatter().parse(error.remedy) if name})
+
+
+def errors_page(host: "Host") -> str:
+    """Return the page."""
+    lines = ["# Errors", "", GENERATED, ""]
+    lines += [
+        "Every error has a stable code, says whether waltap tries again by itself, and names the",
+        "command, property or SQL that mends it. `{…}` stands for what the message fills in. Exit",
+        "codes: 1 failed, 2 bad configuration or plugin, 3 retriable and retries spent.",
+        "",
+    ]
+    family = ""
+    for error in error_classes(host):
+        if error.code[3] != family:
+            family = error.code[3]
+            lines += [f"## {FAMILIES.get(family, family)}", ""]
+        lines += [f"### {error.code} {error.__name__}", ""]
+        lines += [inspect.cleandoc(error.__doc__ or "").split("\n\n")[0], ""]
+        lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _modules(package: str) -> Iterator[str]:
+    root = importlib.import_module(package)
+    yield package
+    for module in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{package}."):
+        if not module.name.endswith(("__main__", "pytest_plugin")):
+            yield module.name
+
+
+def _subclasses(error: type[WaltapError]) -> Iterator[type[WaltapError]]:
+    yield error
+    for child in error.__subclasses__():
+        yield from _subclasses(child)

@@ -1,0 +1,78 @@
+"""The page of every hook, with its arguments, for plugin authors."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from waltap import hookspecs
+from waltap.host import KINDS, Kind
+from waltap.reference.markdown import GENERATED, table
+
+__all__ = ["hooks_page"]
+
+PHASES = (
+    ("register_", "Register: once, at start-up"),
+    ("choose_", "Choose: rarely; the first answer that is not None wins"),
+    ("on_", "Observe: per batch or change of state, never per row"),
+)
+
+
+def hooks_page() -> str:
+    """Return the page."""
+    lines = ["# Hooks", "", GENERATED, ""]
+    lines += [_paragraphs(inspect.cleandoc(hookspecs.__doc__ or "")), ""]
+    lines += [
+        "A plugin is a module, named by an entry point of group `waltap`, with functions marked",
+        "`@hookimpl` (`from waltap.hookspecs import hookimpl`). Keep heavy imports inside the",
+        "factories: the module is imported by every `waltap` command.",
+        "",
+    ]
+    for prefix, heading in PHASES:
+        lines += [f"## {heading}", ""]
+        for name, hook in _hooks(prefix):
+            lines += [f"### `{name}{_signature(hook)}`", ""]
+            lines += [_paragraphs(inspect.getdoc(hook) or ""), ""]
+            kind = next((kind for kind in KINDS if kind.hook == name), None)
+            if kind is not None:
+                lines += [*_spec(kind), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _hooks(prefix: str) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the hooks of one phase in the order of the source."""
+    return [(n, h) for n, h in vars(hookspecs).items() if n.startswith(prefix) and callable(h)]
+
+
+def _signature(hook: Callable[..., Any]) -> str:
+    signature = inspect.signature(hook)
+    arguments = ", ".join(f"{p.name}: {_type(p.annotation)}" for p in signature.parameters.values())
+    answer = _type(signature.return_annotation)
+    return f"({arguments}) -> {answer}"
+
+
+def _type(annotation: object) -> str:
+    if annotation is None:
+        return "None"
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None)
+    return str(text or annotation).strip("'\"")
+
+
+def _spec(kind: Kind) -> list[str]:
+    """Return the fields of the spec that a hook collects."""
+    assert is_dataclass(kind.spec)
+    rows = []
+    for entry in fields(kind.spec):
+        if entry.default is not MISSING:
+            default = f"`{entry.default!r}`"
+        else:
+            default = "required" if entry.default_factory is MISSING else "empty"
+        rows.append((f"`{entry.name}`", f"`{_type(entry.type)}`", default))
+    first = (inspect.getdoc(kind.spec) or "").split("\n\n")
+    heading = f"`{kind.spec.__name__}`: {_paragraphs(chr(10).join(first))}"
+    return [heading, "", *table(("field", "type", "default"), rows)]
+
+
+def _paragraphs(text: str) -> str:
+    """Return a docstring's paragraphs, its double backquotes as Markdown has them."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")

@@ -1,0 +1,109 @@
+"""A JSON Schema of the TOML profile, for editors that complete and check while one types."""
+
+from typing import TYPE_CHECKING, Any
+
+from waltap.config.property import Declaration, Properties, declarations
+from waltap.reference.properties import components
+
+if TYPE_CHECKING:
+    from waltap.host import Host
+
+__all__ = ["profile_schema"]
+
+SCALARS = {"type": ["string", "number", "boolean"]}
+
+
+def profile_schema(host: "Host") -> dict[str, Any]:
+    """Return the schema. Property names are dotted in a profile, so nested tables are described."""
+    flat: dict[str, Any] = {}
+    for _, section, model in components(host):
+        if section in {"[source]", "[engine]", "[format]", "[offsets]"}:
+            for declaration in declarations(model):
+                flat.setdefault(declaration.name, declaration)
+    shared = _nested(flat)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "waltap profile",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string"},
+            "labels": {"type": "object"},
+            "source": _section(shared, sorted(host.connectors), required=True),
+            "engine": _section(shared, None),
+            "format": _section(shared, sorted(host.formats)),
+            "offsets": _section(shared, sorted(host.offset_stores)),
+            "sink": _choice({name: spec.properties for name, spec in sorted(host.sinks.items())}),
+            "transforms": {
+                "type": "array",
+                "items": _choice(
+                    {name: spec.properties for name, spec in sorted(host.transforms.items())}
+                ),
+            },
+        },
+    }
+
+
+def _section(
+    shared: dict[str, Any], names: list[str] | None, *, required: bool = False
+) -> dict[str, Any]:
+    properties = dict(shared)
+    if names is not None:
+        properties["type"] = {"type": "string", "examples": names}
+    section: dict[str, Any] = {"type": "object", "properties": properties}
+    return section | {"required": ["type"]} if required else section
+
+
+def _choice(models: dict[str, type[Properties] | None]) -> dict[str, Any]:
+    """Return an object whose ``type`` decides its other properties."""
+    branches = []
+    for name, model in models.items():
+        flat = {d.name: d for d in declarations(model)} if model is not None else {}
+        branches.append(
+            {
+                "if": {"properties": {"type": {"const": name}}},
+                "then": {"properties": {"type": True, **_nested(flat)}},
+            }
+        )
+    return {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"type": "string", "examples": list(models)}},
+        "allOf": branches,
+    }
+
+
+def _nested(flat: dict[str, Declaration]) -> dict[str, Any]:
+    """Return the schema of dotted names, as the nested tables that TOML makes of them."""
+    tree: dict[str, Any] = {}
+    for name, declaration in flat.items():
+        if declaration.family is not None:
+            continue
+        tree[name] = _value(declaration)  # also as one quoted key
+        level = tree
+        *tables, last = name.split(".")
+        for table in tables:
+            node = level.setdefault(table, {"type": "object", "properties": {}})
+            node.setdefault("properties", {})
+            level = node["properties"]
+        level[last] = _value(declaration) | (
+            {"properties": level[last]["properties"]} if "properties" in level.get(last, {}) else {}
+        )
+    return tree
+
+
+def _value(declaration: Declaration) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": declaration.summary}
+    if declaration.choices:
+        schema["enum"] = list(declaration.choices)
+    elif declaration.allowed.startswith("true"):
+        schema["type"] = ["boolean", "string"]
+    elif declaration.allowed.startswith("a whole number"):
+        schema["type"] = ["integer", "string"]
+    elif declaration.allowed.startswith("a comma list"):
+        schema |= {"type": ["array", "string"], "items": SCALARS}
+    default = declaration.profile_default
+    default = declaration.default if default is None else default
+    if isinstance(default, bool | int | str):
+        schema["default"] = default
+    return schema

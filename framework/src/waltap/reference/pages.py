@@ -1,0 +1,33 @@
+"""All reference pages, by file name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from waltap.host import Host
+
+__all__ = ["Page", "pages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its path under ``docs/`` and what makes its text."""
+
+    path: str
+    text: Callable[[], str]
+
+
+def pages(host: "Host") -> list[Page]:
+    """Return the pages; ``host`` decides which plugins have a say."""
+    from waltap.reference.commands import commands_page
+    from waltap.reference.errors import errors_page
+    from waltap.reference.hooks import hooks_page
+    from waltap.reference.properties import properties_page
+
+    return [
+        Page("reference/properties.md", lambda: properties_page(host)),
+        Page("reference/errors.md", lambda: errors_page(host)),
+        Page("reference/hooks.md", hooks_page),
+        Page("reference/cli.md", lambda: commands_page(host)),
+    ]

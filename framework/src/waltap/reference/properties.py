@@ -1,0 +1,129 @@
+"""The page of every property, by the component that declares it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, Treatment
+from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.selection import SelectionProperties
+from waltap.pipeline.properties import EngineProperties
+from waltap.reference.markdown import GENERATED, table
+from waltap.render.capture_properties import CaptureProperties
+
+if TYPE_CHECKING:
+    from waltap.host import Host
+
+__all__ = ["components", "properties_page"]
+
+INTRODUCTION = """\
+Where a property of Debezium's means the same, it has Debezium's name and default, so that a
+connector's file works unchanged. In a waltap profile (TOML) everything but the sink's and the
+transforms' own properties stands in one namespace: `[source]`, `[engine]`, `[format]` and
+`[offsets]` only group it. In a Debezium file the sink is given by `waltap.sink.type` and
+`waltap.sink.NAME`, or by `--sink`.
+
+Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
+"""
+
+
+def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
+    """Return (heading, where it is set, model) of everything that declares properties."""
+    yield "Pipeline", "[source]", SelectionProperties
+    yield "Capture and events", "[source]", CaptureProperties
+    yield "Engine", "[engine]", EngineProperties
+    kinds = (
+        ("Connector", "[source]", host.connectors),
+        ("Decoder", "[source]", host.decoders),
+        ("Snapshot mode", "[source]", host.snapshotters),
+        ("Topic naming", "[source]", host.topic_naming),
+        ("Format", "[format]", host.formats),
+        ("Offset store", "[offsets]", host.offset_stores),
+        ("Sink", "[sink]", host.sinks),
+        ("Transform", "[[transforms]]", host.transforms),
+    )
+    for noun, section, specs in kinds:
+        for name, spec in sorted(specs.items()):
+            if spec.properties is not None:
+                yield f"{noun} `{name}`", section, spec.properties
+
+
+def properties_page(host: "Host") -> str:
+    """Return the page."""
+    lines = ["# Properties", "", GENERATED, "", INTRODUCTION]
+    shown: dict[type[Properties], str] = {}
+    for heading, section, model in components(host):
+        lines += [f"## {heading}", ""]
+        if model in shown:
+            lines += [f"The same as {shown[model]}.", ""]
+            continue
+        shown[model] = heading
+        first = (model.__doc__ or "").strip().split("\n\n")[0]
+        lines += [f"{first} Set in `{section}`.", ""]
+        lines += table(("property", "default", "meaning"), (_row(d) for d in declarations(model)))
+        lines.append("")
+    lines += _compatibility(host)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(declaration: Declaration) -> tuple[str, str, str]:
+    meaning = declaration.summary
+    if declaration.allowed:
+        meaning += f" *{declaration.allowed}*"
+        meaning += f", in {declaration.unit}" if declaration.unit else ""
+    elif declaration.unit:
+        meaning += f" In {declaration.unit}."
+    if declaration.secret:
+        meaning += " **Secret.**"
+    others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
+    if others:
+        meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."
+    if declaration.deprecated:
+        meaning += f" Old name: {', '.join(f'`{name}`' for name in declaration.deprecated)}."
+    examples = declaration.info.examples
+    if examples:
+        meaning += f" Example: {', '.join(f'`{example}`' for example in examples)}."
+    return f"`{declaration.name}`", _default(declaration), meaning
+
+
+def _default(declaration: Declaration) -> str:
+    if declaration.required:
+        return "required"
+    if declaration.family is not None:
+        return ""
+    text = _code(declaration.default)
+    if declaration.profile_default is not None:
+        text = f"{_code(declaration.profile_default)}; in a Debezium file {text or 'none'}"
+    return text
+
+
+def _code(value: object) -> str:
+    if value is None or value in ((), ""):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, list | tuple):
+        return f"`{','.join(map(str, value))}`"
+    return f"`{value}`"
+
+
+def _compatibility(host: "Host") -> list[str]:
+    """Return what becomes of Debezium's other properties and of old names."""
+    declared = {d.name for _, _, model in components(host) for d in declarations(model)}
+    others = {name: entry for name, entry in KNOWN_NAMES.items() if name not in declared}
+    ignored = sorted(n for n, e in others.items() if e.treatment is Treatment.IGNORED)
+    wanting = sorted(n for n, e in others.items() if e.treatment is Treatment.DEFAULT_ONLY)
+    lines = ["## Debezium's properties that have no effect", ""]
+    lines += ["Accepted with any value: they tune or name parts that waltap does not have.", ""]
+    lines += [", ".join(f"`{name}`" for name in ignored), ""]
+    lines += ["## Debezium's properties that are not supported yet", ""]
+    lines += ["Accepted with their default; another value is an error that names them all.", ""]
+    lines += table(
+        ("property", "accepted value"),
+        ((f"`{name}`", _code(others[name].default) or "none") for name in wanting),
+    )
+    lines += ["", "## Old names", ""]
+    lines += ["Names of older Debezium versions; accepted, with a warning.", ""]
+    lines += table(
+        ("old", "present"), ((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
+    )
+    return lines
