@@ -48,9 +48,7 @@ class Create(Protocol):
     ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold it already).
     """
 
-    def __call__(
-        self, values: Tuple, n: str, a: str, b: str, x: str, c: str
-    ) -> Record:
+    def __call__(self, values: Tuple, n: str, a: str, b: str, x: str, c: str) -> Record:
         """Return the record of the row ``values``."""
 
 

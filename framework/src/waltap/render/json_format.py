@@ -11,7 +11,6 @@ The text of a value is put together from what changes at different paces:
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from waltap import __version__
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
@@ -34,6 +33,7 @@ __all__ = ["JsonFormat"]
 MESSAGES = "LOGICAL_DECODING_MESSAGE"
 """What transaction metadata counts logical messages under."""
 PREFIXES_KEPT = 10_000
+_NO_ORIGIN = ',"xmin":null,"origin":null,"origin_lsn":null}'
 _UNCOUNTED = '"event_count":null,"data_collections":null'
 
 _CONTENT: dict[str, Callable[[bytes], object]] = {
@@ -124,96 +124,68 @@ class JsonFormat(Format):
             order.enter(part.xid, part.begin_lsn, part.first_index, starts=part.starts)
             if part.starts:
                 out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
-        self._changes(part.changes, self._texts(part, order, now, stamps, out))
-        if order is not None and part.complete:
-            out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
-
-    def _texts(
-        self,
-        part: TransactionPart,
-        order: TransactionOrder | None,
-        now: int,
-        stamps: str,
-        out: list[Record],
-    ) -> "_Texts":
-        """Return the texts that the events of ``part`` share."""
         ts = part.commit_ts or now // 1000
         previous = part.previous_end_lsn
         if part.xid is None and part.changes:  # a message outside transactions is its own commit
             previous = part.changes[0].lsn
-        origin = '"origin":null,"origin_lsn":null'
-        if part.origin is not None:
-            lsn = "null" if part.origin_lsn is None else part.origin_lsn
-            origin = f'"origin":{quote(part.origin)},"origin_lsn":{lsn}'
-        return _Texts(
-            xid="null" if part.xid is None else str(part.xid),
-            a=(
-                f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
-                f'{_in_sequence(previous)},\\"'
-            ),
-            b=f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}',
-            origin=f',"xmin":null,{origin}}}',
-            stamps=stamps,
-            order=order,
-            out=out,
+        a = (
+            f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
+            f'{_in_sequence(previous)},\\"'
         )
+        b = f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}'
+        origin = _NO_ORIGIN if part.origin is None else _origin(part)
+        self._changes(part.changes, _Texts(part.xid, a, b, origin, stamps, order, out))
+        if order is not None and part.complete:
+            out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
 
     def _changes(self, changes: list[Change], texts: "_Texts") -> None:
         """Append the records of ``changes``. Inserts, the bulk of most streams, are done in line."""
-        codecs, append = self._codecs, texts.out.append
-        skips_inserts, counted = "c" in self._capture.skipped, texts.order is not None
+        codecs, append, skipped = self._codecs, texts.out.append, self._capture.skipped
+        counted, skips_inserts = texts.order is not None, "c" in skipped
         a, b, x = texts.a, texts.b, texts.x
         c = "" if counted else texts.c("c", "", "")
         for change in changes:
-            if change.__class__ is not Insert:
-                self._change(change, texts)
-            elif not skips_inserts:
+            if type(change) is Insert:
                 relation = change.relation
                 codec = codecs[relation] if relation in codecs else self._codec(relation)
-                if codec is not None:
-                    n = str(change.lsn)
-                    if counted:
-                        c = texts.c("c", n, codec.collection)
-                    try:
-                        append(codec.create(change.new, n, a, b, x, c))
-                    except MISFITS:
-                        append(_create_carefully(codec, change.new, n, a, b, x, c))
-
-    def _change(self, change: Change, texts: "_Texts") -> None:
-        """Append the records of a change that is no insert.
-
-        Whatever may not fit is rendered before anything is counted or appended, so that a misfit
-        can be rendered again, carefully.
-        """
-        skipped = self._capture.skipped
-        if isinstance(change, LogicalMessage):
-            if self._takes(change.prefix):
-                self._message(change, texts)
-        elif isinstance(change, Truncate):
-            if "t" not in skipped:
-                self._truncate(change, texts)
-        elif isinstance(change, Update | Delete):
-            if ("u" if isinstance(change, Update) else "d") in skipped:
-                return
-            codec = self._codec(change.relation)
-            if codec is None:
-                return
-            try:
-                self._row_change(codec, change, texts)
-            except MISFITS:
+                if codec is None or skips_inserts:
+                    continue
+                n = str(change.lsn)
+                if counted:
+                    c = texts.c("c", n, codec.collection)
                 try:
-                    self._row_change(codec.careful(), change, texts)
-                except MISFITS as cause:
-                    raise _wrong_tuple(codec, change.lsn) from cause
+                    append(codec.create(change.new, n, a, b, x, c))
+                except MISFITS:
+                    append(_create_carefully(codec, change.new, n, a, b, x, c))
+            elif isinstance(change, (Update, Delete)):
+                if skipped and ("u" if type(change) is Update else "d") in skipped:
+                    continue
+                codec = self._codec(change.relation)
+                if codec is None:
+                    continue
+                try:
+                    self._old_row(codec, change, texts)
+                except MISFITS:
+                    # whatever may not fit was rendered before anything was counted or appended
+                    try:
+                        self._old_row(codec.careful(), change, texts)
+                    except MISFITS as cause:
+                        raise _wrong_tuple(codec, change.lsn) from cause
+            elif isinstance(change, LogicalMessage):
+                if self._takes(change.prefix):
+                    self._message(change, texts)
+            elif isinstance(change, Truncate) and "t" not in skipped:
+                self._truncate(change, texts)
 
-    def _row_change(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
+    def _old_row(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
+        """Append the records of a change that concerns an older row."""
         if isinstance(change, Update):
             self._update(codec, change, texts)
-        else:
-            images = codec.identity.delete(change)
-            if images is not None and images.before is not None:
-                key = images.old_key or images.before
-                self._delete(codec, images.before, key, str(change.lsn), texts)
+            return
+        images = codec.identity.delete(change)
+        if images is not None and images.before is not None:
+            key = images.old_key or images.before
+            self._delete(codec, images.before, key, str(change.lsn), texts)
 
     def _update(self, codec: RowCodec, change: Update, texts: "_Texts") -> None:
         images = codec.identity.update(change)
@@ -332,7 +304,7 @@ class JsonFormat(Format):
         lsn = "null" if incremental or part.lsn is None else str(part.lsn)
         b = f']","ts_us":{ts},"ts_ns":{ts * 1000}'
         x = f'{xid},"lsn":{lsn}'
-        c = f',"xmin":null,"origin":null,"origin_lsn":null}},"transaction":null,"op":"r",{stamps}'
+        c = f'{_NO_ORIGIN},"transaction":null,"op":"r",{stamps}'
 
         def a(marker: str) -> str:
             return f'{self._source}{ts // 1000},"snapshot":"{marker}"{self._database}{sequence}'
@@ -350,25 +322,30 @@ class JsonFormat(Format):
                 append(_create_carefully(codec, row, "", head, b, x, c))
 
 
-@dataclass(slots=True, kw_only=True)
 class _Texts:
     """What the events of one part share (see the module's docstring), and where they go."""
 
-    xid: str
-    a: str
-    b: str
-    origin: str
-    stamps: str
-    order: TransactionOrder | None
-    out: list[Record]
+    __slots__ = ("_tail", "a", "b", "order", "origin", "out", "stamps", "x", "xid")
 
-    @property
-    def x(self) -> str:
-        """Return the text from the transaction id to the LSN."""
-        return f'{self.xid},"lsn":'
+    def __init__(
+        self,
+        xid: int | None,
+        a: str,
+        b: str,
+        origin: str,
+        stamps: str,
+        order: TransactionOrder | None,
+        out: list[Record],
+    ) -> None:
+        self.xid = "null" if xid is None else str(xid)
+        self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
+        self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
+        self._tail = f'{origin},"transaction":null,"op":"'
 
     def c(self, op: str, n: str, collection: str) -> str:
         """Return the text after the LSN of an event of ``op``, which is counted."""
+        if self.order is None:
+            return f'{self._tail}{op}",{self.stamps}'
         return f'{self.origin},"transaction":{self.block(n, collection)},"op":"{op}",{self.stamps}'
 
     def block(self, n: str, collection: str) -> str:
@@ -408,6 +385,12 @@ def _counts(order: TransactionOrder) -> str:
         for name, count in order.counts().items()
     )
     return f'"event_count":{order.total},"data_collections":[{items}]'
+
+
+def _origin(part: TransactionPart) -> str:
+    """Return the end of the source block of a transaction that was replayed from elsewhere."""
+    lsn = "null" if part.origin_lsn is None else part.origin_lsn
+    return f',"xmin":null,"origin":{quote(part.origin or "")},"origin_lsn":{lsn}}}'
 
 
 def _in_sequence(lsn: int | None) -> str:
