@@ -2,14 +2,13 @@
 
 Days count from 1970-01-01 in the proleptic Gregorian calendar, microseconds likewise. Years are
 astronomical: 1 BC is year 0. The caches are what makes rows cheap: a column holds few different
-days, and there are 1,441 minutes in a day.
+days, and a day has 86,400 seconds.
 """
 
 __all__ = [
     "DAY",
     "DAYS",
-    "MINUTES",
-    "clock_micros",
+    "SECONDS",
     "clock_text",
     "day_text",
     "iso_date",
@@ -27,24 +26,39 @@ _CACHED_DAYS = 65_536
 
 
 class _Days(dict[str, int]):
-    """``YYYY-MM-DD`` → microseconds since 1970; filled on use, emptied when full."""
+    """``YYYY-MM-DD`` → seconds since 1970 at its midnight; filled on use, emptied when full."""
 
     def __missing__(self, text: str) -> int:
         if len(text) != 10 or text[4] != "-" or text[7] != "-":
             msg = "not a date of a year between 1 and 9999"
             raise ValueError(msg)
-        micros = _day_number(int(text[:4]), int(text[5:7]), int(text[8:])) * DAY
+        seconds = _day_number(int(text[:4]), int(text[5:7]), int(text[8:])) * 86_400
         if len(self) >= _CACHED_DAYS:
             self.clear()
-        self[text] = micros
-        return micros
+        self[text] = seconds
+        return seconds
 
 
 DAYS = _Days()
 
-MINUTES = {f"{h:02d}:{m:02d}": (h * 60 + m) * 60_000_000 for h in range(24) for m in range(60)}
-"""``HH:MM`` → microseconds since midnight, 24:00 included."""
-MINUTES["24:00"] = DAY
+
+class _Seconds(dict[str, int]):
+    """``HH:MM:SS`` → seconds since midnight, up to 24:00:00; filled on use, 86,401 at most."""
+
+    def __missing__(self, text: str) -> int:
+        if len(text) != 8 or text[2] != ":" or text[5] != ":":
+            msg = "not a time of day"
+            raise ValueError(msg)
+        hours, minutes, seconds = int(text[:2]), int(text[3:5]), int(text[6:])
+        total = (hours * 60 + minutes) * 60 + seconds
+        if minutes > 59 or seconds > 59 or total > 86_400:
+            msg = "time of day out of range"
+            raise ValueError(msg)
+        self[text] = total
+        return total
+
+
+SECONDS = _Seconds()
 
 
 def _day_number(year: int, month: int, day: int) -> int:
@@ -91,15 +105,11 @@ def parse_day(text: str) -> int:
 
 def parse_clock(text: str) -> int:
     """Return microseconds since midnight of ``HH:MM:SS[.ffffff]``."""
-    whole, _, fraction = text.partition(".")
-    if len(whole) != 8 or len(fraction) > 6 or whole[5] != ":":
+    fraction = text[9:]
+    if text[8:9] not in {"", "."} or len(fraction) > 6:
         msg = "not a time of day"
         raise ValueError(msg)
-    minutes = MINUTES.get(whole[:5])
-    if minutes is None:
-        msg = "not a time of day"
-        raise ValueError(msg)
-    return minutes + int(whole[6:]) * 1_000_000 + int(fraction.ljust(6, "0"))
+    return SECONDS[text[:8]] * 1_000_000 + (int(fraction.ljust(6, "0")) if fraction else 0)
 
 
 def parse_zone(text: str) -> int:
@@ -132,16 +142,6 @@ def parse_timestamp(text: str) -> int:
     if zone > 0:
         clock, offset = clock[:zone], parse_zone(clock[zone:])
     return parse_day(date + era) * DAY + parse_clock(clock) - offset
-
-
-def clock_micros(text: str) -> int:
-    """Return microseconds since midnight; the usual lengths take the cached way."""
-    size = len(text)
-    if size == 15:
-        return MINUTES[text[:5]] + int(text[6:8] + text[9:])
-    if size == 8:
-        return MINUTES[text[:5]] + int(text[6:]) * 1_000_000
-    return parse_clock(text)
 
 
 def clock_text(micros: int) -> str:

@@ -20,8 +20,7 @@ from waltap.render.value_form import Misfit, ValueForm, column_mapping, placehol
 from waltap_postgres.types.civil import (
     DAY,
     DAYS,
-    MINUTES,
-    clock_micros,
+    SECONDS,
     clock_text,
     day_text,
     iso_date,
@@ -150,13 +149,6 @@ def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def _clock(text: str) -> int:
-    try:
-        return clock_micros(text)
-    except (KeyError, ValueError):
-        return parse_clock(text)
-
-
 _TIME_UNITS: dict[str, tuple[Kind, str, int, int]] = {
     "milli": (Kind.INT32, _DEBEZIUM + "Time", 1, 1000),
     "connect": (Kind.INT32, _CONNECT + "Time", 1, 1000),
@@ -188,15 +180,15 @@ def _unit(mode: str, digits: int, *, adaptive_time: bool) -> str:
 
 def _time_json(multiplier: int, divisor: int) -> Callable[[str], str]:
     if divisor == 1000:
-        return lambda text: str(_clock(text) // 1000)
+        return lambda text: str(parse_clock(text) // 1000)
     if multiplier == 1000:
-        return lambda text: str(_clock(text) * 1000)
-    return lambda text: str(_clock(text))
+        return lambda text: str(parse_clock(text) * 1000)
+    return lambda text: str(parse_clock(text))
 
 
 def _iso_time(text: str) -> str:
     """Return a time of day for isostring; 24:00 wraps to midnight as Java's does."""
-    _clock(text)
+    parse_clock(text)
     return "00:00:00Z" if text[:2] == "24" else text + "Z"
 
 
@@ -221,7 +213,7 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
     kind, name, multiplier, divisor = _TIME_UNITS[unit]
 
     def to_connect(text: str) -> int:
-        return _clock(text) * multiplier // divisor
+        return parse_clock(text) * multiplier // divisor
 
     form = ValueForm(
         schema=_schema(kind, name),
@@ -240,17 +232,14 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _near_micros(text: str) -> int:
     """Return microseconds since 1970 of a timestamp without zone in years 1 to 9999.
 
-    Raises: KeyError or ValueError for anything else, infinity, BC and far years included.
+    Raises: ValueError for anything else, infinity, BC and far years included.
     """
-    size = len(text)
-    if size == 26:
-        return DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:19] + text[20:])
-    if size == 19:
-        return DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:]) * 1_000_000
-    if 19 < size < 26:
-        return DAYS[text[:10]] + MINUTES[text[11:16]] + int((text[17:19] + text[20:]).ljust(8, "0"))
-    msg = "not a timestamp of a year between 1 and 9999"
-    raise ValueError(msg)
+    fraction = text[20:]
+    if text[19:20] not in {"", "."} or (fraction and not fraction.isdigit()) or len(text) > 26:
+        msg = "not a timestamp of a year between 1 and 9999"
+        raise ValueError(msg)
+    seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
+    return seconds * 1_000_000 + (int(fraction.ljust(6, "0")) if fraction else 0)
 
 
 def _number_converter(
@@ -279,16 +268,24 @@ def _number_converter(
 
     def micro(text: str) -> str:
         try:
-            if len(text) == 26:
-                return str(DAYS[text[:10]] + MINUTES[text[11:16]] + int(text[17:19] + text[20:]))
+            fraction = text[20:]
+            if len(text) == 26 and fraction.isdigit():
+                seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
+                if seconds > 0:  # digits of seconds and fraction side by side are the number
+                    return f"{seconds}{fraction}"
             return str(_near_micros(text))
-        except (KeyError, ValueError):
+        except ValueError:
             return far_json(text)
 
     def milli(text: str) -> str:
         try:
+            fraction = text[20:]
+            if len(text) == 23 and fraction.isdigit():
+                seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
+                if seconds > 0:
+                    return f"{seconds}{fraction}"
             return str(_near_micros(text) // 1000)
-        except (KeyError, ValueError):
+        except ValueError:
             return far_json(text)
 
     return {"micro": micro, "nano": far_json}.get(unit, milli), to_connect
@@ -298,7 +295,7 @@ def _iso_timestamp(text: str) -> str:
     """Return a timestamp for isostring, fraction digits as few as say it."""
     try:
         _near_micros(text)
-    except (KeyError, ValueError):
+    except ValueError:
         micros = _INFINITE_MICROS.get(text)
         day, clock = divmod(parse_timestamp(text) if micros is None else micros, DAY)
         return f"{iso_date(day)}T{clock_text(clock)}Z"
@@ -412,9 +409,9 @@ def _zoned_time(text: str) -> str | None:
         return None
     clock, zone = _split_zone(text)
     if zone == "+00":
-        _clock(clock)
+        parse_clock(clock)
         return clock + "Z"
-    return clock_text((_clock(clock) - parse_zone(zone)) % DAY) + "Z"
+    return clock_text((parse_clock(clock) - parse_zone(zone)) % DAY) + "Z"
 
 
 def _timetz_from_binary(data: bytes) -> str:
