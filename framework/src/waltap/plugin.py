@@ -9,7 +9,9 @@ from waltap.hookspecs import hookimpl
 from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
 from waltap.render.json_properties import JsonProperties
 from waltap.render.topic_naming import TOPIC_NAMING
-from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec
+from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec, TransformSpec
+from waltap.transforms.filter import FilterProperties, changes_filter
+from waltap.transforms.route import RouteProperties, table_router
 
 if TYPE_CHECKING:
     from waltap.render.format import Format
@@ -33,6 +35,25 @@ def register_formats() -> Iterable[FormatSpec]:
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
     return TOPIC_NAMING
+
+
+@hookimpl
+def register_transforms() -> Iterable[TransformSpec]:
+    """Contribute filter and route."""
+    return [
+        TransformSpec(
+            name="filter",
+            summary="Leaves changes out, by table, operation, or a function of one's own.",
+            properties=FilterProperties,
+            factory=changes_filter,
+        ),
+        TransformSpec(
+            name="route",
+            summary="Sends the records of some tables to another topic.",
+            properties=RouteProperties,
+            factory=table_router,
+        ),
+    ]
 
 
 @hookimpl

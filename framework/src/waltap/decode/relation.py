@@ -71,6 +71,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and c change
     (YugabyteDB). ``primary_key`` holds column names in key order, or the columns of the unique
     index that stands in for it; None until the catalogue was asked, () when there is no key.
+    ``topic`` is set by a transform that routes the table's records elsewhere.
     """
 
     oid: int
@@ -79,6 +80,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     columns: tuple[Column, ...]
     identity: str = "d"
     primary_key: tuple[str, ...] | None = None
+    topic: str | None = None
 
     @property
     def name(self) -> str:
@@ -94,4 +96,5 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             and self.identity == other.identity
             and self.columns == other.columns
             and self.primary_key == other.primary_key
+            and self.topic == other.topic
         )

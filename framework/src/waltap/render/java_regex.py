@@ -52,10 +52,10 @@ def _posix_class(match: re.Match[str]) -> str:
     return f"[{'^' if negated else ''}{members}]"
 
 
-def java_replacement(text: str) -> str:
+def java_replacement(text: str, pattern: re.Pattern[str]) -> str:
     """Translate a Java replacement (``$1``, ``${name}``) to one for ``Match.expand``.
 
-    Raises: ValueError for a lone backslash or dollar sign.
+    Raises: ValueError for a lone backslash or dollar sign, or a group that ``pattern`` lacks.
     """
     out: list[str] = []
     at = 0
@@ -77,7 +77,12 @@ def java_replacement(text: str) -> str:
         else:
             raise ValueError(f"not a replacement: {text!r}: it ends in a backslash")
         at = match.end()
-    return "".join(out)
+    template = "".join(out)
+    try:
+        pattern.sub(template, "")
+    except (re.error, IndexError) as cause:
+        raise ValueError(f"not a replacement: {text!r}: {cause}") from cause
+    return template
 
 
 class NameMatcher:

@@ -30,7 +30,8 @@ class JsonLines:
 
     def lines(self, records: Iterable[Record]) -> bytes:
         """Return the lines of ``records``, each with its newline."""
-        prefixes, out = self._prefixes, []
+        prefixes = self._prefixes
+        out: list[bytes] = []
         append = out.append
         headers, suffix = self._headers, self._suffix
         for record in records:

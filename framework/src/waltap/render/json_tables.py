@@ -79,7 +79,9 @@ class JsonTables:
             self._capture,
             self._properties,
         )
-        topic = self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
+        topic = (
+            seen.topic or self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
+        )
         streamed, fields, read = self._value_columns(relation)
         keys, key_fields = self._key_columns(relation)
         extra = capture.key_field(seen.schema, seen.table)

@@ -59,7 +59,7 @@ class RegexTopicNaming:
             raise ValueError("topic.regex and topic.replacement are required by this strategy")
         self._raw = raw
         self._regex = java_pattern(properties.topic_regex, ignore_case=False)
-        self._replacement = java_replacement(properties.topic_replacement)
+        self._replacement = java_replacement(properties.topic_replacement, self._regex)
         self._field = (
             properties.topic_key_field_name if properties.topic_key_enforce_uniqueness else None
         )
@@ -68,7 +68,11 @@ class RegexTopicNaming:
             if properties.topic_key_field_regex
             else None
         )
-        self._key_replacement = java_replacement(properties.topic_key_field_replacement or "")
+        self._key_replacement = (
+            java_replacement(properties.topic_key_field_replacement or "", self._key_regex)
+            if self._key_regex
+            else ""
+        )
 
     def __call__(self, schema: str, table: str) -> str:
         """Return the topic of a table's records."""

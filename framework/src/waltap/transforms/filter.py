@@ -1,0 +1,184 @@
+"""The transform ``filter``: leaves changes out, by table, operation, or a function of one's own."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from pydantic import field_validator
+
+from waltap.config.property import CommaList, Properties, declare
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.errors import ConfigurationError, Problem, Retry, WaltapError
+from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.render.java_regex import NameMatcher
+from waltap.transforms.row_view import RowChange, RowView
+
+__all__ = ["FilterProperties", "PredicateFailed", "changes_filter"]
+
+Predicate = Callable[[RowChange], object]
+OPERATIONS = "cudrtm"
+
+
+class PredicateFailed(WaltapError):
+    """The function of a filter raised; the batch was not delivered and the position not moved."""
+
+    code = "WT-3201"
+    retry = Retry.NEVER
+    remedy = "Correct {predicate}, or let it return True for rows that it cannot judge."
+
+
+class FilterProperties(Properties):
+    """What a filter concerns, and what it does with that."""
+
+    tables: CommaList = declare(
+        "tables",
+        default=(),
+        summary="Patterns of tables (schema.table) that are concerned; without any, all are.",
+    )
+    operations: CommaList = declare(
+        "operations",
+        default=(),
+        summary="Operations that are concerned: c, u, d, r, t, m; without any, all are.",
+    )
+    predicate: str | None = declare(
+        "predicate",
+        default=None,
+        summary="Function module:name of a RowChange: rows that are concerned stay when it is true.",
+        examples=("my_filters:is_wanted",),
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        NameMatcher(value)
+        return value
+
+    @field_validator("predicate")
+    @classmethod
+    def _path(cls, value: str | None) -> str | None:
+        module, colon, name = (value or "m:n").partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise ValueError("must be module:name")
+        return value
+
+    @field_validator("operations")
+    @classmethod
+    def _letters(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = sorted(set(value) - set(OPERATIONS))
+        if unknown:
+            raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, r, t, m")
+        return value
+
+
+def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
+    """Return the transform. What is concerned is left out, or stays where the predicate is true.
+
+    Raises: ConfigurationError when the predicate cannot be imported.
+    """
+    return _Filter(properties)
+
+
+class _Filter:
+    """Decides per table once, and per row only where a predicate is given."""
+
+    def __init__(self, properties: FilterProperties) -> None:
+        self._matches = NameMatcher(properties.tables)
+        self._operations = frozenset(properties.operations or OPERATIONS)
+        self._name = properties.predicate or ""
+        self._predicate = _imported(properties.predicate) if properties.predicate else None
+        self._tables: dict[tuple[str, str], bool] = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
+        left_out = 0
+        for part in batch.parts:
+            kept: TransactionPart | SnapshotRows | Heartbeat = part
+            if isinstance(part, TransactionPart):
+                changes = [change for change in map(self._kept, part.changes) if change is not None]
+                left_out += len(part.changes) - len(changes)
+                kept = msgspec.structs.replace(part, changes=changes)
+            elif isinstance(part, SnapshotRows):
+                rows = self._rows(part)
+                left_out += len(part.rows) - len(rows)
+                kept = msgspec.structs.replace(part, rows=rows)
+            parts.append(kept)
+        return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
+
+    def _concerns(self, relation: Relation, operation: str) -> bool:
+        if operation not in self._operations:
+            return False
+        key = (relation.schema, relation.table)
+        known = self._tables.get(key)
+        if known is None:
+            known = self._tables[key] = not self._matches or self._matches(relation.name)
+        return known
+
+    def _kept(self, change: Change) -> Change | None:
+        """Return the change, less what is left out of it; None when nothing stays."""
+        if isinstance(change, LogicalMessage):
+            concerned = "m" in self._operations and not self._matches
+            return None if concerned and self._predicate is None else change
+        if isinstance(change, Truncate):
+            if self._predicate is not None:
+                return change
+            relations = tuple(r for r in change.relations if not self._concerns(r, "t"))
+            if len(relations) == len(change.relations):
+                return change
+            return msgspec.structs.replace(change, relations=relations) if relations else None
+        operation = (
+            "c" if isinstance(change, Insert) else "u" if isinstance(change, Update) else "d"
+        )
+        relation = change.relation
+        if not self._concerns(relation, operation):
+            return change
+        if self._predicate is None:
+            return None
+        new = None if isinstance(change, Delete) else change.new
+        old = None if isinstance(change, Insert) else change.old
+        return change if self._judge(operation, relation, old or None, new) else None
+
+    def _rows(self, part: SnapshotRows) -> list[tuple[object, ...]]:
+        relation = part.relation
+        if not self._concerns(relation, "r"):
+            return part.rows  # type: ignore[return-value]
+        if self._predicate is None:
+            return []
+        return [row for row in part.rows if self._judge("r", relation, None, row)]
+
+    def _judge(
+        self,
+        operation: str,
+        relation: Relation,
+        old: Sequence[object] | None,
+        new: Sequence[object] | None,
+    ) -> bool:
+        assert self._predicate is not None
+        before = None if old is None else RowView(relation, old)  # type: ignore[arg-type]
+        after = None if new is None else RowView(relation, new)  # type: ignore[arg-type]
+        try:
+            return bool(self._predicate(RowChange(operation, relation, before, after)))
+        except Exception as cause:
+            raise PredicateFailed(
+                f"the filter {self._name} raised {type(cause).__name__} for a row of "
+                f"{relation.name}",
+                predicate=self._name,
+            ) from cause
+
+
+def _imported(path: str) -> Predicate:
+    """Return the function that ``module:name`` names; the working directory may hold the module."""
+    module_name, _, name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as cause:
+        problem = Problem("predicate", f"cannot be imported: {cause}", value=path)
+        raise ConfigurationError([problem]) from cause
+    if not callable(found):
+        raise ConfigurationError([Problem("predicate", "is no function", value=path)])
+    return found  # type: ignore[no-any-return]

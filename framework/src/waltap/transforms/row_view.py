@@ -1,0 +1,117 @@
+"""Rows as a transform written in Python sees them: mappings that decode a value when it is read."""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, Missing, Tuple
+
+__all__ = ["RowChange", "RowView"]
+
+
+def _signed(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _unpacked(layout: str) -> Callable[[bytes], float]:
+    unpack = struct.Struct(layout).unpack
+    return lambda data: float(unpack(data)[0])
+
+
+def _text(data: bytes) -> str:
+    return data.decode()
+
+
+_FROM_TEXT: dict[int, Callable[[str], object]] = {
+    16: lambda text: text == "t",  # bool
+    20: int,  # int8
+    21: int,  # int2
+    23: int,  # int4
+    26: int,  # oid
+    700: float,  # float4
+    701: float,  # float8
+    1700: Decimal,  # numeric
+}
+_FROM_BINARY: dict[int, Callable[[bytes], object]] = {
+    16: lambda data: data == b"\x01",
+    18: _text,  # "char"
+    19: _text,  # name
+    20: _signed,
+    21: _signed,
+    23: _signed,
+    25: _text,  # text
+    26: lambda data: int.from_bytes(data, "big"),
+    700: _unpacked("!f"),
+    701: _unpacked("!d"),
+    1042: _text,  # bpchar
+    1043: _text,  # varchar
+}
+"""Type OID → what its text, or its send format, is in Python. Other types stay as they came."""
+
+
+@lru_cache(maxsize=1024)
+def _places(relation: Relation) -> Mapping[str, tuple[int, int]]:
+    """Return column name → (index, type OID)."""
+    return {c.name: (index, c.type_oid) for index, c in enumerate(relation.columns)}
+
+
+class RowView(Mapping[str, object]):
+    """One row image. Columns that the image does not have are not in the mapping.
+
+    Values: bool, int, float, Decimal; other types as PostgreSQL's text (as the bytes of their send
+    format where the decoder asked for that); None for NULL; UNCHANGED where the server did not send
+    the value.
+    """
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, relation: Relation, values: Tuple) -> None:
+        self._places, self._values = _places(relation), values
+
+    def __getitem__(self, name: str) -> object:
+        index, oid = self._places[name]
+        value = self._values[index]
+        if isinstance(value, str):
+            load = _FROM_TEXT.get(oid)
+            return value if load is None else load(value)
+        if isinstance(value, bytes):
+            read = _FROM_BINARY.get(oid)
+            return value if read is None else read(value)
+        if value is ABSENT:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        values = self._values
+        return (name for name, (index, _) in self._places.items() if values[index] is not ABSENT)
+
+    def __len__(self) -> int:
+        return sum(value is not ABSENT for value in self._values)
+
+    def raw(self, name: str) -> str | bytes | Missing | None:
+        """Return a value as the decoder gave it, ABSENT included. Raises: KeyError."""
+        return self._values[self._places[name][0]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A change of a row: ``op`` is c, u, d or r (read by a snapshot); images that the server did
+    not send are None."""
+
+    op: str
+    relation: Relation
+    before: RowView | None
+    after: RowView | None
+
+    @property
+    def schema(self) -> str:
+        """Return the schema's name."""
+        return self.relation.schema
+
+    @property
+    def table(self) -> str:
+        """Return the table's name."""
+        return self.relation.table

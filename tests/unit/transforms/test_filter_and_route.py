@@ -1,0 +1,156 @@
+"""Transforms of batches."""
+
+import textwrap
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.render.rig import NOW, Server, events, json_format, table, values
+from waltap.decode.message import Insert
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.errors import ConfigurationError
+from waltap.events.transaction import Batch
+from waltap.source.position import Position
+from waltap.transforms.filter import FilterProperties, PredicateFailed, changes_filter
+from waltap.transforms.route import RouteProperties, table_router
+from waltap.transforms.row_view import RowView
+
+A = table("a", "id int4 not null", "n numeric(6,2)", "v text", "ok bool")
+B = table("b", "id int4 not null")
+
+
+def batch() -> Batch:
+    s = Server()
+    s.insert(A, ("1", "1.50", "keep", "t"), ("2", None, "drop", "f"))
+    s.insert(B, ("7",))
+    s.update(A, ("1", "2.50", "keep", "t"))
+    s.delete(A, ("2", None, "drop", "f"))
+    s.truncate(A, B)
+    s.message("m", b"x")
+    s.snapshot(A, [("5", "1", "keep", None), ("6", "1", "drop", None)], "first", "last")
+    return Batch(parts=s.parts, position=Position(9), events=9)
+
+
+def kept(**properties: str) -> list[str]:
+    out = changes_filter(FilterProperties.model_validate(properties))(batch())
+    shape = {"skipped.operations": "none", "tombstones.on.delete": "false"}
+    found = values(json_format(shape).render(out.parts, NOW))
+    assert out.events == len(found) - sum(v["op"] == "t" for v in found) // 2
+    rows = [(v, v.get("after") or v.get("before") or {}) for v in found]
+    return [f"{v['op']}{v['source']['table']}{row.get('id', '')}" for v, row in rows]
+
+
+ALL = ["ca1", "ca2", "cb7", "ua1", "da2", "ta", "tb", "m", "ra5", "ra6"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"tables": "public.b"}, [e for e in ALL if e[1:2] != "b"]),
+        ({"operations": "d,r"}, [e for e in ALL if e[0] not in "dr"]),
+        (
+            {"tables": r"PUBLIC\.a", "operations": "c,t"},
+            [e for e in ALL if e[:2] not in ("ca", "ta")],
+        ),
+        ({"operations": "m"}, [e for e in ALL if e != "m"]),
+        ({"tables": "nothing.such"}, ALL),
+    ],
+)
+def test_filter_leaves_out_what_it_concerns_and_nothing_else(properties, expected) -> None:
+    assert kept(**properties) == expected
+
+
+@pytest.fixture
+def predicates(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "filters_of_this_test.py").write_text(
+        textwrap.dedent("""
+            def wanted(change):
+                row = change.after or change.before
+                return change.table != "a" or row["id"] == 1 or row.get("v") == "keep"
+
+            def broken(change):
+                return change.after["no such column"]
+        """)
+    )
+
+
+@pytest.mark.usefixtures("predicates")
+def test_predicate_sees_typed_rows_and_leaves_truncates_and_messages_alone() -> None:
+    found = kept(predicate="filters_of_this_test:wanted")
+    assert found == ["ca1", "cb7", "ua1", "ta", "tb", "m", "ra5"]
+
+
+@pytest.mark.usefixtures("predicates")
+def test_predicate_that_raises_stops_with_its_name_and_without_the_row() -> None:
+    with pytest.raises(
+        PredicateFailed, match="filters_of_this_test:broken raised KeyError"
+    ) as caught:
+        kept(predicate="filters_of_this_test:broken")
+    assert "keep" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["no_such_module_here:f", "json:no_such_name", "json:__name__"])
+def test_predicate_that_is_no_function_is_a_configuration_error(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="predicate"):
+        changes_filter(FilterProperties(predicate=path))
+
+
+@pytest.mark.parametrize(
+    ("model", "properties", "named"),
+    [
+        (FilterProperties, {"predicate": "nocolon"}, "module:name"),
+        (FilterProperties, {"tables": "a("}, r"a\("),
+        (FilterProperties, {"operations": "c,x"}, "no such operation: x"),
+        (RouteProperties, {"regex": "a(", "replacement": "t"}, r"a\("),
+        (RouteProperties, {"regex": "a", "replacement": "$1"}, "replacement"),
+    ],
+)
+def test_wrong_properties_are_named(model, properties, named) -> None:
+    with pytest.raises(ValidationError, match=named):
+        model.model_validate(properties)
+
+
+def test_route_changes_the_topic_and_nothing_else() -> None:
+    plain = batch()
+    route = table_router(RouteProperties(regex=r"public\.(a)", replacement="all $1"))
+    routed = route(plain)
+    assert routed.events == plain.events
+    shape = {"skipped.operations": "none"}
+    before = events(json_format(shape).render(plain.parts, NOW))
+    after = events(json_format(shape).render(routed.parts, NOW))
+    assert {e["topic"] for e in after} == {"all_a", "t.public.b", "t.message"}
+    for old, new in zip(before, after, strict=True):
+        if old["topic"] == "t.public.a":
+            old["topic"] = "all_a"
+        for event in (old, new):  # schemas are named after the topic
+            event["key"] = (event["key"] or {}).get("payload")
+            event["value"] = (event["value"] or {}).get("payload")
+        assert old == new
+
+
+def test_routed_relation_is_made_once() -> None:
+    route = table_router(RouteProperties(regex=r"public\.b", replacement="x"))
+    changes = [
+        change
+        for _ in range(2)
+        for part in route(batch()).parts
+        for change in getattr(part, "changes", ())
+        if isinstance(change, Insert)
+    ]
+    relations = {id(change.relation) for change in changes if change.relation.table == "b"}
+    assert len(relations) == 1
+
+
+def test_row_view_decodes_on_reading() -> None:
+    view = RowView(A, ("3", "1.50", UNCHANGED, ABSENT))
+    assert dict(view) == {"id": 3, "n": __import__("decimal").Decimal("1.50"), "v": UNCHANGED}
+    assert "ok" not in view
+    assert len(view) == 3
+    assert view.raw("ok") is ABSENT
+
+
+def test_row_view_reads_send_format() -> None:
+    assert dict(RowView(B, (b"\xff\xff\xff\xfe",))) == {"id": -2}
+    view = RowView(A, (b"\0\0\0\1", b"\0\1\0\2", "text".encode(), b"\1"))
+    assert dict(view) == {"id": 1, "n": b"\0\1\0\2", "v": "text", "ok": True}
