@@ -59,10 +59,11 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
             for round_ in range(1, options.rounds + 1)
         ]
-        for lane in lanes:
-            for contender in lane:
-                _say(f"{contender.name}: slot and offset")
-                contender.ready()
+        everyone = [contender for lane in lanes for contender in lane]
+        # Debezium first: it needs a few rows of its own, which nobody else should find
+        for contender in sorted(everyone, key=lambda c: not isinstance(c, Debezium)):
+            _say(f"round {contender.round}, {contender.name}: slot and offset")
+            contender.ready()
         _say(f"loading {options.rows:,} rows, {options.per_transaction} a transaction")
         first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM bench")[0][0]
         with database.connect() as connection:

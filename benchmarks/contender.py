@@ -8,8 +8,8 @@ import abc
 import json
 import shutil
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -148,6 +148,7 @@ class Waltap(Contender):
         ready.unlink(missing_ok=True)
         measured = self._run(properties, "--until-lsn", until_lsn, "--ready-file", ready)
         seconds = (measured.ended_at - ready.stat().st_mtime_ns) / 1e9
+        self._check(rows)
         self._clear()
         return self._result(rows, measured, seconds)
 
@@ -156,6 +157,7 @@ class Waltap(Contender):
         start_up = self._run(self._properties(EMPTY, "initial_only")).seconds
         self._clear()
         measured = self._run(self._properties(TABLE, "initial_only"))
+        self._check(rows)
         self._clear()
         return self._result(rows, measured, measured.seconds - start_up)
 
@@ -173,6 +175,21 @@ class Waltap(Contender):
         return _write_properties(
             self, table, mode, slot, {"waltap.state.dir": str(self.folder / slot)}
         )
+
+    def _check(self, rows: int) -> None:
+        """Raise ValueError when the sink holds fewer than ``rows`` rows."""
+        if self.output is None:
+            return
+        if self.output.is_dir():
+            import pyarrow.parquet
+
+            files = self.output.rglob("*.parquet")
+            found = sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in files)
+        else:
+            with self.output.open("rb") as file:
+                found = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+        if found < rows:
+            raise ValueError(f"{self.name} delivered {found} of {rows} rows")
 
     def _clear(self) -> None:
         """Delete what the sink wrote, so that the disk never fills."""
@@ -204,10 +221,12 @@ class Debezium(Contender):
             with self.database.connect() as connection:
                 fill(connection, low, low + OFFSET_ROWS - 1)
 
-        feeder = threading.Thread(target=insert_when_ready)
-        feeder.start()
-        self._run("no_data", "--count", OFFSET_ROWS, "--ready-file", ready, "--max-seconds", 150)
-        feeder.join()
+        with ThreadPoolExecutor(1) as pool:
+            fed = pool.submit(insert_when_ready)
+            self._run(
+                "no_data", "--count", OFFSET_ROWS, "--ready-file", ready, "--max-seconds", 150
+            )
+            fed.result()
 
     def drain(self, rows: int, until_lsn: str) -> Result:
         """Stream the backlog; timed by the engine itself from the first record to the last."""

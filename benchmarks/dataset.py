@@ -29,7 +29,7 @@ FILL = """
 DO $$
 BEGIN
   PERFORM setseed(0.42);
-  FOR first IN {low}..{high} BY {per_transaction} LOOP
+  FOR start_id IN {low}..{high} BY {per_transaction} LOOP
     INSERT INTO public.bench SELECT
       n,
       n * 1000003::bigint,
@@ -43,7 +43,7 @@ BEGIN
       random() * 1e6,
       md5(n::text)::uuid,
       jsonb_build_object('n', n, 'tags', jsonb_build_array('a', n % 7), 'ok', n % 2 = 0)
-    FROM generate_series(first, least(first + {per_transaction} - 1, {high})) n;
+    FROM generate_series(start_id, least(start_id + {per_transaction} - 1, {high})) n;
     COMMIT;
   END LOOP;
 END $$

@@ -67,7 +67,9 @@ def show(title: str, rows: Sequence[Row]) -> None:
             f"{row.peak_mib:,}",
             f"{row.cpu_us_per_row:.1f}",
         )
-    Console().print(table)
+    console = Console()
+    console = console if console.is_terminal else Console(width=100)
+    console.print(table)
 
 
 def write(

@@ -182,8 +182,8 @@ class Waltap(Engine):
         deadline = time.monotonic() + QUIET_SECONDS
         with database.connect() as connection:
             while self._process.poll() is None and time.monotonic() < deadline:
-                row = connection.execute(query).fetchone()
-                if row is None or row[0]:
+                row = connection.execute(query).fetchone()  # no slot: it ends by itself
+                if row is not None and row[0]:
                     break
                 time.sleep(POLL_SECONDS)
         if self._process.poll() is None:
