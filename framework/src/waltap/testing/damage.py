@@ -1,0 +1,88 @@
+"""Damaged payloads for decoders: repeatable, each with a description for the failure's text."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import TypeVar
+
+__all__ = ["chance", "damaged", "evenly", "noise", "truncated"]
+
+T = TypeVar("T")
+
+ODD_BYTES = (0x00, 0x7F, 0x80, 0xFF)
+LENGTH_BOMBS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00")
+
+
+def chance(seed: str) -> Random:
+    """Return a source of chance that repeats: the same ``seed``, the same damage."""
+    return Random(seed)  # noqa: S311 - repeatable on purpose
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """Return at most ``most`` of ``items``, evenly spaced, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    if most < 2:
+        return list(items[:most])
+    return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
+
+
+def truncated(payload: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+    """Give proper prefixes of ``payload``, the empty one among them."""
+    for size in evenly(range(len(payload)), most):
+        yield f"only the first {size} of {len(payload)} bytes", payload[:size]
+
+
+def damaged(payload: bytes, most: int, random: Random) -> Iterator[tuple[str, bytes]]:
+    """Give ``payload`` with bytes changed, overwritten, taken out, put in and moved."""
+    kinds = (_odd_byte, _bit, _length_bomb, _without, _doubled, _swapped, _trailing)
+    for number in range(most):
+        yield kinds[number % len(kinds)](payload, random)
+
+
+def noise(
+    most: int, random: Random, first_bytes: Sequence[int] = ()
+) -> Iterator[tuple[str, bytes]]:
+    """Give random payloads; half of them start with one of ``first_bytes``."""
+    for number in range(most):
+        payload = random.randbytes(random.choice((1, 2, 5, 17, 60, 400)))
+        if first_bytes and number % 2:
+            payload = bytes((random.choice(first_bytes),)) + payload[1:]
+        yield "random bytes", payload
+
+
+def _odd_byte(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at, byte = random.randrange(len(payload)), random.choice(ODD_BYTES)
+    return f"byte {at} is {byte:#04x}", payload[:at] + bytes((byte,)) + payload[at + 1 :]
+
+
+def _bit(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at, bit = random.randrange(len(payload)), random.randrange(8)
+    changed = bytes((payload[at] ^ (1 << bit),))
+    return f"bit {bit} of byte {at} is flipped", payload[:at] + changed + payload[at + 1 :]
+
+
+def _length_bomb(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at, bomb = random.randrange(len(payload)), random.choice(LENGTH_BOMBS)
+    return f"bytes from {at} are {bomb.hex()}", payload[:at] + bomb + payload[at + 4 :]
+
+
+def _without(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at = random.randrange(len(payload))
+    size = random.randint(1, max(1, len(payload) // 4))
+    return f"{size} bytes from {at} are gone", payload[:at] + payload[at + size :]
+
+
+def _doubled(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at = random.randrange(len(payload))
+    part = payload[at : at + random.randint(1, 16)]
+    return f"{len(part)} bytes from {at} come twice", payload[:at] + part + payload[at:]
+
+
+def _swapped(payload: bytes, random: Random) -> tuple[str, bytes]:
+    at = random.randrange(len(payload))
+    return f"the part from {at} comes first", payload[at:] + payload[:at]
+
+
+def _trailing(payload: bytes, random: Random) -> tuple[str, bytes]:
+    junk = random.randbytes(random.randint(1, 9))
+    return f"followed by {junk.hex()}", payload + junk

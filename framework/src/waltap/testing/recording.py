@@ -1,0 +1,256 @@
+"""Recordings: frames of an output plugin with the messages that they mean, as JSON lines.
+
+A file holds one or more recordings. A line that names one starts it; its frames follow:
+
+    {"recording": "insert", "options": {"include-xids": true}, "version_num": 150020}
+    {"lsn": "0/16B3748", "text": "BEGIN 731", "means": [{"type": "Begin", "xid": 731}]}
+    {"lsn": "0/16B3748", "hex": "42…"}
+
+``text`` or ``hex`` is the payload. ``means`` holds the messages of that frame in the neutral form of
+`neutral`; a recording where no frame has it says nothing of messages and still serves the other
+tests. Frames are facts: take them from a server (`frames_of_slot`). ``means`` is a claim: write it by
+hand, or let `meant_by` write it and read every line before you commit it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from waltap.decode.decoder import Decoder, Frame
+from waltap.decode.message import Message, OldTuple
+from waltap.decode.relation import DataType, Relation
+from waltap.decode.tuple_image import Missing
+from waltap.source.position import lsn_text, parse_lsn
+
+__all__ = [
+    "Neutral",
+    "Recording",
+    "Shapes",
+    "StaticCatalogue",
+    "frames_of_slot",
+    "load_recordings",
+    "meant_by",
+    "neutral",
+    "save_recordings",
+]
+
+Neutral = dict[str, Any]
+"""A message as JSON can hold it: its type, and its fields that differ from their defaults."""
+
+LSN_FIELDS = frozenset(
+    (
+        "abort_lsn",
+        "commit_lsn",
+        "end_lsn",
+        "lsn",
+        "origin_lsn",
+        "prepare_end_lsn",
+        "prepare_lsn",
+        "rollback_end_lsn",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Frames of one session, in order, from its start.
+
+    ``options`` are the decoder's properties the session was asked for with, by name; ``version_num``
+    is the server's. ``means`` has one list per frame, or is None when it was never written down.
+    """
+
+    name: str
+    frames: tuple[Frame, ...]
+    means: tuple[list[Neutral], ...] | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    version_num: int = 0
+
+
+class StaticCatalogue:
+    """A catalogue that never changes, for decoders whose wire says little of relations."""
+
+    def __init__(self, relations: Iterable[Relation] = (), types: Iterable[DataType] = ()) -> None:
+        self._relations = {(r.schema, r.table): r for r in relations}
+        self._types = {data_type.oid: data_type for data_type in types}
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        """Return the relation, or None."""
+        return self._relations.get((schema, table))
+
+    def data_type(self, oid: int) -> DataType | None:
+        """Return the type with that OID, or None."""
+        return self._types.get(oid)
+
+
+def neutral(messages: Iterable[Message], shapes: "Shapes | None" = None) -> list[Neutral]:
+    """Return ``messages`` in a form that compares, prints and stores.
+
+    Relations become ``schema.table#n``, n counting the different shapes seen; the message that
+    brings a new one has its columns under ``defines``. Runs of `Skipped` become one. Give the same
+    ``shapes`` to several calls to keep counting.
+    """
+    shapes = shapes or Shapes()
+    found: list[Neutral] = []
+    for message in messages:
+        item = shapes.message(message)
+        if item["type"] == "Skipped" and found and _same_run(found[-1], item):
+            found[-1]["count"] += item["count"]
+        else:
+            found.append(item)
+    return found
+
+
+def meant_by(decoder: Decoder, frames: Sequence[Frame]) -> tuple[list[Neutral], ...]:
+    """Return what ``decoder`` makes of each frame, for a first draft of ``means``."""
+    shapes = Shapes()
+    return tuple(neutral(decoder.feed([frame]), shapes) for frame in frames)
+
+
+def load_recordings(path: Path) -> list[Recording]:
+    """Read a file of recordings. Raises: ValueError naming the line that is wrong."""
+    found: list[Recording] = []
+    head: dict[str, Any] = {}
+    frames: list[Frame] = []
+    means: list[list[Neutral] | None] = []
+
+    def finish() -> None:
+        if head:
+            written = any(item is not None for item in means)
+            found.append(
+                Recording(
+                    name=head["recording"],
+                    frames=tuple(frames),
+                    means=tuple(item or [] for item in means) if written else None,
+                    options=head.get("options", {}),
+                    version_num=head.get("version_num", 0),
+                )
+            )
+        elif frames:
+            text = "a frame before any line that names a recording"
+            raise ValueError(text)
+        frames.clear()
+        means.clear()
+
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            item = json.loads(line)
+            if "recording" in item:
+                finish()
+                head = item
+            else:
+                payload = item["text"].encode() if "text" in item else bytes.fromhex(item["hex"])
+                frames.append((parse_lsn(item["lsn"]), payload))
+                means.append(item.get("means"))
+        except (ValueError, KeyError, TypeError) as cause:
+            text = f"{path.name}, line {number}: not a line of a recording: {cause}"
+            raise ValueError(text) from cause
+    finish()
+    return found
+
+
+def save_recordings(path: Path, recordings: Iterable[Recording]) -> None:
+    """Write ``recordings``; payloads that are UTF-8 text without odd characters are kept as text."""
+    lines: list[str] = []
+    for recording in recordings:
+        head: dict[str, object] = {"recording": recording.name}
+        if recording.options:
+            head["options"] = dict(recording.options)
+        if recording.version_num:
+            head["version_num"] = recording.version_num
+        lines.append(json.dumps(head, ensure_ascii=False))
+        for number, (lsn, payload) in enumerate(recording.frames):
+            frame: dict[str, object] = {"lsn": lsn_text(lsn), **_payload(payload)}
+            if recording.means is not None and recording.means[number]:
+                frame["means"] = recording.means[number]
+            lines.append(json.dumps(frame, ensure_ascii=False))
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def frames_of_slot(
+    execute: Callable[[str], Iterable[tuple[str, bytes]]], slot: str, options: Mapping[str, str]
+) -> tuple[Frame, ...]:
+    """Return the frames that a slot holds, without consuming them.
+
+    ``execute`` runs SQL and gives rows of (text, bytes); with psycopg: ``lambda sql:
+    connection.execute(sql)``. The server is asked through ``pg_logical_slot_peek_binary_changes``,
+    whose payloads are those of the replication protocol.
+    """
+    arguments = "".join(f", {_literal(k)}, {_literal(v)}" for k, v in options.items())
+    sql = (
+        "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes("
+        f"{_literal(slot)}, NULL, NULL{arguments})"
+    )
+    return tuple((parse_lsn(lsn), bytes(data)) for lsn, data in execute(sql))
+
+
+class Shapes:
+    """Readable names for relations: one per shape, whatever the object."""
+
+    def __init__(self) -> None:
+        self._by_relation: dict[Relation, str] = {}
+        self._by_shape: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._new: Neutral = {}
+
+    def message(self, message: Message) -> Neutral:
+        """Return one message in neutral form."""
+        kind = type(message)
+        given = kind.__struct_defaults__
+        required = len(kind.__struct_fields__) - len(given)
+        found: Neutral = {"type": kind.__name__}
+        for number, name in enumerate(kind.__struct_fields__):
+            value = getattr(message, name)
+            if number < required or value != given[number - required]:
+                found[name] = self._value(name, value)
+        if self._new:
+            found["defines"], self._new = self._new, {}
+        return found
+
+    def _value(self, name: str, value: Any) -> Any:
+        if isinstance(value, Relation):
+            return self._name(value)
+        if name == "relations":
+            return [self._name(relation) for relation in value]
+        if name in LSN_FIELDS:
+            return lsn_text(value)
+        return [_datum(item) for item in value] if isinstance(value, tuple) else _datum(value)
+
+    def _name(self, relation: Relation) -> str:
+        name = self._by_relation.get(relation)
+        if name is None:
+            columns = [[c.name, c.type_oid, c.typmod, c.in_identity] for c in relation.columns]
+            shape: Neutral = {"identity": relation.identity, "columns": columns}
+            text = f"{relation.name} {relation.oid} {json.dumps(shape)}"
+            name = self._by_shape.get(text)
+            if name is None:
+                count = self._counts[relation.name] = self._counts.get(relation.name, 0) + 1
+                name = self._by_shape[text] = f"{relation.name}#{count}"
+                self._new[name] = shape
+            self._by_relation[relation] = name
+        return name
+
+
+def _same_run(one: Neutral, other: Neutral) -> bool:
+    return one["type"] == other["type"] and one.get("xid") == other.get("xid")
+
+
+def _datum(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, Missing):
+        return {"missing": value.value}
+    return value.value if isinstance(value, OldTuple) else value
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return {"hex": payload.hex()}
+    return {"text": text} if text.isprintable() or "\n" in text else {"hex": payload.hex()}
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
