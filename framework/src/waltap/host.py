@@ -11,6 +11,7 @@ import difflib
 import enum
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -398,7 +399,9 @@ class Host:
                     if any(impl.plugin is plugin for impl in caller.get_hookimpls()):
                         guess = f"; did you mean {hint}?" if hint else ""
                         return f"{who} implements {name}, which is no hook{guess}"
-            return f"{who}: {str(cause).splitlines()[-1].strip()}"
+            text = str(cause)
+            hook = re.search(r"hook '(\w+)'", text)
+            return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"
         for name in known:
             function = vars(plugin).get(name) if inspect.ismodule(plugin) else None
             if inspect.isfunction(function) and not hasattr(function, "waltap_impl"):

@@ -1,0 +1,636 @@
+"""From settings to components: each gets what it declared, and every mistake is named at once."""
+
+import logging
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import waltap.plugin
+from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, Treatment
+from waltap.config.layers import RawProfile, read_debezium, read_tables
+from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.config.resolve import Resolution, examine, resolve
+from waltap.decode.decoder import DecoderCapabilities
+from waltap.errors import ConfigurationError
+from waltap.hookspecs import hookimpl
+from waltap.host import Host
+from waltap.plugin_errors import DuplicateName
+from waltap.specs import (
+    ConnectorSpec,
+    DecoderSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    Spec,
+    TransformSpec,
+)
+
+CLASS = "io.debezium.connector.toy.ToyConnector"
+
+
+class ToyProperties(Properties):
+    """A database for tests."""
+
+    hostname: str = declare("database.hostname", summary="Host.")
+    port: int = declare("database.port", default=5432, ge=1, le=65535, summary="Port.")
+    password: str | None = declare("database.password", default=None, secret=True, summary="Word.")
+    slot: str = declare(
+        "slot.name",
+        default="debezium",
+        profile_default="waltap",
+        summary="Slot.",
+        aliases=("slot",),
+        deprecated={"slot.old": "slot.name"},
+    )
+    mode: Literal["all_tables", "filtered"] = declare(
+        "publication.autocreate.mode",
+        default="all_tables",
+        profile_default="filtered",
+        summary="Publication.",
+    )
+    libpq: dict[str, str] = declare_family("driver.NAME", pattern=r"driver\..+", summary="Libpq.")
+    tables: CommaList = declare("toy.tables", default=(), summary="Tables.")
+
+
+class DecoderProperties(Properties):
+    """A decoder's."""
+
+    chunks: bool = declare("toy.chunks", default=False, summary="Chunks.")
+
+
+class SnapshotProperties(Properties):
+    """A snapshot mode's."""
+
+    flag: bool = declare("toy.snapshot.flag", default=False, summary="Flag.")
+
+
+class SinkProperties(Properties):
+    """A sink's."""
+
+    path: str = declare("path", summary="Where to.")
+    size: int = declare("size", default=1, summary="How large.")
+
+
+class MaskProperties(Properties):
+    """A transform's."""
+
+    columns: CommaList = declare("columns", summary="Columns to mask.")
+
+
+def made(kind: type[Spec], name: str, model: type[Properties] | None = None, **more: Any) -> Any:
+    return kind(name=name, summary="s", properties=model, factory=print, **more)  # type: ignore[call-arg]
+
+
+class Toy:
+    """A plugin with one of each kind."""
+
+    @hookimpl
+    def register_connectors(self) -> list[ConnectorSpec]:
+        return [made(ConnectorSpec, "toy", ToyProperties, classes=(CLASS,))]
+
+    @hookimpl
+    def register_decoders(self) -> list[DecoderSpec]:
+        capable = {"capabilities": DecoderCapabilities(), "output_plugin": "x"}
+        forced = {"forced_options": {"toy.chunks": True}}
+        return [
+            made(DecoderSpec, "pgoutput", DecoderProperties, **capable),
+            made(DecoderSpec, "decoderbufs", **capable),
+            made(DecoderSpec, "chunked", DecoderProperties, **capable, **forced),
+        ]
+
+    @hookimpl
+    def register_snapshotters(self) -> list[SnapshotterSpec]:
+        return [
+            made(SnapshotterSpec, "initial"),
+            made(SnapshotterSpec, "no_data", SnapshotProperties),
+            made(SnapshotterSpec, "mine"),
+        ]
+
+    @hookimpl
+    def register_sinks(self) -> list[SinkSpec]:
+        return [made(SinkSpec, "files", SinkProperties, aliases=("file",)), made(SinkSpec, "null")]
+
+    @hookimpl
+    def register_transforms(self) -> list[TransformSpec]:
+        return [made(TransformSpec, "mask", MaskProperties, aliases=("org.example.Mask",))]
+
+
+@pytest.fixture
+def host() -> Host:
+    made_here = Host(discover=False)
+    made_here.register(
+        SimpleNamespace(
+            register_formats=waltap.plugin.register_formats,
+            register_topic_naming=waltap.plugin.register_topic_naming,
+            register_offset_stores=waltap.plugin.register_offset_stores,
+        ),
+        "framework",
+    )
+    made_here.register(Toy(), "toy")
+    return made_here
+
+
+def toml(source: dict[str, Any] | None = None, **sections: Any) -> RawProfile:
+    """Return a complete profile of ours, with changes; a section given as None is left out."""
+    tables: dict[str, Any] = {
+        "source": {"type": "toy", "database.hostname": "here", **(source or {})},
+        "sink": {"type": "files", "path": "x"},
+        **sections,
+    }
+    return read_tables({k: v for k, v in tables.items() if v is not None}, "shop.toml")
+
+
+def debezium(**more: str) -> RawProfile:
+    """Return a complete connector file of Debezium's, with changes; __ stands for a dot."""
+    values = {
+        "connector.class": CLASS,
+        "topic.prefix": "t",
+        "database.hostname": "here",
+        "waltap.sink.type": "null",
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+    return read_debezium(values, "shop.properties")
+
+
+def problems(raw: RawProfile, host: Host, **arguments: Any) -> list[str]:
+    with pytest.raises(ConfigurationError) as error:
+        examine(raw, host, **arguments)
+    assert error.value.code == "WT-1001"
+    assert f"{len(error.value.problems)} problem" in str(error.value)
+    return [str(problem) for problem in error.value.problems]
+
+
+def explained(resolution: Resolution) -> dict[str, tuple[str, str]]:
+    return {e.name: (e.value, e.origin) for e in resolution.explained}
+
+
+# --- who gets what ---------------------------------------------------------------------------------
+
+
+def test_each_component_gets_what_it_declared_and_nothing_else(host: Host) -> None:
+    profile = resolve(
+        toml(
+            {
+                "database.port": 6000,
+                "toy.tables": ["a", "b"],
+                "toy.chunks": True,
+                "snapshot.mode": "no_data",
+                "toy.snapshot.flag": "yes",
+                "table.include.list": r"public\.a,public\.b",
+                "driver.application_name": "me",
+            },
+            engine={"max.batch.size": 7},
+            format={"type": "json", "value.converter.schemas.enable": True},
+            offsets={"type": "file", "waltap.offset.file": "o.json"},
+            sink={"type": "file", "path": "p", "size": "3"},
+            transforms=[{"type": "mask", "columns": "a, b"}],
+            labels={"team": "data"},
+        ),
+        host,
+    )
+    connector = profile.connector.properties
+    assert isinstance(connector, ToyProperties)
+    assert (connector.port, connector.tables) == (6000, ("a", "b"))
+    assert connector.libpq == {"driver.application_name": "me"}
+    assert profile.decoder.properties == DecoderProperties(chunks=True)
+    assert profile.snapshotter.properties == SnapshotProperties(flag=True)
+    assert profile.sink.spec.name == "files"
+    assert profile.sink.properties == SinkProperties(path="p", size=3)
+    assert [t.properties for t in profile.transforms] == [MaskProperties(columns=("a", "b"))]
+    assert profile.capture.table_include == (r"public\.a", r"public\.b")
+    assert profile.engine.batch_events == 7
+    assert getattr(profile.format.properties, "value_schemas") is True  # noqa: B009
+    assert getattr(profile.offset_store.properties, "path") == Path("o.json")  # noqa: B009
+    assert profile.labels == {"team": "data"}
+    assert not profile.debezium
+
+
+def test_defaults_are_ours_in_a_profile_and_debeziums_in_a_connector_file(host: Host) -> None:
+    ours, theirs = resolve(toml(), host), resolve(debezium(), host)
+
+    def chosen(profile: Any) -> tuple[str, str, str]:
+        properties = profile.connector.properties
+        return profile.decoder.spec.name, properties.slot, properties.mode
+
+    assert chosen(ours) == ("pgoutput", "waltap", "filtered")
+    assert chosen(theirs) == ("decoderbufs", "debezium", "all_tables")
+    assert theirs.debezium
+
+
+def test_a_connector_may_have_a_default_decoder_of_its_own(host: Host) -> None:
+    class Own(ToyProperties):
+        plugin: str = declare("plugin.name", default="chunked", summary="Decoder.")
+
+    class Plugin:
+        @hookimpl
+        def register_connectors(self) -> list[ConnectorSpec]:
+            return [made(ConnectorSpec, "own", Own)]
+
+    host.register(Plugin(), "own")
+    assert resolve(toml({"type": "own"}), host).decoder.spec.name == "chunked"
+    given = toml({"type": "own", "plugin.name": "pgoutput"})
+    assert resolve(given, host).decoder.spec.name == "pgoutput"
+
+
+def test_an_alias_decoder_forces_its_options(host: Host) -> None:
+    profile = resolve(toml({"plugin.name": "chunked", "toy.chunks": False}), host)
+    assert profile.decoder.properties == DecoderProperties(chunks=True)
+
+
+def test_topic_naming_without_properties_of_its_own_gets_the_capture_properties(host: Host) -> None:
+    profile = resolve(toml({"topic.prefix": "p"}), host)
+    naming = profile.topic_naming
+    assert naming.properties is profile.capture
+    assert naming.spec.factory(naming.properties)("public", "t") == "p.public.t"
+
+
+def test_a_custom_snapshot_mode_is_found_by_its_name(host: Host) -> None:
+    raw = toml({"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"})
+    assert resolve(raw, host).snapshotter.spec.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        pytest.param(toml(name="orders"), "orders", id="given"),
+        pytest.param(toml(), "shop", id="file-name"),
+        pytest.param(debezium(), "t", id="debezium-prefix"),
+        pytest.param(debezium(slot__name="s1"), "t-s1", id="debezium-slot"),
+        pytest.param(debezium(name="c"), "c", id="debezium-name"),
+    ],
+)
+def test_a_pipeline_has_a_name(host: Host, raw: RawProfile, name: str) -> None:
+    assert resolve(raw, host).name == name
+
+
+def test_the_topic_prefix_of_a_profile_is_its_name_unless_given(host: Host) -> None:
+    assert resolve(toml(), host).capture.topic_prefix == "shop"
+    assert resolve(toml({"topic.prefix": "x"}), host).capture.topic_prefix == "x"
+
+
+# --- sinks and overrides ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "sink", "path"),
+    [
+        pytest.param(None, "files", "x", id="profile"),
+        pytest.param("files:there", "files", "there", id="value-replaced"),
+        pytest.param("files", "files", "x", id="same-sink-keeps-properties"),
+        pytest.param("null", "null", None, id="other-sink-drops-them"),
+        pytest.param("files:s3://b/c:d", "files", "s3://b/c:d", id="colons-belong-to-the-value"),
+    ],
+)
+def test_a_sink_argument_takes_the_place_of_the_profiles_sink(
+    host: Host, argument: str | None, sink: str, path: str | None
+) -> None:
+    found = resolve(toml(), host, sink=argument).sink
+    assert (found.spec.name, getattr(found.properties, "path", None)) == (sink, path)
+
+
+def test_overrides_win_and_sink_properties_have_a_prefix(host: Host) -> None:
+    overrides = {"database.port": "7000", "sink.size": "5", "waltap.sink.path": "new"}
+    resolution = examine(toml(), host, overrides=overrides)
+    assert resolution.profile.sink.properties == SinkProperties(path="new", size=5)
+    assert explained(resolution)["database.port"] == ("7000", "--set")
+
+
+def test_an_override_can_choose_the_sink(host: Host) -> None:
+    overrides = {"sink.type": "null"}
+    assert resolve(toml(sink=None), host, overrides=overrides).sink.spec.name == "null"
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def test_choices_know_no_case(host: Host) -> None:
+    raw = debezium(publication__autocreate__mode=" FILTERED ")
+    assert getattr(resolve(raw, host).connector.properties, "mode") == "filtered"  # noqa: B009
+
+
+def test_a_number_may_stand_where_a_text_is_wanted(host: Host) -> None:
+    profile = resolve(toml({"database.hostname": 5, "driver.keepalives": True}), host)
+    properties = profile.connector.properties
+    assert isinstance(properties, ToyProperties)
+    assert (properties.hostname, properties.libpq) == ("5", {"driver.keepalives": "true"})
+
+
+def test_an_alias_is_as_good_as_the_name(host: Host) -> None:
+    assert explained(examine(toml({"slot": "s"}), host))["slot.name"][0] == "s"
+
+
+# --- mistakes --------------------------------------------------------------------------------------
+
+
+def test_every_mistake_is_named_at_once(host: Host) -> None:
+    raw = toml(
+        {
+            "type": "toy",
+            "database.port": 70000,
+            "publication.autocreate.mode": "filterd",
+            "databse.hostname": "x",
+            "snapshot.mode": "initail",
+            "time.precision.mode": "adaptve",
+        },
+        engine={"max.batch.size": 0, "no.such.thing": 1},
+        sink={"type": "files", "pth": "x"},
+        transforms=[{"columns": "a"}],
+    )
+    assert problems(raw, host) == [
+        "snapshot.mode: no snapshot mode is called 'initail'; allowed: initial, mine, no_data; "
+        "did you mean initial?",
+        "time.precision.mode: is not one of its values (given: adaptve); allowed: adaptive, "
+        "adaptive_time_microseconds, connect, isostring, microseconds, nanoseconds; "
+        "did you mean adaptive?",
+        "max.batch.size: input should be greater than or equal to 1 (given: 0); "
+        "allowed: a whole number, at least 1",
+        "database.port: input should be less than or equal to 65535 (given: 70000); "
+        "allowed: a whole number, at least 1, at most 65535",
+        "publication.autocreate.mode: is not one of its values (given: filterd); "
+        "allowed: all_tables, filtered; did you mean filtered?",
+        "sink.path: is required: Where to",
+        "transforms[1].type: is missing",
+        "sink.pth: is not known (given: x); did you mean sink.path?",
+    ]
+
+
+def test_unknown_properties_are_named_with_the_nearest_known(host: Host) -> None:
+    found = problems(toml({"databse.hostname": "x", "utterly.different": "y"}), host)
+    assert found == [
+        "databse.hostname: is not known (given: x); did you mean database.hostname?",
+        "utterly.different: is not known (given: y)",
+    ]
+
+
+def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> None:
+    raw = read_tables({"source": {"type": "toy"}})
+    assert problems(raw, host) == [
+        "sink.type: is missing: where should the changes go?; allowed: [sink] type = NAME, or "
+        "--sink NAME:VALUE; names: files, null",
+        "database.hostname: is required: Host",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        pytest.param(
+            toml({"type": "tyo"}),
+            "source.type: no connector is called 'tyo'; allowed: toy; did you mean toy?",
+            id="connector",
+        ),
+        pytest.param(
+            read_tables({"sink": {"type": "null"}}),
+            "source.type: is missing: which database is this?; allowed: toy",
+            id="no-connector",
+        ),
+        pytest.param(
+            debezium(connector__class="io.x.Y"),
+            "connector.class: no connector is called 'io.x.Y'; allowed: toy",
+            id="class",
+        ),
+        pytest.param(
+            toml({"plugin.name": "pgoutptu"}),
+            "plugin.name: no decoder is called 'pgoutptu'; allowed: chunked, decoderbufs, pgoutput; "
+            "did you mean pgoutput?",
+            id="decoder",
+        ),
+        pytest.param(
+            toml(format={"type": "avro"}),
+            "format.type: no format is called 'avro'; allowed: json",
+            id="format",
+        ),
+        pytest.param(
+            toml(offsets={"type": "sql"}),
+            "offsets.type: no offset store is called 'sql'; allowed: file",
+            id="offsets",
+        ),
+        pytest.param(
+            toml(transforms=[{"type": "msk"}]),
+            "transforms[1].type: no transform is called 'msk'; allowed: mask; did you mean mask?",
+            id="transform",
+        ),
+        pytest.param(
+            toml({"topic.naming.strategy": "schema_regex"}),
+            "topic.naming.strategy: topic.regex and topic.replacement are required by this strategy "
+            "(given: schema_regex)",
+            id="naming-strategy-refuses",
+        ),
+        pytest.param(
+            debezium(value__converter="io.confluent.connect.avro.AvroConverter"),
+            "value.converter: no format is called 'avro'; allowed: json",
+            id="converter",
+        ),
+        pytest.param(
+            toml({"slot": "a", "slot.name": "b"}),
+            "slot.name: is given again as slot, with another value (given: b)",
+            id="name-and-alias",
+        ),
+    ],
+)
+def test_a_component_that_is_not_there_is_named(host: Host, raw: RawProfile, expected: str) -> None:
+    assert problems(raw, host) == [expected]
+
+
+def test_a_sink_argument_that_is_unknown_is_named(host: Host) -> None:
+    (problem,) = problems(toml(), host, sink="flies:x")
+    assert problem.startswith("--sink: no sink is called 'flies'")
+    assert problem.endswith("did you mean files?")
+
+
+def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[waltap]\nacme = acme_is_not_there\n")
+    raw = toml({"type": "acme"}, sink={"type": "acme"})
+    found = problems(raw, Host())
+    assert sum("acme_is_not_there" in text for text in found) == 1
+    assert [text for text in found if text.startswith("plugins: plugin 'acme' of acme 1.0 failed")]
+
+
+def test_two_plugins_with_one_name_stop_a_profile_that_needs_it(host: Host) -> None:
+    other = ModuleType("other")
+    setattr(  # noqa: B010
+        other,
+        "register_sinks",
+        hookimpl(lambda: [made(SinkSpec, "null"), made(SinkSpec, "third")]),
+    )
+    with pytest.raises(DuplicateName):
+        host.register(other, "other")
+    assert resolve(toml(), host, sink="null").sink.spec.name == "null"
+
+
+# --- Debezium's files ------------------------------------------------------------------------------
+
+
+def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) -> None:
+    raw = debezium(
+        read__only="true",
+        post__processors="reselect",
+        converters="isbn",
+        snapshot__locking__mode="shared",
+    )
+    text = "is a property of Debezium's that waltap does not support yet"
+    assert problems(raw, host) == [
+        f"read.only: {text} (given: true); allowed: leave it out, or its default: false",
+        f"post.processors: {text} (given: reselect)",
+        f"converters: {text} (given: isbn)",
+        f"snapshot.locking.mode: {text} (given: shared); "
+        "allowed: leave it out, or its default: none",
+    ]
+
+
+def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host) -> None:
+    raw = debezium(
+        tasks__max="4",
+        max__queue__size="99999",
+        read__only="FALSE",
+        post__processors="",
+        topic__creation__default__partitions="3",
+        key__converter="org.apache.kafka.connect.json.JsonConverter",
+        value__converter="org.apache.kafka.connect.json.JsonConverter",
+        offset__storage="org.apache.kafka.connect.storage.FileOffsetBackingStore",
+    )
+    assert set(examine(raw, host).ignored) == {
+        "tasks.max",
+        "max.queue.size",
+        "read.only",
+        "post.processors",
+        "topic.creation.default.partitions",
+        "offset.storage",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, entry in KNOWN_NAMES.items() if entry.default)
+)
+def test_every_known_property_is_accepted_with_debeziums_default(host: Host, name: str) -> None:
+    """Or is claimed by a component, which then takes that value."""
+    raw = debezium()
+    raw.settings.update(read_debezium({name: KNOWN_NAMES[name].default}).settings)
+    resolution = examine(raw, host)
+    assert name in {*resolution.ignored, *explained(resolution)}
+
+
+def test_a_property_that_is_ignored_has_no_default_to_compare_with() -> None:
+    for name, entry in KNOWN_NAMES.items():
+        assert entry.treatment is Treatment.DEFAULT_ONLY or entry.default == "", name
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(OLD_NAMES.items()))
+def test_old_names_are_accepted_with_a_warning_that_names_the_new(
+    host: Host, old: str, new: str
+) -> None:
+    values = {
+        "connector.class": CLASS,
+        "topic.prefix": "t",
+        "database.hostname": "h",
+        "slot.name": "s",
+        "waltap.sink.type": "null",
+    }
+    values.pop(new, None)
+    values[old] = {
+        "sanitize.field.names": "true",
+        "snapshot.custom.class": "mine",
+        "slot.drop_on_stop": "false",
+    }.get(old, "x")
+    resolution = examine(read_debezium(values), host)
+    assert f"{old} is an old name: write {new}" in resolution.warnings
+
+
+@pytest.mark.parametrize(("name", "old"), sorted(OLD_VALUES))
+def test_old_values_become_present_ones(host: Host, name: str, old: str) -> None:
+    resolution = examine(debezium(**{name.replace(".", "__"): old.upper()}), host)
+    assert explained(resolution)[name][0] == OLD_VALUES[name, old]
+    assert any(f"write {name}={OLD_VALUES[name, old]}" in w for w in resolution.warnings)
+
+
+def test_an_old_name_beside_the_new_one_must_agree(host: Host) -> None:
+    agreeing = debezium(database__server__name="t")
+    assert resolve(agreeing, host).capture.topic_prefix == "t"
+    assert problems(debezium(database__server__name="other"), host) == [
+        "database.server.name: is the old name of topic.prefix, which is given too, with another "
+        "value (given: other)"
+    ]
+
+
+def test_a_declared_old_name_warns_too_and_resolve_logs_it(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "waltap"):
+        resolve(toml({"slot.old": "s"}), host)
+    assert [record.getMessage() for record in caplog.records] == [
+        "slot.old is an old name: write slot.name"
+    ]
+
+
+def test_debeziums_transforms_are_found_by_class(host: Host) -> None:
+    raw = debezium(
+        transforms="m", transforms__m__type="org.example.Mask", transforms__m__columns="a"
+    )
+    (component,) = resolve(raw, host).transforms
+    assert component.properties == MaskProperties(columns=("a",))
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+
+def test_a_secret_shows_up_nowhere(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
+    with caplog.at_level(logging.DEBUG):
+        raw = toml({"database.password": "${env:WALTAP_TEST_SECRET}", "slot": "s"})
+        resolution = examine(raw, host)
+    properties = resolution.profile.connector.properties
+    assert getattr(properties, "password") == "geheim"  # noqa: B009
+    assert explained(resolution)["database.password"][0] == "${env:WALTAP_TEST_SECRET}"
+    plain = examine(toml({"database.password": "geheim"}), host)
+    assert explained(plain)["database.password"][0] == "***"
+    for text in (repr(resolution), str(properties), repr(plain.profile), caplog.text):
+        assert "geheim" not in text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param({"database.pasword": "geheim"}, id="misspelt"),
+        pytest.param({"database.password": ["geheim"]}, id="wrong-type"),
+        pytest.param({"my.api-key": "geheim"}, id="unknown-that-looks-secret"),
+        pytest.param({"some.url": "http://ann:geheim@host/"}, id="password-in-a-url"),
+        pytest.param({"database.port": "${env:WALTAP_TEST_SECRET}"}, id="placeholder-in-a-number"),
+        pytest.param({"max.batch.siz": "${env:WALTAP_TEST_SECRET}"}, id="placeholder-in-unknown"),
+    ],
+)
+def test_a_secret_does_not_show_up_in_mistakes(
+    host: Host, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
+    (problem,) = problems(toml(source), host)
+    assert "geheim" not in problem
+
+
+def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> None:
+    raw = toml({"database.password": "${env:WALTAP_TEST_ABSENT}", "database.port": "x"})
+    assert problems(raw, host) == [
+        "database.password: environment variable WALTAP_TEST_ABSENT is not set "
+        "(given: ${env:WALTAP_TEST_ABSENT})"
+    ]
+
+
+# --- explaining ------------------------------------------------------------------------------------
+
+
+def test_every_property_is_explained_once_with_value_and_origin(host: Host) -> None:
+    resolution = examine(toml({"database.port": 1}, engine={"max.batch.size": 5}), host)
+    found = explained(resolution)
+    assert len(found) == len(resolution.explained)
+    assert found["database.port"] == ("1", "shop.toml [source]")
+    assert found["max.batch.size"] == ("5", "shop.toml [engine]")
+    assert found["slot.name"] == ("waltap", "default")
+    assert found["sink.path"] == ("x", "shop.toml [sink]")
+    assert all(e.declaration.summary for e in resolution.explained)

@@ -1,0 +1,453 @@
+"""The plugin host: what it finds, what it says of plugins that cannot be used, who it tells."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from waltap.errors import PluginError
+from waltap.hookspecs import hookimpl
+from waltap.host import KINDS, Health, Host, Plugin
+from waltap.plugin_errors import (
+    DuplicateName,
+    HookRaised,
+    ImportFailed,
+    MisspeltHook,
+    SpecMissing,
+    WrongApiVersion,
+    WrongSpec,
+)
+from waltap.render.type_mapping import TypeSpec
+from waltap.specs import SinkSpec, SnapshotterSpec
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Return what installs a distribution: a module, and the metadata pip would write for it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules: list[str] = []
+
+    def installed(distribution: str, source: str, *, name: str = "", version: str = "1.0") -> None:
+        module = distribution.replace("-", "_")
+        modules.append(module)
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        info = tmp_path / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        )
+        (info / "entry_points.txt").write_text(f"[waltap]\n{name or module} = {module}\n")
+
+    yield installed
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+SINK = """
+    from waltap.hookspecs import hookimpl
+    from waltap.specs import SinkSpec
+
+    @hookimpl
+    def register_sinks():
+        return [SinkSpec(name="{name}", aliases=({aliases}), summary="s", factory=print)]
+"""
+
+
+def sink_source(name: str, aliases: str = "") -> str:
+    return SINK.format(name=name, aliases=aliases)
+
+
+def plugin_of(host: Host, distribution: str) -> Plugin:
+    (found,) = [p for p in host.plugins() if p.distribution == distribution]
+    return found
+
+
+def module(**members: object) -> ModuleType:
+    """Return a plugin made in this process."""
+    made = ModuleType("made_here")
+    for name, member in members.items():
+        setattr(made, name, member)
+    return made
+
+
+def sinks(*names: str) -> ModuleType:
+    @hookimpl
+    def register_sinks() -> list[SinkSpec]:
+        return [SinkSpec(name=name, summary="s", factory=print) for name in names]  # type: ignore[arg-type]
+
+    return module(register_sinks=register_sinks)
+
+
+# --- finding ---------------------------------------------------------------------------------------
+
+
+def test_an_installed_plugin_is_listed_with_distribution_version_and_what_it_provides(
+    install: Install,
+) -> None:
+    install("acme-sinks", sink_source("acme", '"acme2",'), version="2.5")
+    host = Host()
+    plugin = plugin_of(host, "acme-sinks")
+    assert (plugin.version, plugin.health, plugin.error) == ("2.5", Health.OK, None)
+    assert plugin.provides["sinks"] == ("acme",)
+    assert plugin.hooks == ("register_sinks",)
+    assert host.sinks["acme"] is host.find(SinkSpec, "acme2")
+
+
+def test_every_plugin_of_ours_is_usable() -> None:
+    plugins = [p for p in Host().plugins() if p.distribution.startswith("waltap")]
+    assert {p.distribution for p in plugins} >= {"waltap", "waltap-decoders", "waltap-postgres"}
+    assert {p.identifier: str(p.error) for p in plugins if p.error is not None} == {}
+
+
+def test_a_host_is_made_anew_each_time() -> None:
+    first = Host(discover=False)
+    first.register(sinks("mine"), "mine")
+    assert "mine" in first.sinks
+    assert "mine" not in Host(discover=False).sinks
+
+
+def test_finding_plugins_imports_no_heavy_library() -> None:
+    program = (
+        "import sys; from waltap.host import Host; Host().plugins(); "
+        "print([m for m in ('pyarrow', 'pyspark', 'psycopg', 'confluent_kafka', 'pandas', 'numpy', "
+        "'google.protobuf', 'sqlalchemy') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert answer.stdout.strip() == "[]", answer.stderr
+
+
+# --- plugins that cannot be used -------------------------------------------------------------------
+
+MISSPELT = """
+    from waltap.hookspecs import hookimpl
+
+    @hookimpl
+    def register_sink():
+        return []
+"""
+WRONG_ARGUMENT = """
+    from waltap.hookspecs import hookimpl
+
+    @hookimpl
+    def on_state(pipeline, colour):
+        pass
+"""
+UNMARKED = """
+    def register_sinks():
+        return []
+"""
+RAISES = """
+    from waltap.hookspecs import hookimpl
+
+    @hookimpl
+    def register_sinks():
+        raise RuntimeError("no luck")
+"""
+RAISES_LATE = """
+    from waltap.hookspecs import hookimpl
+
+    @hookimpl
+    def register_sinks():
+        yield None.name
+"""
+WRONG_KIND = """
+    from waltap.hookspecs import hookimpl
+
+    @hookimpl
+    def register_sinks():
+        return ["jsonl"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "health", "error", "words"),
+    [
+        pytest.param(
+            "import not_there_at_all",
+            Health.IMPORT_FAILED,
+            ImportFailed,
+            ["WT-1105", "acme 1.0", "ModuleNotFoundError", "not_there_at_all", "pip install"],
+            id="module-missing",
+        ),
+        pytest.param(
+            "raise SystemError('broken at import')",
+            Health.IMPORT_FAILED,
+            ImportFailed,
+            ["WT-1105", "SystemError: broken at import"],
+            id="import-raises",
+        ),
+        pytest.param(
+            "WALTAP_API = 99",
+            Health.WRONG_API,
+            WrongApiVersion,
+            ["WT-1104", "wants plugin interface 99", "has 1", "--upgrade acme"],
+            id="wrong-api",
+        ),
+        pytest.param(
+            MISSPELT,
+            Health.MISSPELT_HOOK,
+            MisspeltHook,
+            ["WT-1106", "register_sink", "did you mean register_sinks?"],
+            id="misspelt-hook",
+        ),
+        pytest.param(
+            WRONG_ARGUMENT,
+            Health.MISSPELT_HOOK,
+            MisspeltHook,
+            ["WT-1106", "on_state", "colour"],
+            id="unknown-argument",
+        ),
+        pytest.param(
+            UNMARKED,
+            Health.MISSPELT_HOOK,
+            MisspeltHook,
+            ["WT-1106", "register_sinks without @hookimpl"],
+            id="unmarked-hook",
+        ),
+        pytest.param(
+            RAISES,
+            Health.HOOK_RAISED,
+            HookRaised,
+            ["WT-1103", "register_sinks of acme 1.0 raised RuntimeError: no luck"],
+            id="hook-raises",
+        ),
+        pytest.param(
+            RAISES_LATE,
+            Health.HOOK_RAISED,
+            HookRaised,
+            ["WT-1103", "AttributeError"],
+            id="hook-raises-while-iterated",
+        ),
+        pytest.param(
+            WRONG_KIND,
+            Health.HOOK_RAISED,
+            WrongSpec,
+            ["WT-1107", "returned a str", "iterable of SinkSpec"],
+            id="not-a-spec",
+        ),
+    ],
+)
+def test_a_faulty_plugin_is_reported_and_fatal_only_for_what_it_might_have(
+    install: Install, source: str, health: Health, error: type[PluginError], words: list[str]
+) -> None:
+    install("acme", source)
+    host = Host()
+    plugin = plugin_of(host, "acme")
+    assert plugin.health is health
+    assert type(plugin.error) is error
+    for word in words:
+        assert word in str(plugin.error)
+    assert host.sinks  # the others work
+    with pytest.raises(SpecMissing) as missing:
+        host.find(SinkSpec, "acme")
+    assert plugin.error is not None
+    assert plugin.error.problem in str(missing.value)
+
+
+def test_one_name_from_two_distributions_names_both_and_spares_the_rest(install: Install) -> None:
+    install("acme-one", sink_source("clash"))
+    install("acme-two", sink_source("clash"), version="3.1")
+    host = Host()
+    assert "clash" not in host.sinks
+    assert "terminal" in host.sinks
+    with pytest.raises(DuplicateName) as error:
+        host.find(SinkSpec, "clash")
+    text = str(error.value)
+    assert "WT-1102" in text
+    assert "acme-one 1.0" in text
+    assert "acme-two 3.1" in text
+    assert {plugin_of(host, d).health for d in ("acme-one", "acme-two")} == {Health.NAME_CLASH}
+
+
+def test_an_alias_clashes_with_a_name_too(install: Install) -> None:
+    install("acme-one", sink_source("first"))
+    install("acme-two", sink_source("second", '"first",'))
+    host = Host()
+    with pytest.raises(DuplicateName):
+        host.find(SinkSpec, "first")
+    assert host.find(SinkSpec, "second").name == "second"
+
+
+def test_two_distributions_may_use_one_entry_point_name(install: Install) -> None:
+    install("acme-one", sink_source("one"), name="sinks")
+    install("acme-two", sink_source("two"), name="sinks")
+    assert {"one", "two"} <= set(Host().sinks)
+
+
+# --- choosing which load ---------------------------------------------------------------------------
+
+
+def test_waltap_plugins_limits_which_load_but_never_the_framework(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("acme-sinks", sink_source("acme"))
+    install("rest", "raise SystemError('must not be imported')")
+    monkeypatch.setenv("WALTAP_PLUGINS", "postgres, acme-sinks")
+    host = Host()
+    assert "acme" in host.sinks
+    assert plugin_of(host, "waltap").health is Health.OK
+    assert plugin_of(host, "rest").health is Health.NOT_LOADED
+    with pytest.raises(SpecMissing, match=r"WALTAP_PLUGINS keeps out .*rest"):
+        host.find(SinkSpec, "other")
+
+
+def test_waltap_plugins_naming_something_unknown_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WALTAP_PLUGINS", "postgres,spork")
+    with pytest.raises(SpecMissing, match=r"'spork', not installed; known: .*postgres"):
+        Host()
+
+
+# --- asking for a spec -----------------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest() -> None:
+    host = Host(discover=False)
+    host.register(sinks("jsonl", "null"), "mine")
+    with pytest.raises(SpecMissing) as error:
+        host.find(SinkSpec, "jsnol")
+    assert error.value.nearest == "jsonl"
+    assert str(error.value) == (
+        "WT-1101 no sink is called 'jsnol'; known: jsonl, null. Did you mean jsonl? "
+        "`waltap plugins` shows every plugin with what it provides and its health."
+    )
+
+
+def test_a_kind_that_nobody_provides_has_no_names() -> None:
+    with pytest.raises(SpecMissing, match="no snapshot mode is called 'initial'; known: none"):
+        Host(discover=False).find(SnapshotterSpec, "initial")
+
+
+def test_types_come_in_the_order_in_which_they_are_asked() -> None:
+    def spec(name: str, order: int) -> TypeSpec:
+        return TypeSpec(name=name, summary="s", claims=bool, build=print, order=order)  # type: ignore[arg-type]
+
+    @hookimpl
+    def register_types() -> list[TypeSpec]:
+        return [spec("late", 100), spec("early", 10), spec("middle", 50)]
+
+    host = Host(discover=False)
+    host.register(module(register_types=register_types), "types")
+    assert [found.name for found in host.types] == ["early", "middle", "late"]
+
+
+def test_the_host_has_an_attribute_for_every_kind() -> None:
+    host = Host()
+    for kind in KINDS:
+        assert len(getattr(host, kind.attribute)) >= 0
+
+
+# --- plugins of this process -----------------------------------------------------------------------
+
+
+def test_a_registered_plugin_counts_at_once_also_after_the_first_look() -> None:
+    host = Host(discover=False)
+    assert dict(host.sinks) == {}
+    host.register(sinks("mine"), "mine")
+    assert list(host.sinks) == ["mine"]
+    (plugin,) = host.plugins()
+    assert (plugin.name, plugin.distribution) == ("mine", "in process")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "error"),
+    [
+        pytest.param(module(WALTAP_API=2), WrongApiVersion, id="wrong-api"),
+        pytest.param(module(register_sink=hookimpl(lambda: [])), MisspeltHook, id="misspelt"),
+        pytest.param(module(register_sinks=hookimpl(lambda: [1])), WrongSpec, id="wrong-spec"),
+        pytest.param(sinks("taken"), DuplicateName, id="taken-name"),
+    ],
+)
+def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(
+    plugin: ModuleType, error: type[PluginError]
+) -> None:
+    host = Host(discover=False)
+    host.register(sinks("taken"), "first")
+    with pytest.raises(error):
+        host.register(plugin, "second")
+    assert list(host.sinks) == ["taken"]
+    assert [(p.name, p.health) for p in host.plugins()] == [("first", Health.OK)]
+
+
+def test_a_plugin_name_can_be_registered_once() -> None:
+    host = Host(discover=False)
+    host.register(sinks("a"), "mine")
+    with pytest.raises(DuplicateName, match="'mine' is registered already"):
+        host.register(sinks("b"), "mine")
+    assert list(host.sinks) == ["a"]
+
+
+# --- observers and choices -------------------------------------------------------------------------
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        self.seen.append(state)
+
+
+class Faulty:
+    @hookimpl
+    def on_state(self, pipeline: str, state: str, detail: str) -> None:
+        raise ValueError(detail)
+
+
+def test_observers_get_the_arguments_they_name() -> None:
+    host, observer = Host(discover=False), Observer()
+    host.notify("on_state", pipeline="p", state="nobody listens", detail="")
+    host.register(observer, "observer")
+    host.notify("on_state", pipeline="p", state="streaming", detail="")
+    assert observer.seen == ["streaming"]
+
+
+def test_an_observer_that_raises_is_logged_once_and_the_others_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host, observer = Host(discover=False), Observer()
+    host.register(observer, "observer")
+    host.register(Faulty(), "faulty")
+    with caplog.at_level(logging.WARNING, "waltap.host"):
+        for state in ("checking", "streaming"):
+            host.notify("on_state", pipeline="p", state=state, detail="why")
+    assert observer.seen == ["checking", "streaming"]
+    (record,) = caplog.records
+    fields = vars(record)
+    assert (fields["hook"], fields["plugin"]) == ("on_state", "in process:faulty")
+
+
+def test_the_first_opinion_wins_and_the_last_registered_is_asked_first() -> None:
+    def chooser(answer: str | None) -> SimpleNamespace:
+        @hookimpl
+        def choose_topic(relation: object) -> str | None:
+            return answer
+
+        return SimpleNamespace(choose_topic=choose_topic)
+
+    host = Host(discover=False)
+    assert host.choose("choose_topic", relation=None) is None
+    host.register(chooser("mine"), "one")
+    host.register(chooser(None), "two")
+    assert host.choose("choose_topic", relation=None) == "mine"
+    host.register(chooser("better"), "three")
+    assert host.choose("choose_topic", relation=None) == "better"
+
+
+def test_a_choice_that_raises_names_its_plugin() -> None:
+    @hookimpl
+    def choose_topic(relation: object) -> str:
+        raise KeyError("x")
+
+    host = Host(discover=False)
+    host.register(module(choose_topic=choose_topic), "chooser")
+    with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
+        host.choose("choose_topic", relation=None)
