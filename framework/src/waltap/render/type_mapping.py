@@ -67,12 +67,14 @@ class ArrowMapping:
     ``type`` is called once and gives the Arrow type (pyarrow is imported only then). ``column``
     turns a column of values (text or None; UNCHANGED and ABSENT were replaced by None before)
     into an array of that type. Raises: SinkError naming the value's kind, never the value, when one
-    does not fit and the policy is "error".
+    does not fit and the policy is "error". ``binary`` does the same for values in send format; None,
+    or its answer None: they are read as text first.
     """
 
     type: "Callable[[], pa.DataType]"
     column: "Callable[[Sequence[str | None]], pa.Array]"
     metadata: tuple[tuple[str, str], ...] = ()
+    binary: "Callable[[Sequence[bytes | None]], pa.Array | None] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,16 @@ from uuid import UUID
 import msgspec
 
 from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.render.arrow_column import lists, strings
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    TypeMapper,
+    TypeOptions,
+    TypeSpec,
+)
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 
@@ -251,8 +258,13 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
         from_binary=None
         if element.from_binary is None
         else _from_binary(element.from_binary, column.data_type.delimiter),
+        arrow=_arrow(element, column.data_type.delimiter, mapper.options),
     )
     return column_mapping(column, mapper.options, form, misfit)
+
+
+def _arrow(element: ColumnMapping, delimiter: str, options: TypeOptions) -> ArrowMapping:
+    return lists(element.arrow or strings(), lambda text: parse_array(text, delimiter), options)
 
 
 def _known_name(data_type: DataType) -> str:
@@ -290,6 +302,7 @@ def _bit_array(column: Column, element: ColumnMapping, mapper: TypeMapper) -> Co
         to_connect=lambda _: misfit.connect("arrays of bit strings have no Connect form"),
         zero=False if element.schema.kind is Kind.BOOLEAN else b"",
         from_binary=None if element.from_binary is None else _from_binary(element.from_binary, ","),
+        arrow=_arrow(element, ",", mapper.options),
     )
     return column_mapping(column, mapper.options, form, misfit)
 

@@ -3,13 +3,24 @@
 import base64
 from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Column, DataType
+from waltap.render.arrow_column import byte_strings, converted, strings
 from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    TypeMapper,
+    TypeOptions,
+    TypeSpec,
+)
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.claims import builtin, builtin_name
 from waltap_postgres.types.default import default_value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["BINARY_SPECS", "binary_form", "bytea_bytes"]
 
@@ -49,6 +60,7 @@ def binary_form(
     options: TypeOptions,
     read: Callable[[str], bytes],
     from_binary: Callable[[bytes], str] | None,
+    arrow: ArrowMapping,
 ) -> ValueForm:
     """Return the form of bytes under ``binary.handling.mode``; ``read`` takes them from the text.
 
@@ -72,6 +84,7 @@ def binary_form(
                 zero=b"",
                 unavailable=options.unavailable_value_placeholder,
                 from_binary=from_binary,
+                arrow=arrow,
             )
     return ValueForm(
         schema=Schema(kind=Kind.STRING),
@@ -80,11 +93,12 @@ def binary_form(
         zero="",
         unavailable=unavailable,
         from_binary=from_binary,
+        arrow=arrow,
     )
 
 
 def _build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    form = binary_form(mapper.options, bytea_bytes, bytea_from_binary)
+    form = binary_form(mapper.options, bytea_bytes, bytea_from_binary, byte_strings())
     return column_mapping(column, mapper.options, form)
 
 
@@ -114,6 +128,12 @@ def _bits_from_binary(data: bytes) -> str:
     return f"{int.from_bytes(data[4:], 'big'):0{8 * (len(data) - 4)}b}"[:count]
 
 
+def _bool_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.bool_()
+
+
 def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean, no length is Java's largest int.
 
@@ -130,6 +150,7 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero=False,
             default=default_value(column.default, "0", _bit),
             from_binary=_bits_from_binary,
+            arrow=converted("bit", _bool_type, _bit),
         )
     else:
         form = ValueForm(
@@ -144,6 +165,7 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero=b"",
             default=default_value(column.default, "00", _bits),
             from_binary=_bits_from_binary,
+            arrow=strings((("waltap.form", "bits"),)),
         )
     return column_mapping(column, mapper.options, form)
 

@@ -1,6 +1,7 @@
 """Enumerated types."""
 
 from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.render.arrow_column import strings
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
@@ -32,6 +33,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
         default=default_value(literal, "", str),
         unavailable=placeholder_text(mapper.options),
         from_binary=utf8,
+        arrow=strings(sent_as_text=True),
         json_expression=QUOTED,
     )
     return column_mapping(column, mapper.options, form)

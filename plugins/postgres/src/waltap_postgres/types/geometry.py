@@ -2,9 +2,10 @@
 
 import struct
 from binascii import b2a_base64, unhexlify
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.decode.relation import Column, DataType
+from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.java_number import double_text
 from waltap.render.schema_json import number_json
@@ -12,6 +13,9 @@ from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping
 from waltap_postgres.types.claims import builtin, extension
 from waltap_postgres.types.number import pg_double_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["GEOMETRY_SPECS", "java_geometry", "native_from_binary"]
 
@@ -72,6 +76,19 @@ def _point_from_binary(data: bytes) -> str:
     return f"({pg_double_text(x)},{pg_double_text(y)})"
 
 
+def _point_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.struct([("x", pa.float64()), ("y", pa.float64())])
+
+
+def _point_struct(text: str) -> dict[str, float]:
+    return parse_point(text)._asdict()
+
+
+_POINT_ARROW = converted("point", _point_type, _point_struct)
+
+
 def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=_POINT,
@@ -79,6 +96,7 @@ def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_point_connect,
         zero=_point_connect("(0,0)"),
         from_binary=_point_from_binary,
+        arrow=_POINT_ARROW,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -117,6 +135,17 @@ def _spatial_from_binary(data: bytes) -> str:
     return data.hex().upper()
 
 
+def _spatial_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
+
+
+_SPATIAL_ARROW = converted(
+    "geometry", _spatial_type, _spatial_connect, (("waltap.form", "extended well-known binary"),)
+)
+
+
 def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert isinstance(column.data_type, DataType)
     name = column.data_type.name.capitalize()
@@ -132,6 +161,7 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_spatial_connect,
         zero={"wkb": _EMPTY_COLLECTION, "srid": None},
         from_binary=_spatial_from_binary,
+        arrow=_SPATIAL_ARROW,
         always_optional=True,
     )
     return column_mapping(column, mapper.options, form)

@@ -7,13 +7,18 @@ bits of its hash with the upper half folded in. We give the same order, so that 
 
 import struct
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Column
+from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.claims import extension
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["HSTORE_SPECS", "java_order", "parse_hstore"]
 
@@ -130,6 +135,26 @@ def _from_binary(data: bytes) -> str:
 _INT = struct.Struct(">i")
 
 
+def _map_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.map_(pa.string(), pa.string())
+
+
+def _string_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.string()
+
+
+def _pairs(text: str) -> list[tuple[str, str | None]]:
+    return list(parse_hstore(text).items())
+
+
+_MAP_ARROW = converted("hstore", _map_type, _pairs)
+_JSON_ARROW = converted("hstore", _string_type, _object, (("waltap.form", "json"),))
+
+
 def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     text = placeholder_text(options)
@@ -145,6 +170,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero={},
             unavailable={text: text},
             from_binary=_from_binary,
+            arrow=_MAP_ARROW,
         )
     else:
         form = ValueForm(
@@ -154,6 +180,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero="{}",
             unavailable=f"{{{quote(text)}:{quote(text)}}}",
             from_binary=_from_binary,
+            arrow=_JSON_ARROW,
         )
     return column_mapping(column, options, form)
 

@@ -5,15 +5,19 @@ Text is IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Conne
 
 import struct
 from decimal import Decimal
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.decode.relation import Column
+from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["INTERVAL_SPECS", "Interval", "parse_interval"]
 
@@ -114,6 +118,20 @@ _PARTS = struct.Struct(">qii")
 _INFINITE = frozenset({"infinity", "-infinity"})
 
 
+def _string_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.string()
+
+
+def _arrow_text(text: str) -> str:
+    """Return an ISO duration; the infinite ones have no such form and stay as they are."""
+    return text if text in _INFINITE else _duration(parse_interval(text))
+
+
+_ARROW = converted("interval", _string_type, _arrow_text, (("waltap.form", "iso8601 duration"),))
+
+
 def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     misfit = Misfit(column.name, options)
@@ -143,6 +161,7 @@ def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
         default=default_value(column.default, "00:00:00", to_connect),
         unavailable=placeholder_text(options) if as_text else None,
         from_binary=_interval_from_binary,
+        arrow=_ARROW,
     )
     return column_mapping(column, options, form, misfit)
 

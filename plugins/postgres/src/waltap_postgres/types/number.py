@@ -1,10 +1,12 @@
 """Booleans, integers and floating-point numbers."""
 
+import dataclasses
 import math
 import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column
+from waltap.render import arrow_column
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.java_number import float_text
 from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
@@ -188,6 +190,10 @@ def _ranged(size: int) -> Callable[[str], int]:
     return convert
 
 
+_OID_ARROW = dataclasses.replace(arrow_column.integers(64), binary=None)
+"""An oid has 32 bits without sign, sent as four bytes."""
+
+
 def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=Schema(kind=Kind.BOOLEAN),
@@ -196,6 +202,7 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero=False,
         default=default_value(column.default, "false", _bool_default),
         from_binary=_bool_from_binary,
+        arrow=arrow_column.booleans(),
         json_expression=JsonExpression(template="booleans[{v}]", names={"booleans": BOOLEANS}),
     )
     return column_mapping(column, mapper.options, form)
@@ -211,6 +218,7 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero=0,
         default=default_value(column.default, "0", _ranged(size)),
         from_binary=_integer_from_binary,
+        arrow=arrow_column.integers(8 * size),
     )
     return column_mapping(column, mapper.options, form)
 
@@ -222,6 +230,7 @@ def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=int,
         zero=0,
         from_binary=_oid_from_binary,
+        arrow=_OID_ARROW,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -237,6 +246,7 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero=0.0,
         default=default_value(column.default, "0.0", convert),
         from_binary=double_from_binary if double else float_from_binary,
+        arrow=arrow_column.floats(64 if double else 32),
         json_expression=JsonExpression(
             template='({v} if "." in {v} else double_json({v}))',
             names={"double_json": _double_json},

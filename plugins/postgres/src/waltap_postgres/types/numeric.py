@@ -8,14 +8,25 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Column
+from waltap.render.arrow_column import AS_TEXT, converted, decimals, strings
 from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.schema_json import number_json, quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    TypeMapper,
+    TypeOptions,
+    TypeSpec,
+)
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["NUMERIC_SPECS", "numeric_from_binary", "precision_and_scale"]
 
@@ -182,6 +193,7 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
 def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     limits = precision_and_scale(column.typmod)
+    arrow = _numeric_arrow(column.typmod, options)
     match options.decimal_handling_mode:
         case "double":
             form = ValueForm(
@@ -191,6 +203,7 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 zero=0.0,
                 default=default_value(column.default, "0.0", _double),
                 from_binary=numeric_from_binary,
+                arrow=arrow,
             )
             return column_mapping(column, options, form)
         case "string":
@@ -203,14 +216,34 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 default=default_value(column.default, "0.0", convert),
                 unavailable=placeholder_text(options),
                 from_binary=numeric_from_binary,
+                arrow=arrow,
             )
             return column_mapping(column, options, form)
         case _:
-            return _build_precise(column, mapper, limits)
+            return _build_precise(column, mapper, limits, arrow)
+
+
+def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
+    """Return the Arrow form of a numeric: its own precision and scale, a negative scale as digits.
+
+    Without precision it is text, digit by digit, or the widest decimal if the options say so.
+    """
+    limits = precision_and_scale(typmod)
+    if limits is None:
+        if options.arrow_unconstrained_numeric == "decimal256":
+            return decimals(76, 38, options)
+        return strings(AS_TEXT)
+    precision, scale = limits
+    if scale >= 1024:  # eleven bits with sign
+        return decimals(precision + 2048 - scale, 0, options)
+    return decimals(max(precision, scale), scale, options)
 
 
 def _build_precise(
-    column: Column, mapper: TypeMapper, limits: tuple[int, int] | None
+    column: Column,
+    mapper: TypeMapper,
+    limits: tuple[int, int] | None,
+    arrow: ArrowMapping,
 ) -> ColumnMapping:
     misfit = Misfit(column.name, mapper.options)
     if limits is None:  # a struct: Debezium gives it no default
@@ -220,6 +253,7 @@ def _build_precise(
             to_connect=_variable_connect(misfit),
             zero={"scale": 0, "value": b"\0"},
             from_binary=numeric_from_binary,
+            arrow=arrow,
         )
         return column_mapping(column, mapper.options, form, misfit)
     precision, scale = limits
@@ -233,6 +267,7 @@ def _build_precise(
             column.default, "0.0", lambda text: _bytes(_unscaled_text(text, scale))
         ),
         from_binary=numeric_from_binary,
+        arrow=arrow,
     )
     return column_mapping(column, mapper.options, form, misfit)
 
@@ -282,6 +317,15 @@ def _money(text: str) -> Decimal:
     return -amount if negative else amount
 
 
+def _money_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.decimal128(19, 2)
+
+
+_MONEY_ARROW = converted("money", _money_type, _money)
+
+
 def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     digits = options.money_fraction_digits
@@ -298,6 +342,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_connect=lambda text: float(_money(text)),
                 zero=0.0,
                 from_binary=_money_from_binary,
+                arrow=_MONEY_ARROW,
             )
         case "string":
             form = ValueForm(
@@ -307,6 +352,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 zero=f"{Decimal(0).quantize(unit):f}",
                 unavailable=placeholder_text(options),
                 from_binary=_money_from_binary,
+                arrow=_MONEY_ARROW,
             )
         case _:
             form = ValueForm(
@@ -315,6 +361,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_connect=lambda text: _bytes(unscaled(text)),
                 zero=b"\0",
                 from_binary=_money_from_binary,
+                arrow=_MONEY_ARROW,
             )
     return column_mapping(column, options, form)
 

@@ -8,6 +8,7 @@ milliseconds, microseconds and nanoseconds are what they say, isostring is text.
 from collections.abc import Callable
 
 from waltap.decode.relation import Column
+from waltap.render import arrow_column
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.type_mapping import (
     ColumnMapping,
@@ -129,6 +130,7 @@ def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
             default=default_value(column.default, "1970-01-01", to_text),
             unavailable=placeholder_text(options),
             from_binary=_date_from_binary,
+            arrow=arrow_column.dates(options),
             json_expression=expression,
         )
     else:
@@ -141,6 +143,7 @@ def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
             zero=0,
             default=default_value(column.default, "1970-01-01", to_day),
             from_binary=_date_from_binary,
+            arrow=arrow_column.dates(options),
             json_expression=expression,
         )
     return column_mapping(column, options, form)
@@ -207,6 +210,7 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
             default=default_value(column.default, "00:00:00", _iso_time),
             unavailable=placeholder_text(options),
             from_binary=_time_from_binary,
+            arrow=arrow_column.clocks(options),
         )
         return column_mapping(column, options, form)
     unit = _unit(options.time_precision_mode, _digits(column.typmod), adaptive_time=True)
@@ -222,6 +226,7 @@ def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero=0,
         default=default_value(column.default, "00:00:00", to_connect),
         from_binary=_time_from_binary,
+        arrow=arrow_column.clocks(options),
     )
     return column_mapping(column, options, form)
 
@@ -331,6 +336,7 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
             default=default_value(column.default, generated, _iso_timestamp),
             unavailable=placeholder_text(options),
             from_binary=_timestamp_from_binary,
+            arrow=arrow_column.timestamps(options),
         )
         return column_mapping(column, options, form)
     misfit = Misfit(column.name, options)
@@ -343,6 +349,7 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero=0,
         default=default_value(column.default, generated, to_connect),
         from_binary=_timestamp_from_binary,
+        arrow=arrow_column.timestamps(options),
     )
     return column_mapping(column, options, form, misfit)
 
@@ -391,6 +398,7 @@ def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         default=default_value(column.default, "1970-01-01 00:00:00+00", convert),
         unavailable=placeholder_text(mapper.options),
         from_binary=_timestamptz_from_binary,
+        arrow=arrow_column.timestamps(mapper.options, "UTC"),
     )
     return column_mapping(column, mapper.options, form)
 
@@ -447,6 +455,7 @@ def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         zero="00:00:00Z",
         unavailable=placeholder_text(mapper.options),
         from_binary=_timetz_from_binary,
+        arrow=arrow_column.strings((("waltap.form", "time with zone"),)),
     )
     return column_mapping(column, mapper.options, form, misfit)
 

@@ -3,9 +3,16 @@
 from collections.abc import Callable
 
 from waltap.decode.relation import Column, DataType
+from waltap.render import arrow_column
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeSpec
+from waltap.render.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    JsonExpression,
+    TypeMapper,
+    TypeSpec,
+)
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.claims import builtin, builtin_name, extension
 from waltap_postgres.types.default import default_value
@@ -37,6 +44,7 @@ def text_mapping(
     generated: str | None = None,
     plain: bool = False,
     from_binary: Callable[[bytes], str] | None = utf8,
+    arrow: ArrowMapping | None = None,
     streamed_as_null: bool = False,
 ) -> ColumnMapping:
     """Map a column whose Connect value is its PostgreSQL text.
@@ -52,6 +60,7 @@ def text_mapping(
         default=None if generated is None else default_value(column.default, generated, _same),
         unavailable=placeholder_text(mapper.options),
         from_binary=from_binary,
+        arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
         json_expression=_PLAIN if plain else QUOTED,
         streamed_as_null=streamed_as_null,
     )
@@ -98,6 +107,7 @@ def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         generated="00000000-0000-0000-0000-000000000000",
         plain=True,
         from_binary=_uuid_from_binary,
+        arrow=arrow_column.uuids((("waltap.form", "uuid"),)),
     )
 
 
@@ -108,12 +118,14 @@ def _uuid_from_binary(data: bytes) -> str:
 
 def _build_json(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
+    binary = builtin_name(column.data_type) == "jsonb"
     return text_mapping(
         column,
         mapper,
         name="io.debezium.data.Json",
         generated="{}",
-        from_binary=_versioned if builtin_name(column.data_type) == "jsonb" else utf8,
+        from_binary=_versioned if binary else utf8,
+        arrow=arrow_column.strings((("waltap.form", "json"),), sent_as_text=not binary),
     )
 
 
@@ -125,8 +137,11 @@ def _versioned(data: bytes) -> str:
     return data[1:].decode()
 
 
+_XML_ARROW = arrow_column.strings((("waltap.form", "xml"),), sent_as_text=True)
+
+
 def _build_xml(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    return text_mapping(column, mapper, name="io.debezium.data.Xml", generated="")
+    return text_mapping(column, mapper, name="io.debezium.data.Xml", generated="", arrow=_XML_ARROW)
 
 
 def _build_ltree(column: Column, mapper: TypeMapper) -> ColumnMapping:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.render.arrow_column import AS_TEXT, strings
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import column_mapping
 from waltap_postgres.types.binary import binary_form
@@ -100,7 +101,7 @@ def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
     shape = builtin_name(column.data_type) in _SHAPES
     read = _encoded_shape if shape else _encoded
-    form = binary_form(mapper.options, read, _reader(column, mapper))
+    form = binary_form(mapper.options, read, _reader(column, mapper), strings(AS_TEXT))
     return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
 
 

@@ -1,8 +1,10 @@
 """The types of pgvector: ``vector``, ``halfvec``, ``sparsevec``."""
 
 import struct
+from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Column
+from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.java_number import float_text
 from waltap.render.schema_json import number_json
@@ -10,6 +12,9 @@ from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping
 from waltap_postgres.types.claims import extension
 from waltap_postgres.types.number import pg_float_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["VECTOR_SPECS"]
 
@@ -90,6 +95,23 @@ def _sparse_from_binary(data: bytes) -> str:
     return f"{{{','.join(f'{i + 1}:{pg_float_text(n)}' for i, n in pairs)}}}/{dimensions}"
 
 
+def _list_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.list_(pa.float32())
+
+
+def _sparse_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.struct([("dimensions", pa.int32()), ("vector", pa.map_(pa.int32(), pa.float32()))])
+
+
+def _sparse_struct(text: str) -> dict[str, object]:
+    dimensions, pairs = _sparse(text)
+    return {"dimensions": dimensions, "vector": list(pairs.items())}
+
+
 def _build_vector(column: Column, mapper: TypeMapper) -> ColumnMapping:
     form = ValueForm(
         schema=Schema(
@@ -102,6 +124,7 @@ def _build_vector(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_vector_connect,
         zero=[],
         from_binary=_vector_from_binary,
+        arrow=converted("vector", _list_type, _numbers),
     )
     return column_mapping(column, mapper.options, form)
 
@@ -118,6 +141,7 @@ def _build_half(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_half_connect,
         zero=[],
         from_binary=_half_from_binary,
+        arrow=converted("halfvec", _list_type, _numbers),
     )
     return column_mapping(column, mapper.options, form)
 
@@ -144,6 +168,7 @@ def _build_sparse(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_sparse_connect,
         zero={"dimensions": 0, "vector": {}},
         from_binary=_sparse_from_binary,
+        arrow=converted("sparsevec", _sparse_type, _sparse_struct),
     )
     return column_mapping(column, mapper.options, form)
 
