@@ -30,6 +30,7 @@ from waltap.render.json_format import MESSAGES, JsonFormat
 from waltap.render.json_lines import JsonLines
 from waltap.render.json_properties import JsonProperties
 from waltap.render.record import Record
+from waltap.render.topic_naming import TopicNaming
 from waltap.render.type_registry import TypeRegistry
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
@@ -255,7 +256,9 @@ def split_properties(properties: Mapping[str, str]) -> tuple[CaptureProperties, 
     return CaptureProperties.model_validate(found[0]), JsonProperties.model_validate(found[1])
 
 
-def json_format(properties: Mapping[str, str] | None = None, **more: Any) -> JsonFormat:
+def json_format(
+    properties: Mapping[str, str] | None = None, naming: TopicNaming | None = None, **more: Any
+) -> JsonFormat:
     """Return the JSON format with a connector's properties."""
     given = {"topic.prefix": "t", **(properties or {})}
     capture, form = split_properties(given)
@@ -264,7 +267,7 @@ def json_format(properties: Mapping[str, str] | None = None, **more: Any) -> Jso
         FormatContext(
             describe=lambda relation: relation,
             identity=lambda relation: IDENTITIES[relation.identity](relation),
-            capture=Capture(capture),
+            capture=Capture(capture, naming),
             database=given.get("database.dbname", "shop"),
             run_id="11111111-2222-3333-4444-555555555555",
             mapper=lambda options: TypeRegistry(TYPE_SPECS, options),

@@ -1,7 +1,7 @@
 """The JSON codecs of all relations that a pipeline has met."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -35,6 +35,15 @@ def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
     return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A relation as it came, as the catalogue completed it, and its codec."""
+
+    seen: Relation
+    described: Relation
+    codec: RowCodec | None
+
+
 class JsonTables:
     """Compiles relations when they are first met; ``codecs`` is what rendering looks into.
 
@@ -47,7 +56,7 @@ class JsonTables:
         self.codecs: dict[Relation, RowCodec | None] = {}
         self._properties, self._context, self._headers = properties, context, headers
         self._capture = capture = context.capture
-        self._versions: dict[int, list[Relation]] = {}
+        self._versions: dict[int, list[_Version]] = {}
         self._told: set[str] = set()
         options = replace(capture.types, on_misfit=self._misfit)
         self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
@@ -61,24 +70,31 @@ class JsonTables:
     def compile(self, relation: Relation) -> RowCodec | None:
         """Compile ``relation``, seen for the first time; None when it is not captured.
 
+        A relation that the server announced again is another object; where the catalogue says
+        nothing new about it, its codec stays the same.
+
         Raises: ConfigurationError when two of its columns get one field name.
         """
         codec: RowCodec | None = None
-        if self._capture.captures(relation.schema, relation.table):
-            codec = self._compile(relation)
+        described = relation
         versions = self._versions.setdefault(relation.oid, [])
-        versions.append(relation)
+        if self._capture.captures(relation.schema, relation.table):
+            described = self._context.describe(relation)
+            for known in versions:
+                same = known.described.same_shape(described) and known.seen.topic == relation.topic
+                if known.codec is not None and same:
+                    codec = known.codec
+                    break
+            else:
+                codec = self._compile(relation, described)
+        versions.append(_Version(relation, described, codec))
         if len(versions) > VERSIONS_KEPT:
-            del self.codecs[versions.pop(0)]
+            del self.codecs[versions.pop(0).seen]
         self.codecs[relation] = codec
         return codec
 
-    def _compile(self, seen: Relation) -> RowCodec:
-        relation, capture, properties = (
-            self._context.describe(seen),
-            self._capture,
-            self._properties,
-        )
+    def _compile(self, seen: Relation, relation: Relation) -> RowCodec:
+        capture, properties = self._capture, self._properties
         topic = (
             seen.topic or self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
         )
