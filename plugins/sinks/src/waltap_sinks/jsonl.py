@@ -98,7 +98,7 @@ class JsonLinesSink(Sink):
 
     capabilities = SinkCapabilities(records=True, exactly_once=False)
 
-    def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:  # noqa: ARG002 - the factory's signature
+    def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
         self._path = properties.path
         self._lines = LineWriter()
         self._fd = -1

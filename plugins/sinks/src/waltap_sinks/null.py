@@ -12,7 +12,7 @@ class NullSink(Sink):
 
     capabilities = SinkCapabilities(records=True, exactly_once=False)
 
-    def __init__(self, properties: None, context: SinkContext) -> None:  # noqa: ARG002 - the factory's signature
+    def __init__(self, properties: None, context: SinkContext) -> None:
         self.records = 0
         self.bytes = 0
         self._accepted: Position | None = None

@@ -208,6 +208,10 @@ class TableBuffer:
         """Write all that is left and return what the manifest says of this table."""
         self.convert()
         self.spill(store, path, compression, most_rows)
+        if self.complete and not self.rows and self._file is None:
+            # an empty table: readers learn its columns from a segment without rows
+            schema = self.version.segment_schema
+            self._file = SegmentFile(store, path.next(self.version), schema, compression)
         if self._file is not None:
             self._segments.append(self._file.finish())
             self._file = None

@@ -264,17 +264,16 @@ class TableVersion:
 
     def unchanged(self, tuples: list[Tuple]) -> "tuple[list[list[str] | None], tuple[str, ...]]":
         """Return per row the names of its unchanged columns (None: none), and all such names."""
-        names = [column.name for column in self.relation.columns]
+        logged = set(self.codec.schema.names)
+        columns = self.relation.columns
+        names = [(n, column.name) for n, column in enumerate(columns) if column.name in logged]
         per_row: list[list[str] | None] = []
         seen: set[str] = set()
         for row in tuples:
-            if UNCHANGED in row:
-                found = [name for name, value in zip(names, row, strict=True) if value is UNCHANGED]
-                per_row.append(found)
-                seen.update(found)
-            else:
-                per_row.append(None)
-        return per_row, tuple(name for name in names if name in seen)
+            found = [name for n, name in names if row[n] is UNCHANGED] if UNCHANGED in row else None
+            per_row.append(found or None)
+            seen.update(found or ())
+        return per_row, tuple(name for _n, name in names if name in seen)
 
 
 def _segment_schema(table: "pa.Schema") -> "pa.Schema":

@@ -1,0 +1,289 @@
+"""Applying the change log to tables: one commit per call, exactly once whatever happens between."""
+
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_spark.errors import TypeChanged
+from waltap_spark.output import ChangeSet, Output, OutputState, TableState
+from waltap_spark.plan import Group, TablePlan, plan
+from waltap_spark.resolve import changes_frame, current_frame, settle_moves
+from waltap_spark.schema import common_type, log_struct, types_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Applier", "ApplyOptions"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    """How tables are kept.
+
+    ``type_change``: what a column does that got a type which does not fit: fail, or become text.
+    ``fold_rows`` and ``fold_share``: pending changes become part of the base when they are more
+    than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets.
+    ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
+    ``grace_s``: how long folders of earlier commits stay for those who are reading them.
+    ``parallel``: tables that are applied at a time.
+    """
+
+    type_change: Literal["fail", "string"] = "fail"
+    fold_rows: int = 100_000
+    fold_share: float = 0.25
+    fold_sets: int = 32
+    merge_sets: int = 16
+    file_rows: int = 1_000_000
+    grace_s: float = 600.0
+    parallel: int = 4
+
+
+class Applier:
+    """Applies manifests to an output. One at a time per output; `open` before `apply`.
+
+    Exactly once: the commit that names the new folders names the mark of the change log too. What a
+    crash leaves is a folder that no commit names; the same manifests are then applied again, from
+    the same mark.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        changelog: ChangeLog,
+        output: Output,
+        options: ApplyOptions | None = None,
+    ) -> None:
+        self._spark, self._log, self._output = spark, changelog, output
+        self._options = options or ApplyOptions()
+        self.state: OutputState
+
+    def open(self) -> OutputState:
+        """Take hold of the output. Raises: OutputInUse, OutputMismatch, OutputDamaged."""
+        self.state = self._output.open(self._log.store.location)
+        return self.state
+
+    def close(self) -> None:
+        """Let others write the output."""
+        self._output.close()
+
+    # --- one commit -------------------------------------------------------------------------------
+
+    def apply(self, manifests: Sequence[Manifest]) -> OutputState:
+        """Apply ``manifests``, which follow the mark of the last commit, as one commit.
+
+        Raises: TypeChanged, ChangeLogUnavailable; nothing has changed then.
+        """
+        if not manifests:
+            return self.state
+        started = time.monotonic()
+        before = self.state
+        number = before.number + 1
+        step = _Step(self._spark, self._log, self._output, self._options, number)
+        tables = dict(before.tables)
+        plans = plan(manifests, before.tables)
+        with ThreadPoolExecutor(max(1, self._options.parallel)) as pool:
+            applied = pool.map(
+                lambda name: step.table(tables.get(name) or _new_table(plans[name]), plans[name]),
+                plans,
+            )
+            for table in applied:
+                tables[table.name] = table
+        rows = sum(group.rows for found in plans.values() for group in found.groups)
+        now = time.time()
+        named = {path for table in tables.values() for path in table.paths()}
+        dropped = {
+            path: now
+            for table in before.tables.values()
+            for path in table.paths()
+            if path not in named
+        }
+        times = [found.last_commit_ts for found in manifests if found.last_commit_ts is not None]
+        state = msgspec.structs.replace(
+            before,
+            number=number,
+            mark=manifests[-1].mark,
+            committed_at=now,
+            tables=tables,
+            garbage={**before.garbage, **dropped},
+            rows_applied=before.rows_applied + rows,
+            last_commit_ts=times[-1] if times else before.last_commit_ts,
+        )
+        state = self._output.collect(state, self._options.grace_s)
+        self._output.commit(state)
+        self.state = state
+        log.info(
+            "applied",
+            extra={
+                "batch_rows": rows,
+                "manifests": len(manifests),
+                "lsn": str(state.mark),
+                "duration_ms": round((time.monotonic() - started) * 1000),
+            },
+        )
+        return state
+
+
+class _Step:
+    """One commit in the making: writes folders that nobody knows yet."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        changelog: ChangeLog,
+        output: Output,
+        options: ApplyOptions,
+        number: int,
+    ) -> None:
+        self._spark, self._log, self._output, self._options = spark, changelog, output, options
+        attempt = uuid.uuid4().hex[:8]
+        self._names = (f"{number:012d}-{attempt}-{n}" for n in itertools.count())
+
+    def table(self, table: TableState, found: TablePlan) -> TableState:
+        """Apply what ``found`` says; return the table as it is after that."""
+        for group in found.groups:
+            table = self._apply_group(table, group)
+        pending_rows = sum(change.rows for change in table.pending)
+        options = self._options
+        enough = max(options.fold_rows, options.fold_share * table.base_rows)
+        if pending_rows > enough or len(table.pending) >= options.fold_sets:
+            table = self._fold(table)
+        table = self._merge(table)
+        return msgspec.structs.replace(table, staged=tuple(found.staged))
+
+    def _apply_group(self, table: TableState, group: Group) -> TableState:
+        if table.pending and table.key != group.key:
+            table = self._fold(table)  # what is pending goes by the key it was written under
+        if group.replaces:
+            table = msgspec.structs.replace(table, base=None, base_rows=0, pending=())
+        table = self._learn(table, group)
+        if not group.rows:
+            return table
+        change = self._write_changes(table, group)
+        table = msgspec.structs.replace(
+            table, pending=(*table.pending, change), changes=(*table.changes, change)
+        )
+        if group.replaces or group.moved or "t" in group.operations:
+            table = self._fold(table)
+        return table
+
+    # --- schemas ----------------------------------------------------------------------------------
+
+    def _learn(self, table: TableState, group: Group) -> TableState:
+        """Take the group's schema into the table's."""
+        types = table.versions.get(group.fingerprint)
+        if types is None:
+            types = types_of(self._read(group.segments[:1]).schema) if group.segments else {}
+        columns = dict(table.columns)
+        for name, kind in types.items():
+            had = columns.get(name, kind)
+            common = common_type(had, kind)
+            if common is None:
+                if self._options.type_change != "string":
+                    raise TypeChanged(
+                        f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
+                        f"{kind.strip(chr(34))}",
+                        path=self._output.uri(table.folder),
+                    )
+                common = '"string"'
+            columns[name] = common
+        versions = table.versions
+        if types:
+            versions = {**versions, group.fingerprint: types}
+        return msgspec.structs.replace(
+            table,
+            key=group.key,
+            columns=columns,
+            versions=versions,
+            source_columns=group.source_columns,
+        )
+
+    def _read(self, segments: Sequence[str], types: dict[str, str] | None = None) -> "DataFrame":
+        reader = self._spark.read
+        if types is not None:
+            struct = log_struct(types)
+            reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))
+        store = self._log.store
+        prefix = "file://" if store.local else ""
+        return reader.parquet(*(prefix + store.uri(path) for path in segments))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write_changes(self, table: TableState, group: Group) -> ChangeSet:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        path = f"{table.folder}/changes/{next(self._names)}"
+        rows = self._read(group.segments, table.versions[group.fingerprint])
+        rows = rows.withColumn("_epoch", F.lit(group.epoch).cast("int"))
+        self._write(rows, path, group.rows)
+        return ChangeSet(
+            path=path,
+            fingerprint=group.fingerprint,
+            rows=group.rows,
+            operations=dict(group.operations),
+            unchanged=tuple(group.unchanged),
+            moved=group.moved,
+        )
+
+    def _fold(self, table: TableState) -> TableState:
+        """Write the table as it stands now: the pending changes become part of its base."""
+        uri = self._output.uri
+        pending = None
+        if any(change.moved for change in table.pending):
+            rows = changes_frame(self._spark, table, table.pending, uri)
+            base = current_frame(self._spark, msgspec.structs.replace(table, pending=()), uri)
+            pending = settle_moves(table, rows, base)
+        frame = current_frame(self._spark, table, uri, pending=pending)
+        path = f"{table.folder}/current/{next(self._names)}"
+        expected = table.base_rows + sum(change.rows for change in table.pending)
+        self._write(frame, path, expected)
+        stored = self._spark.read.schema(frame.schema).parquet(uri(path))
+        return msgspec.structs.replace(
+            table,
+            base=path,
+            base_rows=stored.count(),
+            base_columns=dict(table.columns),
+            pending=(),
+        )
+
+    def _merge(self, table: TableState) -> TableState:
+        """Make one folder of the oldest change sets of one size, when there are many of them."""
+        pending = {change.path for change in table.pending}
+        run: list[ChangeSet] = []
+        for change in table.changes:
+            if change.path in pending:
+                return table
+            if run and (run[-1].level, run[-1].fingerprint) != (change.level, change.fingerprint):
+                run = []
+            run.append(change)
+            if len(run) == self._options.merge_sets:
+                break
+        else:
+            return table
+        rows = sum(change.rows for change in run)
+        path = f"{table.folder}/changes/{next(self._names)}"
+        uris = [self._output.uri(change.path) for change in run]
+        struct = log_struct(table.versions[run[0].fingerprint])
+        self._write(self._spark.read.schema(struct).parquet(*uris), path, rows)
+        merged = msgspec.structs.replace(run[0], path=path, rows=rows, level=run[0].level + 1)
+        first = table.changes.index(run[0])
+        changes = (*table.changes[:first], merged, *table.changes[first + len(run) :])
+        return msgspec.structs.replace(table, changes=changes)
+
+    def _write(self, frame: "DataFrame", path: str, rows: int) -> None:
+        files = rows // self._options.file_rows + 1
+        frame.coalesce(files).write.mode("overwrite").parquet(self._output.uri(path))
+        self._output.sync(path)
+
+
+def _new_table(found: TablePlan) -> TableState:
+    return TableState(schema=found.schema, table=found.table)

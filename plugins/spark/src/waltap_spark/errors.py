@@ -1,0 +1,84 @@
+"""What can go wrong with Spark tables.
+
+SinkError
+├── JavaMissing         WT-5201   no Java that Spark can run on
+├── ApplierFailed       WT-5202   the Spark process ended with an error
+├── OutputInUse         WT-5203   another applier writes the same tables
+├── OutputDamaged       WT-5204   the list of what was applied cannot be read
+├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
+├── OutputMismatch      WT-5206   the tables were made from another change log
+└── TableUnknown        WT-5207   there is no such table
+"""
+
+from waltap.errors import SinkError
+
+__all__ = [
+    "ApplierFailed",
+    "JavaMissing",
+    "OutputDamaged",
+    "OutputInUse",
+    "OutputMismatch",
+    "TableUnknown",
+    "TypeChanged",
+]
+
+
+class JavaMissing(SinkError):
+    """Spark needs a Java runtime, version 17 or later, whole (with ``jdk.incubator.vector``)."""
+
+    code = "WT-5201"
+    remedy = (
+        "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
+        "openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH needs no Java."
+    )
+
+
+class ApplierFailed(SinkError):
+    """The Spark process that keeps the tables up to date ended with an error.
+
+    The change log goes on from its last manifest, the tables from their last commit.
+    """
+
+    code = "WT-5202"
+    remedy = (
+        "Its log is {log}. Mend what it names and start again, or apply by hand with `waltap spark "
+        "apply --changelog {changelog} --output {output}`; nothing is lost or doubled."
+    )
+
+
+class OutputInUse(SinkError):
+    """Another process applies changes to the same tables."""
+
+    code = "WT-5203"
+    remedy = "Wait until process {holder} has ended, stop it, or choose another output folder."
+
+
+class OutputDamaged(SinkError):
+    """A commit file of the tables cannot be read."""
+
+    code = "WT-5204"
+    remedy = "Remove {path}: the tables then stand where the commit before it left them."
+
+
+class TypeChanged(SinkError):
+    """A column of the source got a type that the stored values cannot be widened to."""
+
+    code = "WT-5205"
+    remedy = (
+        "Set type.change = string (both old and new values are kept as text), or move {path} away "
+        "and take a new snapshot."
+    )
+
+
+class OutputMismatch(SinkError):
+    """The tables do not belong to the change log that is to be applied."""
+
+    code = "WT-5206"
+    remedy = "Give the output folder that belongs to this change log, or an empty one."
+
+
+class TableUnknown(SinkError):
+    """The output has no table of that name."""
+
+    code = "WT-5207"
+    remedy = "Tables there are: {known}."

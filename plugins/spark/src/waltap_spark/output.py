@@ -1,0 +1,223 @@
+"""Where the tables stand: folders of Parquet files, and commits that say which of them count.
+
+One commit covers all tables: it names, for the mark of the change log that was applied, the folders
+of every table. It appears whole or not at all, so a Spark driver may die at any moment: folders that
+no commit names count for nothing and are removed at the next start.
+
+::
+
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   rows of the change log, in sets
+    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   rows as they stood at some commit
+    _waltap/commits/COMMIT.json                   `OutputState`
+    _waltap/checkpoint/                           Spark's own
+
+This module knows no Spark.
+"""
+
+import re
+import time
+from typing import Final
+
+import msgspec
+
+from waltap_sinks.changelog.errors import ChangeLogInUse
+from waltap_sinks.changelog.manifest import NOTHING, Mark
+from waltap_sinks.changelog.store import Store, safe_name
+from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
+
+__all__ = ["ChangeSet", "Output", "OutputState", "Staged", "TableState"]
+
+VERSION: Final = 1
+COMMITS: Final = "_waltap/commits"
+KEPT_COMMITS: Final = 10
+_COMMIT: Final = re.compile(r"(\d{12})\.json")
+
+
+class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows of the change log that one commit added to one table, under one schema.
+
+    ``fingerprint`` names the schema in `TableState.versions`. ``unchanged`` are columns for which
+    a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
+    ``level`` counts how often the set was merged with others.
+    """
+
+    path: str
+    fingerprint: str
+    rows: int
+    operations: dict[str, int] = {}
+    unchanged: tuple[str, ...] = ()
+    moved: int = 0
+    level: int = 0
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of a snapshot that is not complete yet; it stays in the change log until then."""
+
+    generation: int
+    path: str
+    fingerprint: str
+    rows: int
+    key: tuple[str, ...]
+    source_columns: tuple[str, ...]
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One table. Spark types are given as Spark's JSON.
+
+    ``columns``: name → type, of all columns the table ever had, in order of appearance.
+    ``versions``: fingerprint → columns of a change set's files. ``base``: the folder of rows
+    that ``pending`` changes (in order) have still to be applied to; ``base_columns``: its columns.
+    ``changes``: all change sets, the pending ones included.
+    """
+
+    schema: str
+    table: str
+    key: tuple[str, ...] = ()
+    columns: dict[str, str] = {}
+    versions: dict[str, dict[str, str]] = {}
+    base: str | None = None
+    base_rows: int = 0
+    base_columns: dict[str, str] = {}
+    pending: tuple[ChangeSet, ...] = ()
+    changes: tuple[ChangeSet, ...] = ()
+    staged: tuple[Staged, ...] = ()
+    source_columns: tuple[str, ...] = ()
+    """The columns that the source has now; others in ``columns`` were dropped there."""
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def folder(self) -> str:
+        """Return the table's folder."""
+        return f"tables/{safe_name(self.schema)}/{safe_name(self.table)}"
+
+    def paths(self) -> set[str]:
+        """Return every folder of files that counts."""
+        found = {change.path for change in (*self.changes, *self.pending)}
+        return found | ({self.base} if self.base else set())
+
+
+class OutputState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one commit says. ``garbage``: folders no longer named, and when (s since 1970)
+    they stopped being so: readers of an earlier commit may still be busy with them."""
+
+    version: int
+    number: int
+    mark: Mark
+    changelog: str
+    committed_at: float
+    tables: dict[str, TableState] = {}
+    garbage: dict[str, float] = {}
+    rows_applied: int = 0
+    last_commit_ts: int | None = None
+
+
+class Output:
+    """The folders and commits below one location, a path or the URI of a filesystem."""
+
+    def __init__(self, location: str) -> None:
+        self.store = Store(location)
+        self.location = location
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def state(self) -> OutputState | None:
+        """Return what the newest commit says, None before the first. Raises: OutputDamaged."""
+        names = self._commits()
+        if not names:
+            return None
+        path = f"{COMMITS}/{names[-1]}"
+        try:
+            return msgspec.json.decode(self.store.read(path), type=OutputState)
+        except msgspec.DecodeError as cause:
+            raise OutputDamaged(f"{path} is no commit: {cause}", path=self.uri(path)) from cause
+
+    def table(self, name: str, state: OutputState | None = None) -> TableState:
+        """Return the table called ``schema.table``, or ``table`` where that is clear.
+
+        Raises: TableUnknown.
+        """
+        state = state or self.state()
+        tables = state.tables if state is not None else {}
+        if name in tables:
+            return tables[name]
+        found = [table for table in tables.values() if table.table == name]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(tables)) or "none yet"
+        raise TableUnknown(f"no table {name} in {self.location}", known=known)
+
+    def uri(self, path: str) -> str:
+        """Return ``path`` as Spark wants it."""
+        found = self.store.uri(path)
+        if self.store.local:
+            return f"file://{found}"
+        return f"s3a://{found[5:]}" if found.startswith("s3://") else found
+
+    def _commits(self) -> list[str]:
+        return [name for name in self.store.names(COMMITS) if _COMMIT.fullmatch(name)]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def open(self, changelog: str) -> OutputState:
+        """Take hold of the output to write it, and clear what a crash left behind.
+
+        Raises: OutputInUse, OutputMismatch, OutputDamaged.
+        """
+        try:
+            self.store.lock(".lock")
+        except ChangeLogInUse as cause:
+            holder = cause.problem.rpartition(" ")[2]
+            text = f"{self.location} is being written by process {holder}"
+            raise OutputInUse(text, holder=holder) from cause
+        state = self.state()
+        if state is None:
+            return OutputState(
+                version=VERSION, number=0, mark=NOTHING, changelog=changelog, committed_at=0.0
+            )
+        if state.changelog != changelog:
+            raise OutputMismatch(
+                f"{self.location} was made from the change log {state.changelog}, not {changelog}"
+            )
+        self._remove_unnamed(state)
+        return state
+
+    def close(self) -> None:
+        """Let others write."""
+        self.store.unlock()
+
+    def sync(self, folder: str) -> None:
+        """Make the files that Spark wrote to ``folder`` durable."""
+        for name in self.store.names(folder):
+            self.store.sync(f"{folder}/{name}")
+
+    def commit(self, state: OutputState) -> None:
+        """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
+        name = f"{state.number:012d}.json"
+        self.store.publish(f"{COMMITS}/{name}", msgspec.json.encode(state) + b"\n")
+        for old in self._commits()[:-KEPT_COMMITS]:
+            self.store.delete(f"{COMMITS}/{old}")
+
+    def collect(self, state: OutputState, grace_s: float) -> OutputState:
+        """Remove folders that have been garbage for ``grace_s``; return the state without them."""
+        limit = time.time() - grace_s
+        due = [path for path, since in state.garbage.items() if since <= limit]
+        for path in due:
+            self.store.delete_folder(path)
+        kept = {path: since for path, since in state.garbage.items() if path not in due}
+        return msgspec.structs.replace(state, garbage=kept)
+
+    def _remove_unnamed(self, state: OutputState) -> None:
+        named = set(state.garbage)
+        for table in state.tables.values():
+            named |= table.paths()
+        for schema in self.store.folders("tables"):
+            for table_name in self.store.folders(f"tables/{schema}"):
+                for kind in ("changes", "current"):
+                    folder = f"tables/{schema}/{table_name}/{kind}"
+                    for name in self.store.folders(folder):
+                        if f"{folder}/{name}" not in named:
+                            self.store.delete_folder(f"{folder}/{name}")

@@ -1,0 +1,128 @@
+"""What a run of manifests means for each table: groups of segments, in order. Knows no Spark."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from waltap_sinks.changelog.manifest import Manifest, TableEntry
+from waltap_spark.output import Staged, TableState
+
+__all__ = ["Group", "TablePlan", "plan"]
+
+
+@dataclass(slots=True)
+class Group:
+    """Segments of one table that are applied together: one schema, one epoch.
+
+    ``replaces``: they are a whole snapshot, and replace what the table held.
+    """
+
+    fingerprint: str
+    epoch: int
+    key: tuple[str, ...]
+    source_columns: tuple[str, ...]
+    replaces: bool = False
+    segments: list[str] = field(default_factory=list)
+    rows: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    unchanged: dict[str, None] = field(default_factory=dict)
+    moved: int = 0
+
+    def add(self, entry: TableEntry) -> None:
+        """Take the segments of ``entry``."""
+        self.segments += [part.path for part in entry.segments]
+        self.rows += entry.rows
+        self.operations.update(entry.operations)
+        self.unchanged.update(dict.fromkeys(entry.unchanged))
+        self.moved += entry.moved
+
+    def continues(self, entry: TableEntry, epoch: int) -> bool:
+        """Tell whether rows of ``entry`` may join this group."""
+        return (
+            not self.replaces
+            and self.fingerprint == entry.fingerprint
+            and self.epoch == epoch
+            and self.key == entry.key
+        )
+
+
+@dataclass(slots=True)
+class TablePlan:
+    """What happens to one table: its groups in order, and the snapshot parts that still wait."""
+
+    schema: str
+    table: str
+    groups: list[Group] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+
+    def take(self, entry: TableEntry, epoch: int) -> None:
+        """Take the rows that one manifest has of this table."""
+        if entry.generation is not None:
+            self._stage(entry)
+            if entry.complete:
+                self.release(entry.generation, epoch, entry)
+            return
+        if not self.groups or not self.groups[-1].continues(entry, epoch):
+            self.groups.append(_group(entry, epoch))
+        self.groups[-1].add(entry)
+
+    def _stage(self, entry: TableEntry) -> None:
+        """Keep rows of a snapshot until it is complete; those of an earlier one count no more."""
+        assert entry.generation is not None
+        self.staged = [part for part in self.staged if part.generation == entry.generation]
+        self.staged += [
+            Staged(
+                generation=entry.generation,
+                path=part.path,
+                fingerprint=entry.fingerprint,
+                rows=part.rows,
+                key=entry.key,
+                source_columns=tuple(column.name for column in entry.columns),
+            )
+            for part in entry.segments
+        ]
+
+    def release(self, generation: int, epoch: int, entry: TableEntry | None = None) -> None:
+        """Turn a complete snapshot into groups, of which the first replaces what was there."""
+        parts = [part for part in self.staged if part.generation == generation]
+        groups = [] if parts or entry is None else [_group(entry, epoch)]
+        for part in parts:
+            if not groups or groups[-1].fingerprint != part.fingerprint:
+                groups.append(Group(part.fingerprint, epoch, part.key, part.source_columns))
+            groups[-1].segments.append(part.path)
+            groups[-1].rows += part.rows
+            groups[-1].operations["r"] += part.rows
+        if groups:
+            groups[0].replaces = True
+            self.groups += groups
+        self.staged = []
+
+
+def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TablePlan]:
+    """Return, for every table that ``manifests`` touch, what they mean for it.
+
+    ``tables`` is what was applied before, with the parts of unfinished snapshots.
+    """
+    plans = {
+        name: TablePlan(before.schema, before.table, staged=list(before.staged))
+        for name, before in tables.items()
+        if before.staged
+    }
+    for manifest in manifests:
+        epoch = manifest.mark.epoch
+        for entry in manifest.tables:
+            found = plans.setdefault(entry.name, TablePlan(entry.schema, entry.table))
+            found.take(entry, epoch)
+        if manifest.snapshot is not None and manifest.snapshot.complete:
+            for found in plans.values():
+                found.release(manifest.snapshot.generation, epoch)
+    return plans
+
+
+def _group(entry: TableEntry, epoch: int) -> Group:
+    return Group(
+        fingerprint=entry.fingerprint,
+        epoch=epoch,
+        key=entry.key,
+        source_columns=tuple(column.name for column in entry.columns),
+    )
