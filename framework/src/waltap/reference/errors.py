@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waltap.errors import Retry, WaltapError
+from waltap.host import Health
 from waltap.reference.markdown import GENERATED
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def error_classes(host: "Host") -> list[type[WaltapError]]:
 
     All their modules are imported; a module whose optional library is missing has no say.
     """
-    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in host.plugins())}
+    loaded = [plugin for plugin in host.plugins() if plugin.health is not Health.NOT_LOADED]
+    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
     for package in sorted(packages):
         for module in _modules(package):
             try:
@@ -67,13 +69,13 @@ def errors_page(host: "Host") -> str:
             family = error.code[3]
             lines += [f"## {FAMILIES.get(family, family)}", ""]
         lines += [f"### {error.code} {error.__name__}", ""]
-        lines += [inspect.cleandoc(error.__doc__ or "").split("\n\n")[0], ""]
+        lines += [_flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0]), ""]
         lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.replace("``", "`").split())
 
 
 def _modules(package: str) -> Iterator[str]:

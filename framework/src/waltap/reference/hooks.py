@@ -1,9 +1,10 @@
 """The page of every hook, with its arguments, for plugin authors."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 from waltap import hookspecs
 from waltap.host import KINDS, Kind
@@ -52,10 +53,12 @@ def _signature(hook: Callable[..., Any]) -> str:
 
 
 def _type(annotation: object) -> str:
+    """Return a type as a reader writes it, without the modules it comes from."""
     if annotation is None:
         return "None"
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None)
-    return str(text or annotation).strip("'\"")
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    text = annotation.__name__ if plain else str(annotation)  # type: ignore[attr-defined]
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text.strip("'\"")).replace("'", "")
 
 
 def _spec(kind: Kind) -> list[str]:

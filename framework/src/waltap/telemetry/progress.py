@@ -71,7 +71,8 @@ class ProgressDisplay:
         if state == "streaming" and self._stream is None:
             self._stream = self._progress.add_task("streaming", total=None, noun="changes")
         if state in {"reconnecting", "failed"}:
-            self._console.print(f"{state}: {detail.splitlines()[0]}", style="yellow", markup=False)
+            line = Text(f"{state}: {detail.splitlines()[0] if detail else ''}", style="yellow")
+            self._console.print(line)
         elif state != "streaming":
             self._console.print(state, style="dim")
 

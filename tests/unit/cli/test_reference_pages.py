@@ -1,0 +1,95 @@
+"""The reference pages are current, and what they are made from is complete."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from waltap.errors import WaltapError
+from waltap.host import Host
+from waltap.reference import Page, pages
+from waltap.reference.errors import error_classes, remedy_fields
+from waltap.reference.json_schema import profile_schema
+from waltap.reference.properties import components
+from waltap.config.property import declarations
+
+DOCS = Path(__file__).parents[3] / "docs"
+OURS = {"decoders", "postgres", "sinks", "spark", "yugabyte"}
+HOST = Host(only=OURS)
+
+
+@pytest.mark.parametrize("page", pages(HOST), ids=lambda page: page.path)
+def test_the_page_is_current(page: Page) -> None:
+    assert (DOCS / page.path).read_text(encoding="utf-8") == page.text(), "run `waltap docs`"
+
+
+CLASSES = error_classes(HOST)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_every_error_has_a_code_a_text_and_a_remedy_that_can_be_filled_in(
+    error: type[WaltapError],
+) -> None:
+    assert re.fullmatch(r"WT-\d{4}", error.code)
+    assert (error.__doc__ or "").strip().endswith((".", ":"))
+    filled = error.remedy.format_map(dict.fromkeys(remedy_fields(error), "x"))
+    assert filled.rstrip().endswith((".", ";", "x"))
+    assert "{" not in filled
+
+
+def test_no_two_errors_share_a_code() -> None:
+    seen: dict[str, str] = {}
+    for error in CLASSES:
+        assert seen.setdefault(error.code, error.__name__) == error.__name__, error.code
+
+
+PROPERTIES = [
+    pytest.param(heading, declaration, id=f"{heading}:{declaration.name}")
+    for heading, _, model in components(HOST)
+    for declaration in declarations(model)
+]
+
+
+@pytest.mark.parametrize(("heading", "declaration"), PROPERTIES)
+def test_every_property_says_what_it_means_in_a_sentence(heading: str, declaration) -> None:
+    assert declaration.summary.rstrip()[-1] in ".…", declaration.summary
+    if declaration.name.endswith(".ms"):
+        assert declaration.unit == "ms"
+
+
+def test_the_schema_describes_a_profile() -> None:
+    schema = json.loads(json.dumps(profile_schema(HOST)))
+    source = schema["properties"]["source"]["properties"]
+    table = source["table"]["properties"]["include"]["properties"]["list"]
+    assert table["type"] == ["array", "string"]
+    assert source["slot"]["properties"]["name"]["default"] == "waltap"
+    modes = source["publication"]["properties"]["autocreate"]["properties"]["mode"]
+    assert "filtered" in modes["enum"]
+    assert "postgres" in source["type"]["examples"]
+
+
+def names_in(schema: dict, document: dict, prefix: str = "") -> list[str]:
+    """Return the names of ``document`` that ``schema`` does not describe."""
+    known = schema.get("properties", {})
+    missing = []
+    for name, value in document.items():
+        if name not in known:
+            missing.append(prefix + name)
+        elif isinstance(value, dict):
+            missing += names_in(known[name], value, f"{prefix}{name}.")
+    return missing
+
+
+def test_the_schema_knows_both_ways_to_write_a_name() -> None:
+    text = """
+    [source]
+    type = "postgres"
+    database.hostname = "h"
+    "database.port" = 1
+    snapshot.mode = "custom"
+    "snapshot.mode.custom.name" = "x"
+    [engine]
+    max.batch.size = 1
+    """
+    assert names_in(profile_schema(HOST), tomllib.loads(text)) == []

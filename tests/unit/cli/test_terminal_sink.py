@@ -1,0 +1,228 @@
+"""The terminal sink: one readable line per change, and nothing that drives a terminal."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from waltap.cli.terminal import TerminalClosed, TerminalProperties, TerminalSink
+from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.render.capture import Capture
+from waltap.render.capture_properties import CaptureProperties
+from waltap.render.record import Record
+from waltap.sink.sink import SinkContext
+from waltap.source.position import Position
+
+INT, TEXT = 23, 25
+ORDERS = Relation(
+    oid=1,
+    schema="public",
+    table="orders",
+    columns=(
+        Column(
+            name="note",
+            type_oid=TEXT,
+            data_type=DataType(oid=TEXT, schema="pg_catalog", name="text"),
+        ),
+        Column(name="id", type_oid=INT),
+        Column(name="total", type_oid=1700),
+    ),
+    primary_key=("id",),
+)
+
+
+def part(*changes) -> TransactionPart:
+    return TransactionPart(
+        xid=1, begin_lsn=1, commit_lsn=2, commit_ts=1_700_000_000_123_456, changes=list(changes)
+    )
+
+
+def shown(
+    capfd: pytest.CaptureFixture[str], *parts, context: SinkContext | None = None, **properties
+) -> list[str]:
+    """Return the lines for ``parts``, without the clock."""
+    context = context or SinkContext(pipeline="p", state_dir=Path())
+    sink = TerminalSink(TerminalProperties.model_validate(properties), context)
+    sink.open()
+    sink.write(Batch(parts=list(parts), position=Position(9), events=1))
+    assert sink.flush() == Position(9)
+    sink.close()
+    lines = capfd.readouterr().out.splitlines()
+    assert all(line[2] == line[5] == ":" and line[8] == "." for line in lines)
+    return [line[13:] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        pytest.param(
+            Insert(ORDERS, 1, ("a", "7", "1.50")),
+            "INSERT   public.orders  id=7 note='a' total=1.50",
+            id="insert-key-first",
+        ),
+        pytest.param(
+            Insert(ORDERS, 1, (None, "7", b"\x01\xff")),
+            "INSERT   public.orders  id=7 note=NULL total=\\x01ff",
+            id="null-and-binary",
+        ),
+        pytest.param(
+            Update(ORDERS, 1, ("b", "7", "1"), ("a", "7", "1"), OldTuple.FULL),
+            "UPDATE   public.orders  id=7 note='a' → 'b' total=1",
+            id="update-with-old-row",
+        ),
+        pytest.param(
+            Update(ORDERS, 1, ("b", "7", UNCHANGED)),
+            "UPDATE   public.orders  id=7 note='b'",
+            id="update-leaves-out-what-was-not-sent",
+        ),
+        pytest.param(
+            Update(ORDERS, 1, (UNCHANGED, "7", "2"), ("long", "7", "1"), OldTuple.FULL),
+            "UPDATE   public.orders  id=7 note='long' total=1 → 2",
+            id="unchanged-comes-from-the-old-row",
+        ),
+        pytest.param(
+            Update(ORDERS, 1, (None, "7", "2"), ("x", "7", "2"), OldTuple.FULL),
+            "UPDATE   public.orders  id=7 note='x' → NULL total=2",
+            id="update-to-null",
+        ),
+        pytest.param(
+            Delete(ORDERS, 1, (ABSENT, "7", ABSENT), OldTuple.KEY),
+            "DELETE   public.orders  id=7",
+            id="delete",
+        ),
+        pytest.param(
+            Delete(ORDERS, 1, (), OldTuple.NONE), "DELETE   public.orders ", id="delete-without-key"
+        ),
+        pytest.param(
+            Truncate((ORDERS, ORDERS), 1), "TRUNCATE public.orders, public.orders", id="truncate"
+        ),
+        pytest.param(
+            LogicalMessage(1, True, "p", b"h\xc3\xa9\x1b[2J"),
+            "MESSAGE  p  hé\\x1b[2J",
+            id="message",
+        ),
+    ],
+)
+def test_a_change_is_one_line(capfd: pytest.CaptureFixture[str], change, line: str) -> None:
+    assert shown(capfd, part(change)) == [line]
+
+
+def test_values_cannot_drive_the_terminal_or_break_the_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    evil = Relation(
+        oid=2, schema="s\x1b[0m", table="t", columns=(Column(name="c\n", type_oid=TEXT),)
+    )
+    (line,) = shown(capfd, part(Insert(evil, 1, ("\x1b]0;x\x07\r\n‮",))))
+    assert line.isprintable()
+    assert "\\x1b" in line
+
+
+def test_long_values_are_cut(capfd: pytest.CaptureFixture[str]) -> None:
+    (line,) = shown(capfd, part(Insert(ORDERS, 1, ("x" * 100, "7", "1"))), width=10)
+    assert "note='xxxxxxxxx…'" in line
+
+
+def test_rows_of_a_snapshot_are_shown_too_and_heartbeats_are_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows = SnapshotRows(
+        relation=ORDERS, rows=[("a", "1", "1"), ("b", "2", "2")], ts=0, lsn=1, xid=1
+    )
+    assert shown(capfd, rows, Heartbeat(ts=1)) == [
+        "READ     public.orders  id=1 note='a' total=1",
+        "READ     public.orders  id=2 note='b' total=2",
+    ]
+
+
+def context(**properties: object) -> SinkContext:
+    capture = Capture(CaptureProperties.model_validate({"topic.prefix": "p", **properties}))
+    return SinkContext(pipeline="p", state_dir=Path(), capture=capture)
+
+
+def test_columns_that_the_profile_leaves_out_or_masks_are_not_shown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    chosen = context(
+        **{
+            "column.exclude.list": r"public\.orders\.total",
+            "column_mask": {"column.mask.with.5.chars": r"public\.orders\.note"},
+        }
+    )
+    (line,) = shown(capfd, part(Insert(ORDERS, 1, ("geheim", "7", "1.50"))), context=chosen)
+    assert line == "INSERT   public.orders  id=7 note='*****'"
+
+
+def test_operations_that_the_profile_skips_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    changes = [Insert(ORDERS, 1, ("a", "7", "1")), Truncate((ORDERS,), 1)]
+    chosen = context(**{"skipped.operations": "t,d"})
+    assert len(shown(capfd, part(*changes), context=chosen)) == 1
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        saved = os.dup(1)
+        os.dup2(out.fileno(), 1)
+        try:
+            for variable in ("", "1"):
+                monkeypatch.setenv("NO_COLOR", variable)
+                sink = TerminalSink(
+                    TerminalProperties(), SinkContext(pipeline="p", state_dir=Path())
+                )
+                change = Insert(ORDERS, 1, ("a", "7", "1"))
+                sink.write(Batch(parts=[part(change)], position=Position(1), events=1))
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+        seen = b""
+        while seen.count(b"\n") < 2:
+            seen += os.read(master, 4096)
+        coloured, plain = seen.decode().splitlines()
+    os.close(master)
+    assert "\x1b[32mINSERT" in coloured
+    assert "\x1b" not in plain
+
+
+def test_records_are_printed_as_the_jsonl_sink_writes_them(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    sink = TerminalSink(
+        TerminalProperties.model_validate({"json": True}),
+        SinkContext(pipeline="p", state_dir=Path()),
+    )
+    assert sink.capabilities.records
+    records = [
+        Record("t", b'{"id":1}', b'{"op":"c"}', (("h", b'"v"'),)),
+        Record("t", None, None),
+    ]
+    sink.write(Batch(parts=[], position=Position(1), events=2, records=records))
+    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [
+        {
+            "topic": "t",
+            "key": {"id": 1},
+            "value": {"op": "c"},
+            "headers": [{"key": "h", "value": "v"}],
+        },
+        {"topic": "t", "key": None, "value": None, "headers": []},
+    ]
+
+
+def test_a_closed_reader_is_an_error_of_the_sink() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        sink = TerminalSink(TerminalProperties(), SinkContext(pipeline="p", state_dir=Path()))
+        change = Insert(ORDERS, 1, ("a", "7", "1"))
+        with pytest.raises(TerminalClosed, match="WT-5801 standard output: Broken pipe"):
+            sink.write(Batch(parts=[part(change)], position=Position(1), events=1))
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(writer)

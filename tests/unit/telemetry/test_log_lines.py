@@ -1,0 +1,94 @@
+"""Structured logs: one object per line, fields of one vocabulary."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from waltap.errors import ConnectionLost
+from waltap.events.transaction import Batch
+from waltap.host import Host
+from waltap.source.position import Position
+from waltap.telemetry import lifecycle
+from waltap.telemetry.lifecycle import LifeCycleLog
+from waltap.telemetry.log import FIELDS, configure
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    written: list[str] = []
+    root, level = logging.getLogger(), logging.getLogger().level
+    handler = configure(written.append, form="json", level="DEBUG")
+    yield written
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def test_a_line_is_one_object_with_the_fields_of_the_vocabulary(lines: list[str]) -> None:
+    log = logging.getLogger("waltap.test")
+    log.warning("slot is lost", extra={"slot": "s", "lsn": "0/1", "row": "a row value"})
+    (line,) = lines
+    document = json.loads(line)
+    assert document.pop("ts").endswith("Z")
+    assert document == {
+        "level": "warning",
+        "logger": "waltap.test",
+        "message": "slot is lost",
+        "slot": "s",
+        "lsn": "0/1",
+    }
+
+
+def test_an_exception_is_one_field_and_the_line_stays_one(lines: list[str]) -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        logging.getLogger("waltap.test").exception("failed")
+    (line,) = lines
+    assert "\n" not in line
+    assert json.loads(line)["exception"] == "ValueError: a\nb"
+
+
+def test_text_lines_are_short() -> None:
+    written: list[str] = []
+    handler = configure(written.append, form="text", level="INFO")
+    try:
+        log = logging.getLogger("waltap.test")
+        log.info("streaming", extra={"pipeline": "p"})
+        log.debug("too much")
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(logging.WARNING)
+    assert written == ["info: streaming pipeline=p"]
+
+
+def test_the_vocabulary_shadows_no_attribute_of_a_record() -> None:
+    record = logging.LogRecord("n", 20, "p", 1, "m", None, None)
+    assert not set(FIELDS) & set(vars(record))
+
+
+def test_the_life_of_a_pipeline_is_logged(
+    lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "THROUGHPUT_EVERY_S", 0.0)
+    host = Host(discover=False)
+    host.register(LifeCycleLog(), "log")
+    host.notify("on_slot", pipeline="p", event="created", slot="s", lsn=16)
+    host.notify("on_snapshot", pipeline="p", event="progress", table="t", rows=5, total=None)
+    host.notify("on_snapshot", pipeline="p", event="table_completed", table="t", rows=9, total=9)
+    for end in (1, 2):
+        batch = Batch(parts=[], position=Position(end), events=3)
+        host.notify("on_batch", pipeline="p", batch=batch, seconds=0.1)
+    host.notify("on_failure", pipeline="p", error=ConnectionLost("cut"), retried=True)
+    host.notify("on_failure", pipeline="p", error=KeyError("row"), retried=False)
+    found = [json.loads(line) for line in lines]
+    assert [d["message"] for d in found] == [
+        "slot created",
+        "snapshot table completed",
+        "throughput",
+        "failed, trying again: cut",
+        "failed: KeyError",
+    ]
+    assert found[1]["rows"] == 9
+    assert (found[2]["rows"], found[2]["lsn"]) == (6, "0/2")
+    assert [d.get("error_code") for d in found[3:]] == ["WT-2001", "WT-9000"]
