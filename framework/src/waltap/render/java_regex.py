@@ -23,7 +23,7 @@ _POSIX = {
     "Blank": r" \t",
 }
 _PROPERTY = re.compile(r"\\([pP])\{(?:Is)?(\w+)\}")
-_ESCAPE = re.compile(r"\\(.)|\$(\d)|\$\{(\w+)\}|\\", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)|\$(\d)|\$\{([A-Za-z]\w*)\}|\\", re.DOTALL)
 
 
 def java_pattern(text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
