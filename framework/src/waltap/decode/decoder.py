@@ -74,7 +74,9 @@ class DecoderContext:
     ``options`` are the decoder's own validated properties, by name. ``publications`` are the names
     the source wants (decoders without publications ignore them). ``captures`` tells, for
     (schema, table), whether the profile wants the table (None: it wants all); a decoder may leave
-    out row changes of other tables early, giving `Skipped` in their place.
+    out row changes of other tables early, giving `Skipped` in their place. ``describe`` completes a
+    captured relation from the catalogue (None: whoever uses the relation does): a decoder asks it
+    whenever the server announces the relation, and gives rows the completed one.
     """
 
     server: ServerInfo
@@ -82,6 +84,7 @@ class DecoderContext:
     publications: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     captures: Callable[[str, str], bool] | None = None
+    describe: Callable[[Relation], Relation] | None = None
 
 
 class Decoder(abc.ABC):

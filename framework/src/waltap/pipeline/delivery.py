@@ -24,7 +24,8 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 class Delivery:
     """Renders, transforms, writes and flushes; owns the stored offset.
 
-    ``written`` is the position after the last batch the sink took, ``offset.position`` the last
+    ``signals`` is stored with the position: the state of incremental snapshots as of what was
+    written. ``written`` is the position after the last batch the sink took, ``offset.position`` the last
     stored one. ``events`` and ``records`` count what the sink took in this run.
     """
 
@@ -45,6 +46,7 @@ class Delivery:
         self.offset = offset
         self.written = offset.position
         self.previous_end_lsn = offset.previous_end_lsn
+        self.signals = offset.signals
         self.events = self.records = 0
         self.unflushed_since: float | None = None
 
@@ -116,11 +118,19 @@ class Delivery:
         assert position >= self.offset.position, "an offset never moves backwards"
         self.store(
             msgspec.structs.replace(
-                self.offset, position=position, previous_end_lsn=previous_end_lsn
+                self.offset,
+                position=position,
+                previous_end_lsn=previous_end_lsn,
+                signals=self.signals,
             )
         )
         self.written = max(self.written, position)
         return position.end_lsn
+
+    @property
+    def has_offset(self) -> bool:
+        """Tell whether there is a position that an event, in this run or before, has given."""
+        return self.events > 0 or self.previous_end_lsn is not None
 
     @property
     def counts_records(self) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from waltap.config.profile import Profile
 from waltap.errors import Retry, WaltapError
 from waltap.events.assembly import Assembler
-from waltap.events.transaction import Heartbeat
+from waltap.events.transaction import Heartbeat, TransactionPart
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
@@ -28,6 +28,7 @@ from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.limits import Limits, cut
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Visibility
+from waltap.snapshot.incremental import IncrementalSnapshots, State
 from waltap.source.connector import ChangeStream, Connector, ConnectorContext, Start
 from waltap.source.position import Position
 
@@ -130,7 +131,7 @@ class Engine:
             if start.snapshot:
                 self._snapshot(connector, delivery, start)
             if start.stream and not self._stop.is_set():
-                self._stream(connector, delivery, start)
+                self._stream(connector, parts, delivery, start)
             else:
                 self._ready()
             connector.finish()
@@ -252,7 +253,7 @@ class Engine:
 
     # --- stream -------------------------------------------------------------------------------
 
-    def _stream(self, connector: Connector, delivery: Delivery, start: Start) -> None:
+    def _stream(self, connector: Connector, parts: Parts, delivery: Delivery, start: Start) -> None:
         position = delivery.written
         try:
             stream = connector.stream(position)
@@ -269,9 +270,9 @@ class Engine:
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
             two_phase=getattr(self.profile.decoder.properties, "two_phase_policy", "commit"),
         )
-        visibility = Visibility.parse(delivery.offset.visible)
         try:
-            self._pull(connector, stream, assembler, visibility, delivery)
+            incremental = self._incremental(connector, parts, delivery)
+            self._pull(connector, stream, assembler, incremental, delivery)
         finally:
             try:
                 self._settle(stream, assembler, delivery)
@@ -284,10 +285,11 @@ class Engine:
         connector: Connector,
         stream: ChangeStream,
         assembler: Assembler,
-        visibility: Visibility | None,
+        incremental: IncrementalSnapshots | None,
         delivery: Delivery,
     ) -> None:
         engine = self.profile.engine
+        visibility = Visibility.parse(delivery.offset.visible)
         flush_s = engine.flush_interval_ms / 1000
         idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
         beat_s = engine.heartbeat_interval_ms / 1000
@@ -306,12 +308,12 @@ class Engine:
                 if parts:
                     self._reconnects.succeeded()
                     self._idle_since = now
-                    self._write(delivery, parts)
+                    self._write(delivery, parts, incremental)
             elif ask:
                 stream.ask()
             if self._due(delivery, flush_s):
                 self._flush(stream, assembler, delivery)
-            if beat_s and now >= next_beat and delivery.offset.position.end_lsn:
+            if beat_s and now >= next_beat and delivery.has_offset:
                 next_beat = now + beat_s
                 connector.heartbeat()
                 delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
@@ -325,12 +327,50 @@ class Engine:
             ):
                 return
 
-    def _write(self, delivery: Delivery, parts: "list[Part]") -> None:
+    def _incremental(
+        self, connector: Connector, parts: Parts, delivery: Delivery
+    ) -> IncrementalSnapshots | None:
+        """Return the watcher of the signal table, None when the profile names none."""
+        table, engine = self.profile.capture.signal_data_collection, self.profile.engine
+        if table is None:
+            return None
+        source = connector.chunk_source(table, engine.incremental_chunk_size)
+        if source is None:
+            return None
+        watcher = IncrementalSnapshots(
+            source,
+            table,
+            key=parts.capture.keys,
+            report=lambda kind, identifier, data: self.host.notify(
+                "on_signal",
+                pipeline=self.profile.name,
+                kind=kind,
+                identifier=identifier,
+                data=data,
+            ),
+            offset=lambda: str(delivery.written),
+            delete_closes=engine.watermarking == "insert_delete",
+            state=msgspec.convert(delivery.offset.signals, State),
+        )
+        watcher.resume(_now_us())
+        return watcher
+
+    def _write(
+        self,
+        delivery: Delivery,
+        parts: list[TransactionPart],
+        incremental: IncrementalSnapshots | None,
+    ) -> None:
         most = self.limits.max_records
         if most is not None:
             counted = delivery.records if delivery.counts_records else delivery.events
-            parts = list(cut(parts, most - counted))  # type: ignore[arg-type]
-        delivery.write(parts)
+            parts = cut(parts, most - counted)
+        if incremental is None:
+            delivery.write(list[Part](parts))
+            return
+        with_chunks = incremental.process(parts, _now_us())
+        delivery.signals = msgspec.to_builtins(incremental.state)
+        delivery.write(list[Part](with_chunks))
 
     def _due(self, delivery: Delivery, seconds: float) -> bool:
         since = delivery.unflushed_since
@@ -402,6 +442,10 @@ class Engine:
     def _wait(self, seconds: float) -> bool:
         """Wait; False when a stop came in the meantime."""
         return not self._stop.wait(seconds)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _newest(offset: Offset | None, held: Position | None) -> Offset | None:

@@ -1,6 +1,7 @@
 """Properties of the engine itself."""
 
 from pathlib import Path
+from typing import Literal
 
 from waltap.config.property import Properties, declare
 
@@ -69,4 +70,17 @@ class EngineProperties(Properties):
         ge=0,
         summary="Period of heartbeat records; 0: none. The slot advances without them.",
         unit="ms",
+    )
+    incremental_chunk_size: int = declare(
+        "incremental.snapshot.chunk.size",
+        default=1024,
+        ge=1,
+        summary="Rows that an incremental snapshot reads at a time.",
+        unit="rows",
+    )
+    watermarking: Literal["insert_insert", "insert_delete"] = declare(
+        "incremental.snapshot.watermarking.strategy",
+        default="insert_insert",
+        summary="How the end of a chunk is marked in the signal table: by a second row, or by deleting "
+        "the first, which keeps the table empty.",
     )

@@ -56,8 +56,11 @@ class Parts:
         """Complete a relation once per version, and tell observers of a new shape."""
         known = self._described.get(relation)
         if known is None:
-            assert self._connector is not None
-            known = self._described[relation] = self._connector.describe(relation)
+            known = relation
+            if relation.primary_key is None:
+                assert self._connector is not None
+                known = self._connector.describe(relation)
+            self._described[relation] = known
             before = self._last_seen.get(known.name)
             if before is None or not before.same_shape(known):
                 self._last_seen[known.name] = known

@@ -9,7 +9,7 @@ import msgspec
 __all__ = ["Signal", "SignalUnusable", "SnapshotRequest", "requests"]
 
 
-class SignalUnusable(ValueError):  # noqa: N818 - it is logged, never raised out of the engine
+class SignalUnusable(ValueError):
     """A signal that cannot be acted on; its text says why."""
 
 
@@ -30,7 +30,9 @@ class Signal(msgspec.Struct, frozen=True):
         try:
             value = json.loads(self.data)
         except ValueError as error:
-            raise SignalUnusable(f"data of signal {self.identifier!r} is not JSON: {error}") from error
+            raise SignalUnusable(
+                f"data of signal {self.identifier!r} is not JSON: {error}"
+            ) from error
         if not isinstance(value, dict):
             raise SignalUnusable(f"data of signal {self.identifier!r} is not a JSON object")
         return value

@@ -57,7 +57,8 @@ class ChunkSource(Protocol):
 
 
 class State(msgspec.Struct):
-    """What survives a restart: tables to read, the head first, and how far the head is read."""
+    """What survives a restart: tables to read, the head first, and the key of the last row of the
+    head's last chunk that was delivered."""
 
     queue: list[SnapshotRequest] = []
     last_key: list[str | None] | None = None
@@ -88,6 +89,7 @@ class IncrementalSnapshots:
         self._delete_closes = delete_closes
         self.state = state or State()
         self._window: Window | None = None
+        self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
         self._signal_relations: dict[Relation, bool] = {}
 
@@ -209,36 +211,37 @@ class IncrementalSnapshots:
         """The high watermark streamed by: deliver what is left, and read on."""
         window, self._window = self._window, None
         assert window is not None
-        self._chunk_relation = window.relation
+        self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
         rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
         return rows
 
     def _next_chunk(self, now: int) -> None:
-        """Read chunks until one has rows, or no table is left."""
+        """Read the next chunk that has rows, of the head of the queue or of a later table, between
+        one pair of watermarks; without any, the pair stands alone and the snapshot is over."""
         state, source = self.state, self._source
+        if not state.queue:
+            return
+        identifier, opened = str(uuid.uuid4()), _instant(now)
+        low = json.dumps({"openWindowTimestamp": opened})
+        source.watermark(f"{identifier}-open", OPEN, low)
         while state.queue:
             request = state.queue[0]
-            identifier = str(uuid.uuid4())
-            opened = _instant(now)
-            text = json.dumps({"openWindowTimestamp": opened})
-            source.watermark(f"{identifier}-open", OPEN, text)
             relation = source.table(request)
             rows = self._read(request, relation) if relation is not None else []
             if relation is not None and rows:
                 key = source.chunk_key(request, relation)
-                state.last_key = [_text(rows[-1][index]) for index in key]
+                self._chunk_end = [_text(rows[-1][index]) for index in key]
                 self._window = Window(identifier, relation, self._key(relation), rows)
-            closed = json.dumps({"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)})
-            if self._delete_closes:
-                source.watermark(f"{identifier}-open", "", "")
-            else:
-                source.watermark(f"{identifier}-close", CLOSE, closed)
-            if rows:
-                return
+                break
             state.queue = state.queue[1:]
             state.last_key = state.maximum = None
+        if self._delete_closes:
+            source.watermark(f"{identifier}-open", "", "")
+        else:
+            high = json.dumps({"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)})
+            source.watermark(f"{identifier}-close", CLOSE, high)
 
     def _read(self, request: SnapshotRequest, relation: Relation) -> list[Tuple]:
         state, source = self.state, self._source

@@ -24,6 +24,7 @@ from waltap.source.position import Position
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.decode.replica_identity import ReplicaIdentity
+    from waltap.snapshot.incremental import ChunkSource
 
 __all__ = ["ChangeStream", "Check", "Connector", "ConnectorContext", "SlotStatus", "Start"]
 
@@ -154,6 +155,10 @@ class Connector(abc.ABC):
 
     def estimate(self, relation: Relation) -> int | None:
         """Return about how many rows a table has, None when that is not known."""
+        return None
+
+    def chunk_source(self, signal_table: str, chunk_size: int) -> "ChunkSource | None":
+        """Return how to read tables in chunks, None when this connector cannot."""
         return None
 
     def heartbeat(self) -> None:

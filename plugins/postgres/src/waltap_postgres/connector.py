@@ -32,6 +32,7 @@ from waltap_postgres.replication.publication import PublicationPlan, identifier,
 from waltap_postgres.replication.slot import Slot, create_slot, drop_slot, read_slot
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import open_transport
+from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.reader import SnapshotPoint, mark, read_table, snapshot_tables
 
 __all__ = ["PostgresConnector"]
@@ -64,8 +65,8 @@ class PostgresConnector(Connector):
         self._publications: tuple[str, ...] = ()
         self._made_publications: list[str] = []
         self._made_slot = False
-        self._clean = False
         self._captured: list[Table] | None = None
+        self._chunks: PostgresChunks | None = None
         self.server = self._identify()
 
     # --- what there is ------------------------------------------------------------------------
@@ -459,6 +460,7 @@ class PostgresConnector(Connector):
                 publications=self._publications,
                 options=options,
                 captures=self.context.captures,
+                describe=self.describe,
             )
         )
 
@@ -484,6 +486,17 @@ class PostgresConnector(Connector):
             if table.relation is relation:
                 return table.estimate or None
         return None
+
+    def chunk_source(self, signal_table: str, chunk_size: int) -> PostgresChunks:
+        self._chunks = PostgresChunks(
+            self.catalogue,
+            self.properties,
+            self._connection,
+            self.captured(),
+            signal_table,
+            chunk_size,
+        )
+        return self._chunks
 
     def heartbeat(self) -> None:
         if self.properties.heartbeat_action_query is None:
@@ -525,5 +538,7 @@ class PostgresConnector(Connector):
         self._replication = self._reader = None
 
     def close(self) -> None:
+        if self._chunks is not None:
+            self._chunks.close()
         self._release()
         self._connection.close()

@@ -24,7 +24,6 @@ from waltap.decode.message import (
     Prepare,
     RelationSeen,
     RollbackPrepared,
-    Skipped,
     StreamAbort,
     StreamCommit,
     StreamPrepare,
@@ -46,6 +45,7 @@ from waltap_decoders.pgoutput.tuple_codec import (
     read_tuple,
     row_reader,
 )
+from waltap_decoders.skipping import skip
 
 __all__ = ["CAPABILITIES", "PgOutput"]
 
@@ -108,7 +108,7 @@ class PgOutput(Decoder):
             two_phase="two_phase" in self._options or server.two_phase_slot,
             binary=self._binary,
         )
-        self._cache = RelationCache(self.identities, context.captures)
+        self._cache = RelationCache(self.identities, context.captures, context.describe)
         self._state = _State.BETWEEN
         self._fresh = False
         self._open: Begin | BeginPrepare | None = None
@@ -255,7 +255,7 @@ class PgOutput(Decoder):
         xid = self._change_xid(payload)
         announced = self._announced(payload)
         if not announced.captured:
-            _skip(messages, xid)
+            skip(messages, xid)
             return
         start = payload.at
         mark = payload.number(1, "tuple mark")
@@ -493,12 +493,3 @@ class PgOutput(Decoder):
         b"r": (_OUTSIDE, "Rollback Prepared", _rollback_prepared),
         b"p": (_OUTSIDE, "Stream Prepare", _stream_prepare),
     }
-
-
-def _skip(messages: list[Message], xid: int) -> None:
-    """Count one change that is left out, in one message per run of them."""
-    last = messages[-1] if messages else None
-    if isinstance(last, Skipped) and last.xid == xid:
-        last.count += 1
-    else:
-        messages.append(Skipped(1, xid))

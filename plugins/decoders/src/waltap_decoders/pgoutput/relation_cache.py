@@ -56,13 +56,21 @@ class RelationCache:
     """Scopes and versions of one session.
 
     ``identities`` are the replica identity letters that the plugin may send; ``captures`` tells for
-    (schema, table) whether changes are wanted.
+    (schema, table) whether changes are wanted; ``describe`` completes a relation from the
+    catalogue, which a Relation message does not carry: it is asked at every announcement of a
+    captured relation, because the server also announces one again when only a default, a key or
+    nullability changed.
     """
 
-    def __init__(self, identities: str, captures: Callable[[str, str], bool] | None) -> None:
+    def __init__(
+        self,
+        identities: str,
+        captures: Callable[[str, str], bool] | None,
+        describe: Callable[[Relation], Relation] | None = None,
+    ) -> None:
         self.session = Scope()
         self.streams: dict[int, Scope] = {}
-        self._identities, self._captures = identities, captures
+        self._identities, self._captures, self._describe = identities, captures, describe
         self._types: dict[int, str] = {}
         self._versions: dict[int, dict[bytes, Relation]] = {}
         self._order = 0
@@ -95,6 +103,10 @@ class RelationCache:
             versions[wire] = relation
         captures = self._captures
         captured = captures is None or captures(relation.schema, relation.table)
+        if captured and self._describe is not None:
+            described = self._describe(relation)
+            if not relation.same_shape(described):
+                relation = versions[wire] = described
         scope.announce(Announced(relation, wire, captured, self._order))
         return relation
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.signals.signal import SnapshotRequest
-
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session, driver_error
 from waltap_postgres.properties import PostgresProperties
@@ -67,7 +67,9 @@ class PostgresChunks:
         self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
     ) -> list[Tuple]:
         key = self.chunk_key(request, relation)
-        columns = [(identifier(relation.columns[i].name), relation.columns[i].nullable) for i in key]
+        columns = [
+            (identifier(relation.columns[i].name), relation.columns[i].nullable) for i in key
+        ]
         terms = [up_to_sql(columns, maximum)]
         if after is not None:
             terms.insert(0, after_sql(columns, after))

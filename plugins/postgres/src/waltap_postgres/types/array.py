@@ -4,6 +4,7 @@ Debezium knows one dimension; bounds are ignored. What it does with a second dim
 ``TypeOptions.multidimensional_arrays``; in Arrow it is a misfit.
 """
 
+import dataclasses
 import struct
 from collections.abc import Callable
 from hashlib import md5
@@ -278,19 +279,21 @@ def _element_mapping(
 
     Debezium does not look through a domain in an array: such elements are of an unknown type.
     """
-    if element_type.kind is TypeKind.DOMAIN:
-        element_type = msgspec.structs.replace(
-            element_type, kind=TypeKind.PSEUDO, base=None, name=""
-        )
-    return mapper.column(
-        Column(
-            name=f"{column.name}-element",
-            type_oid=element_type.oid,
-            typmod=column.typmod,
-            data_type=element_type,
-            nullable=True,
-        )
+    item = Column(
+        name=f"{column.name}-element",
+        type_oid=element_type.oid,
+        typmod=column.typmod,
+        data_type=element_type,
+        nullable=True,
     )
+    if element_type.kind is not TypeKind.DOMAIN:
+        return mapper.column(item)
+    hidden = msgspec.structs.replace(element_type, kind=TypeKind.PSEUDO, base=None, name="")
+    opaque = mapper.column(msgspec.structs.replace(item, data_type=hidden))
+    base = mapper.column(item)
+    if opaque is None or base is None:
+        return opaque
+    return dataclasses.replace(opaque, from_binary=base.from_binary)
 
 
 def _bit_array(column: Column, element: ColumnMapping, mapper: TypeMapper) -> ColumnMapping:

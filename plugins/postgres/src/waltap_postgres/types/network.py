@@ -28,16 +28,13 @@ def _address_from_binary(data: bytes) -> str:
 def _ipv6_text(octets: bytes) -> str:
     """Return an IPv6 address as the server: embedded IPv4 in dotted form.
 
-    Source: ``inet_net_ntop``: the first six groups zero, or five and ffff, and more than a mere
-    small number behind them.
+    That is an address whose first longest run of zeros is its first six groups, or its first five
+    before ``ffff``. Source: ``pg_inet_net_ntop``.
     """
     groups = [int.from_bytes(octets[n : n + 2], "big") for n in range(0, 16, 2)]
     start, length = _longest_zeros(groups)
-    if start == 0 and (
-        length == 6 or (length == 7 and groups[7] != 1) or (length == 5 and groups[5] == 0xFFFF)
-    ):
-        head = "::" if length >= 6 else "::ffff:"
-        return head + str(ipaddress.IPv4Address(octets[12:]))
+    if start == 0 and (length == 6 or (length == 5 and groups[5] == 0xFFFF)):
+        return ("::" if length == 6 else "::ffff:") + str(ipaddress.IPv4Address(octets[12:]))
     shown = [f"{group:x}" for group in groups]
     if length < 2:
         return ":".join(shown)

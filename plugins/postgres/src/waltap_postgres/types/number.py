@@ -4,6 +4,7 @@ import dataclasses
 import math
 import struct
 from collections.abc import Callable
+from decimal import Decimal
 
 from waltap.decode.relation import Column
 from waltap.render import arrow_column
@@ -111,7 +112,8 @@ def _special_text(value: float) -> str | None:
 def pg_double_text(value: float) -> str:
     """Return ``value`` as PostgreSQL 12 and later print a double: shortest exact digits."""
     text = repr(value)
-    if "e" not in text and len(text) < 16:  # at most 13 digits: no exponent in either notation
+    if "e" not in text and "n" not in text and len(text) < 16:
+        # at most 13 digits: no exponent in either notation
         return text[:-2] if text[-2:] == ".0" else text
     special = _special_text(value)
     if special is not None:
@@ -121,14 +123,30 @@ def pg_double_text(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int]:
-    """Return the shortest digits of a positive double and its decimal exponent."""
+    """Return the shortest digits of a positive double and its decimal exponent.
+
+    PostgreSQL wants them strictly between the neighbours' midpoints, Python is content with a
+    midpoint itself (1e23). Only whole numbers from 2**53 on can have midpoints that short.
+    """
     text = repr(value)
+    if value >= 2.0**53:
+        around = int(math.nextafter(value, 0.0)), int(value), int(math.nextafter(value, math.inf))
+        places = 0
+        while not _inside(text, around):
+            text = f"{value:.{places}e}"
+            places += 1
     if "e" in text:
         return _split(text)
     whole, _, fraction = text.partition(".")
     digits = (whole + fraction).lstrip("0")
     exponent = len(whole) - 1 if whole != "0" else -1 - (len(fraction) - len(fraction.lstrip("0")))
     return digits.rstrip("0") or "0", exponent
+
+
+def _inside(text: str, around: tuple[int, int, int]) -> bool:
+    """Tell whether a number's text lies strictly between the midpoints to both neighbours."""
+    below, number, above = around
+    return below + number < 2 * int(Decimal(text)) < number + above
 
 
 def pg_float_text(value: float) -> str:
@@ -140,10 +158,18 @@ def pg_float_text(value: float) -> str:
     # Six digits of a normal float always identify a decimal of six digits; nine always a float.
     for places in range(5 if size >= 2**-126 else 0, 9):
         text = f"{size:.{places}e}"
-        if _single(text) == size:
+        if _single(text) == size and (size < 2**24 or _inside(text, _around(size))):
             break
     digits, exponent = _split(text)
     return ("-" if value < 0 else "") + _layout(digits, exponent, 6)
+
+
+def _around(value: float) -> tuple[int, int, int]:
+    """Return a whole positive float between its neighbours; the largest has none above it."""
+    (bits,) = struct.unpack(">i", struct.pack(">f", value))
+    below, above = (struct.unpack(">f", struct.pack(">i", bits + n))[0] for n in (-1, 1))
+    step = value - below
+    return int(below), int(value), int(value + step if math.isinf(above) else above)
 
 
 def double_from_binary(data: bytes) -> str:
