@@ -73,15 +73,15 @@ class RowCodec:
     tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
     ``key_header`` the same for header values.
 
-    ``table`` is the part of the source block that names the table, ``prefix`` what precedes
-    ``"before"`` in a value. ``careful`` makes the twin whose conversions name what does not fit,
-    ``snapshot`` the one for snapshot rows (None: the same).
+    ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
+    payload of a value (b"" without schemas). ``careful`` makes the twin whose conversions name what
+    does not fit, ``snapshot`` the one for snapshot rows (None: the same).
     """
 
     identity: ReplicaIdentity
     topic: str
     collection: str
-    prefix: str
+    prefix: bytes
     table: str
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
@@ -283,7 +283,7 @@ def compile_codec(
     key_tail: str,
     key_texts: tuple[str, str],
     key_header: tuple[str, str],
-    value_prefix: str,
+    value_prefix: bytes,
     headers: tuple[Header, ...],
     careful: "Callable[[], RowCodec]",
     snapshot: "Callable[[], RowCodec] | None" = None,
@@ -304,6 +304,8 @@ def compile_codec(
     bindings = "".join(
         f"\n    _s{column.index} = {source.expression(column, 'v')}" for column in common
     )
+    wrapped = "_prefix + " if value_prefix else ""
+    row = source.object(values, "v", "", shared)
     code = f"""
 def row(_values):
     {source.unpack(values)}
@@ -318,13 +320,13 @@ def create(_values, _n, _a, _b, _x, _c):
     return _Record(
         _topic,
         {shared_key if has_key else "None"},
-        f'''{_literal(value_prefix)}"before":null,"after":{source.object(values, "v", "", shared)},\\
+        {wrapped}f'''{{{{"before":null,"after":{row},\\
 "source":{{{{{{_a}}{{_n}}{{_b}}{_literal(table)}{{_x}}{{_n}}{{_c}}'''.encode(),
         _headers,
     )
 """
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": topic}
-    space["_headers"] = headers
+    space |= {"_headers": headers, "_prefix": value_prefix}
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
     exec(compile(code, f"<json codec of {relation.name}>", "exec"), space)  # noqa: S102
     return RowCodec(

@@ -2,8 +2,8 @@
 
 The text of a value is put together from what changes at different paces:
 
-    prefix "before":…,"after":…,"source":{  a  n  b  ,"schema":…,"table":…,"txId":  x  n  c
-    per relation      per row              part row part   per relation           part row batch
+    prefix {"before":…,"after":…,"source":{  a  n  b  ,"schema":…,"table":…,"txId":  x  n  c
+    per relation       per row              part row part   per relation           part row batch
 
 ``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per part and operation; only
 ``n``, the LSN, and the row itself vary from row to row.
@@ -358,9 +358,12 @@ class _Texts:
     def value(self, codec: RowCodec, before: str, after: str, op: str, n: str) -> bytes:
         """Return a value with these row images; the event is counted."""
         return (
-            f'{codec.prefix}"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
-            f"{codec.table}{self.x}{n}{self.c(op, n, codec.collection)}"
-        ).encode()
+            codec.prefix
+            + (
+                f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
+                f"{codec.table}{self.x}{n}{self.c(op, n, codec.collection)}"
+            ).encode()
+        )
 
 
 def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:

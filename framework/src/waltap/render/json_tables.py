@@ -123,7 +123,7 @@ class JsonTables:
                 key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
                 key_texts=wrapping(key, enabled=properties.key_schemas),
                 key_header=wrapping(key, enabled=properties.header_schemas),
-                value_prefix=wrapping(value, enabled=properties.value_schemas)[0] + "{",
+                value_prefix=wrapping(value, enabled=properties.value_schemas)[0].encode(),
                 headers=self._headers,
                 careful=careful,
                 snapshot=snapshot,
