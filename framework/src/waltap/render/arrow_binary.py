@@ -68,9 +68,9 @@ def uuid_texts(values: Raw) -> "pa.Array":
     import numpy as np
     import pyarrow as pa
 
-    octets = numbers(values, "u1,(15)u1").view("u1").reshape(-1, 16) if values else None
-    if octets is None:
+    if not values:
         return pa.array([], pa.string())
+    octets = numbers(values, "V16").view("u1").reshape(-1, 16)
     halves = np.empty((len(values), 32), "u1")
     halves[:, 0::2], halves[:, 1::2] = octets >> 4, octets & 15
     letters = np.frombuffer(b"0123456789abcdef", "u1")[halves]

@@ -130,7 +130,9 @@ def _shortest(value: float) -> tuple[str, int]:
     """
     text = repr(value)
     if value >= 2.0**53:
-        around = int(math.nextafter(value, 0.0)), int(value), int(math.nextafter(value, math.inf))
+        below = int(math.nextafter(value, 0.0))
+        above = math.nextafter(value, math.inf)
+        around = below, int(value), 2 * int(value) - below if math.isinf(above) else int(above)
         places = 0
         while not _inside(text, around):
             text = f"{value:.{places}e}"
@@ -158,10 +160,24 @@ def pg_float_text(value: float) -> str:
     # Six digits of a normal float always identify a decimal of six digits; nine always a float.
     for places in range(5 if size >= 2**-126 else 0, 9):
         text = f"{size:.{places}e}"
-        if _single(text) == size and (size < 2**24 or _inside(text, _around(size))):
+        if _means(text, size):
+            break
+        # Above a power of two floats are twice as far apart as below it: the nearest text may lie
+        # outside while the next one up is inside.
+        step = Decimal(1).scaleb(int(text.partition("e")[2]) - places)
+        text = f"{Decimal(text) + step:.{places}e}"
+        if _means(text, size):
             break
     digits, exponent = _split(text)
     return ("-" if value < 0 else "") + _layout(digits, exponent, 6)
+
+
+def _means(text: str, size: float) -> bool:
+    """Tell whether ``text`` lies strictly nearer to the float ``size`` than to any other."""
+    try:
+        return _single(text) == size and (size < 2**24 or _inside(text, _around(size)))
+    except OverflowError:  # rounds beyond the largest float
+        return False
 
 
 def _around(value: float) -> tuple[int, int, int]:
