@@ -1,10 +1,11 @@
 """Hook implementations of this distribution, and nothing else."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import DecoderSpec
-from waltap_decoders import pgoutput, yboutput
+from waltap_decoders import decoderbufs, pgoutput, wal2json, yboutput
 
 WALTAP_API = 1
 
@@ -28,5 +29,31 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=yboutput.YbOutput,
             output_plugin="yboutput",
             capabilities=yboutput.CAPABILITIES,
+        ),
+        DecoderSpec(
+            name="wal2json",
+            aliases=("wal2json_rds",),
+            summary="JSON text of the wal2json plugin, format 2 or 1.",
+            properties=wal2json.Wal2JsonProperties,
+            factory=wal2json.Wal2Json,
+            output_plugin="wal2json",
+            capabilities=wal2json.CAPABILITIES,
+        ),
+        DecoderSpec(
+            name="wal2json_streaming",
+            aliases=("wal2json_rds_streaming",),
+            summary="wal2json format 1 in chunks, as old Debezium profiles name it.",
+            properties=wal2json.Wal2JsonProperties,
+            factory=wal2json.Wal2Json,
+            output_plugin="wal2json",
+            capabilities=replace(wal2json.CAPABILITIES, truncate=False),
+            forced_options={"wal2json.format-version": "1", "wal2json.write-in-chunks": True},
+        ),
+        DecoderSpec(
+            name="decoderbufs",
+            summary="Protobuf messages of the decoderbufs plugin.",
+            factory=decoderbufs.DecoderBufs,
+            output_plugin="decoderbufs",
+            capabilities=decoderbufs.CAPABILITIES,
         ),
     ]

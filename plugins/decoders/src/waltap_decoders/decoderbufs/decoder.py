@@ -1,0 +1,248 @@
+"""The decoderbufs decoder.
+
+Source: decoderbufs.c and its README; recorded output of version 2.1.2.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Never
+
+from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.decode.message import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    OldTuple,
+    RelationSeen,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod
+from waltap_decoders.decoderbufs.names import unquoted, unquoted_pair
+from waltap_decoders.decoderbufs.row_message_pb2 import (
+    BEGIN,
+    COMMIT,
+    INSERT,
+    UPDATE,
+    DatumMessage,
+    RowMessage,
+)
+from waltap_decoders.decoderbufs.row_messages import examine, fail, read
+from waltap_decoders.named_relations import ColumnFact, Layout, NamedRelations
+from waltap_decoders.skipping import skip
+
+__all__ = ["CAPABILITIES", "DecoderBufs"]
+
+CAPABILITIES = DecoderCapabilities()
+"""What decoderbufs can carry. Also lost on its way: ±infinity of dates is known only by convention,
+and the zone of timetz."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How rows of one make-up are read."""
+
+    layout: Layout
+    new: tuple[DatumKind, ...]
+    old: tuple[DatumKind, ...]
+
+
+class _Frame:
+    """One frame at hand, for errors."""
+
+    __slots__ = ("data", "lsn")
+
+    def __init__(self, lsn: int, data: bytes) -> None:
+        self.lsn, self.data = lsn, data
+
+    def fail(self, expected: str, found: str, near: bytes = b"") -> Never:
+        """Raise a DecodeError where ``near`` stands."""
+        fail(self.lsn, self.data, max(self.data.find(near), 0) if near else 0, expected, found)
+
+
+class DecoderBufs(Decoder):
+    """Decodes decoderbufs. The state is one session's; a DecodeError ends it."""
+
+    name = "decoderbufs"
+    capabilities = CAPABILITIES
+
+    def __init__(self, context: DecoderContext) -> None:
+        self._relations = NamedRelations(context.catalogue, context.captures)
+        self._plans: dict[tuple[object, ...], _Plan] = {}
+        self._tables: dict[str, tuple[str, str]] = {}
+        self._announced: set[Relation] = set()
+        self._begin: Begin | None = None
+
+    def start_options(self) -> dict[str, str]:
+        """Return no options: decoderbufs has none that matter."""
+        return {}
+
+    def feed(self, frames: Sequence[Frame]) -> list[Message]:
+        """Decode ``frames``: see `Decoder.feed`."""
+        messages: list[Message] = []
+        for lsn, data in frames:
+            message = read(lsn, data)
+            frame = _Frame(lsn, data)
+            try:
+                self._take(frame, message, messages)
+            except UnicodeDecodeError as error:
+                examine(lsn, data)
+                frame.fail("text in UTF-8", str(error), bytes(error.object))
+        return messages
+
+    def _take(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
+        op, xid, begin = message.op, message.transaction_id, self._begin
+        if op in (BEGIN, COMMIT):
+            if message.new_tuple or message.old_tuple or message.table:
+                frame.fail("no table and no tuples in BEGIN and COMMIT", "some")
+            if (begin is None) != (op == BEGIN):
+                frame.fail("BEGIN and COMMIT by turns", "BEGIN" if op == BEGIN else "COMMIT")
+        elif begin is None:
+            frame.fail("BEGIN first", "a row")
+        if begin is not None and xid != begin.xid:
+            frame.fail(f"transaction_id {begin.xid} as in BEGIN", str(xid))
+        if op == BEGIN:
+            self._begin = Begin(frame.lsn, xid, 0, message.commit_time)
+            messages.append(self._begin)
+        elif op == COMMIT:
+            messages.append(Commit(frame.lsn, 0, frame.lsn, message.commit_time, xid))
+            self._begin = None
+        else:
+            self._row(frame, message, messages)
+
+    def _row(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
+        op = message.op
+        schema, table = self._table(frame, message.table)
+        if not self._relations.captured(schema, table):
+            skip(messages)
+            return
+        new, old, info = message.new_tuple, message.old_tuple, message.new_typeinfo
+        if len(new) != len(info):
+            hint = " (a plugin before 1.0 sends none)" if not info else ""
+            frame.fail(f"{len(new)} new_typeinfo, as many as new_tuple", f"{len(info)}{hint}")
+        if op == INSERT and (not new or old):
+            frame.fail("new_tuple alone in INSERT", "others")
+        if op not in (INSERT, UPDATE) and new:
+            frame.fail("no new_tuple in DELETE", "some")
+        if not new and not old:
+            self._unknown_row(frame, schema, table, op, messages)
+            return
+        key = (
+            op,
+            schema,
+            table,
+            tuple([(datum.column_name, datum.column_type) for datum in new]),
+            tuple([kind.modifier for kind in info]),
+            tuple([(datum.column_name, datum.column_type) for datum in old]),
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(frame, schema, table, message)
+        layout = plan.layout
+        relation = layout.relation
+        self._show(relation, messages)
+        lsn = frame.lsn
+        after: Tuple = ()
+        if new:
+            after = layout.new_tuple(_values(frame, new, plan.new))
+        if op == INSERT:
+            messages.append(Insert(relation, lsn, after))
+            return
+        before: Tuple = ()
+        if old:
+            before = layout.old_tuple(_values(frame, old, plan.old))
+            if not relation.oid:  # what the catalogue does not know has no known key
+                before = tuple([ABSENT if value is None else value for value in before])
+        if op == UPDATE:
+            if not new:
+                frame.fail("new_tuple in UPDATE", "old_tuple alone")
+            messages.append(Update(relation, lsn, after, before, layout.old_kind))
+        else:
+            messages.append(Delete(relation, lsn, before, layout.old_kind))
+
+    def _unknown_row(
+        self, frame: _Frame, schema: str, table: str, op: int, messages: list[Message]
+    ) -> None:
+        """Take an update or delete of a table without replica identity: nothing tells which row.
+
+        A delete says so; an update, which has no new values either, only counts.
+        """
+        if op == UPDATE:
+            skip(messages)
+            return
+        relation = self._relations.relation(schema, table)
+        self._show(relation, messages)
+        messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
+
+    def _plan(self, frame: _Frame, schema: str, table: str, message: RowMessage) -> _Plan:
+        modifiers = [kind.modifier for kind in message.new_typeinfo]
+        new = self._facts(frame, message.new_tuple, modifiers)
+        old = self._facts(frame, message.old_tuple, None)
+        layout = self._relations.layout(schema, table, new, old, complete=True, old_lists_all=True)
+        return _Plan(
+            layout,
+            tuple(datum_kind(fact.type_oid) for fact in new),
+            tuple(datum_kind(fact.type_oid) for fact in old),
+        )
+
+    def _facts(
+        self, frame: _Frame, datums: Iterable[DatumMessage], modifiers: list[str] | None
+    ) -> tuple[ColumnFact, ...]:
+        facts: dict[str, ColumnFact] = {}
+        for number, datum in enumerate(datums):
+            try:
+                name = unquoted(datum.column_name)
+            except ValueError as error:
+                frame.fail(str(error), repr(datum.column_name), datum.column_name.encode())
+            oid = datum.column_type
+            if name in facts:
+                frame.fail("each column once", f"column {name!r} again", name.encode())
+            if not 0 < oid < 1 << 32:
+                frame.fail(f"a type OID of column {name!r}", str(oid), name.encode())
+            mod = typmod(oid, modifiers[number]) if modifiers else None
+            facts[name] = ColumnFact(name, oid, mod)
+        return tuple(facts.values())
+
+    def _table(self, frame: _Frame, text: str) -> tuple[str, str]:
+        known = self._tables.get(text)
+        if known is None:
+            try:
+                known = self._tables[text] = unquoted_pair(text)
+            except ValueError as error:
+                frame.fail(str(error), repr(text), text.encode())
+        return known
+
+    def _show(self, relation: Relation, messages: list[Message]) -> None:
+        """Announce a relation that has not been announced."""
+        if relation not in self._announced:
+            self._announced.add(relation)
+            messages.append(RelationSeen(relation))
+
+
+def _values(
+    frame: _Frame, datums: Iterable[DatumMessage], kinds: tuple[DatumKind, ...]
+) -> list[Value]:
+    """Return the values of a row's columns as text."""
+    values: list[Value] = []
+    for datum, kind in zip(datums, kinds, strict=True):
+        member: Any = datum.WhichOneof("datum")
+        if member == kind.member:
+            try:
+                values.append(kind.text(getattr(datum, member)))
+            except UnicodeDecodeError:
+                raise
+            except ValueError as error:
+                name = datum.column_name
+                frame.fail(f"column {name}: {error}", "another value", name.encode())
+        elif member is None:
+            values.append(None)
+        elif member == "datum_missing" and datum.datum_missing:
+            values.append(UNCHANGED)
+        else:
+            name = datum.column_name
+            expected = f"column {name} of type {datum.column_type} as {kind.member}"
+            frame.fail(expected, str(member), name.encode())
+    return values

@@ -1,0 +1,86 @@
+"""Dates and times from decoderbufs' numbers to the text that PostgreSQL prints (DateStyle ISO).
+
+Source: decoderbufs.c (what it does to each type, overflow included); datetime.c of PostgreSQL.
+"""
+
+__all__ = ["date_text", "time_text", "timestamp_text", "timetz_text"]
+
+_DAY = 86_400_000_000
+_INFINITY, _MINUS_INFINITY = (1 << 63) - 1, -(1 << 63)
+_EARLIEST = -210_866_803_200_000_000
+"""4714-11-24 BC, PostgreSQL's earliest timestamp, in µs since 1970: below it decoderbufs wrapped."""
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
+"""4714-11-24 BC and 5874897-12-31, in days since 1970."""
+_DAY_INFINITY, _DAY_MINUS_INFINITY = -2_147_472_692, -2_147_472_691
+"""What decoderbufs makes of ±infinity: INT_MAX and INT_MIN plus 10957 days, wrapped."""
+
+
+def date_text(days: int) -> str:
+    """Return the date ``days`` after 1970-01-01. Raises: ValueError."""
+    if days == _DAY_INFINITY:
+        return "infinity"
+    if days == _DAY_MINUS_INFINITY:
+        return "-infinity"
+    if not _FIRST_DAY <= days <= _LAST_DAY:
+        message = f"days from {_FIRST_DAY} to {_LAST_DAY}"
+        raise ValueError(message)
+    day, era = _day(days)
+    return day + era
+
+
+def timestamp_text(micros: int, *, zone: str = "") -> str:
+    """Return the timestamp ``micros`` after 1970-01-01, with ``zone`` behind the time."""
+    if micros == _INFINITY:
+        return "infinity"
+    if micros == _MINUS_INFINITY:
+        return "-infinity"
+    if micros < _EARLIEST:
+        micros += 1 << 64
+    days, rest = divmod(micros, _DAY)
+    day, era = _day(days)
+    return f"{day} {_clock(rest)}{zone}{era}"
+
+
+def time_text(micros: int) -> str:
+    """Return the time of day ``micros`` after midnight. Raises: ValueError."""
+    if not 0 <= micros <= _DAY:
+        message = f"microseconds from 0 to {_DAY}"
+        raise ValueError(message)
+    return _clock(micros)
+
+
+def timetz_text(micros: float) -> str:
+    """Return the time of day, in UTC: the zone it was written in does not arrive.
+
+    Raises: ValueError.
+    """
+    if not -_DAY <= micros <= 2 * _DAY or micros != int(micros):
+        message = f"whole microseconds from {-_DAY} to {2 * _DAY}"
+        raise ValueError(message)
+    whole = int(micros)
+    return _clock(whole if whole == _DAY else whole % _DAY) + "+00"
+
+
+def _clock(micros: int) -> str:
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+
+
+def _day(days: int) -> tuple[str, str]:
+    """Return year-month-day of the proleptic Gregorian calendar, and " BC" before year 1.
+
+    Counts in eras of 400 years from 0000-03-01, so that leap days end a year.
+    """
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (
+        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
+    ) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted + 2) // 5 + 1
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    if year <= 0:
+        return f"{1 - year:04d}-{month:02d}-{day:02d}", " BC"
+    return f"{year:04d}-{month:02d}-{day:02d}", ""

@@ -1,0 +1,173 @@
+"""One frame to one `RowMessage`: read by protobuf, checked for what protobuf forgives.
+
+protobuf takes the last of two members of a oneof, hides fields of a wrong wire type and unknown enum
+values among the unknown fields, and keeps silent: a damaged value would turn up as NULL. The plugin
+writes each message in one way only, so the message read, its unknown fields dropped, must serialise
+to the very bytes that came. Where it does not, the careful reader walks the wire format and names
+the fault, or finds nothing but fields of a newer plugin.
+
+Source: protobuf's encoding guide; pg_logicaldec.proto of decoderbufs.
+"""
+
+from typing import Never
+
+from google.protobuf.message import Error as ProtobufError
+
+from waltap.errors import DecodeError
+from waltap_decoders.decoderbufs.row_message_pb2 import RowMessage
+
+__all__ = ["examine", "fail", "read"]
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRE_NAMES = {_VARINT: "varint", _FIXED64: "fixed64", _BYTES: "bytes", _FIXED32: "fixed32"}
+
+_POINT = {1: ("x", _FIXED64), 2: ("y", _FIXED64)}
+_TYPE_INFO = {1: ("modifier", _BYTES), 2: ("value_optional", _VARINT)}
+_DATUM = {
+    1: ("column_name", _BYTES),
+    2: ("column_type", _VARINT),
+    3: ("datum_int32", _VARINT),
+    4: ("datum_int64", _VARINT),
+    5: ("datum_float", _FIXED32),
+    6: ("datum_double", _FIXED64),
+    7: ("datum_bool", _VARINT),
+    8: ("datum_string", _BYTES),
+    9: ("datum_bytes", _BYTES),
+    10: ("datum_point", _BYTES),
+    11: ("datum_missing", _VARINT),
+}
+_ROW = {
+    1: ("transaction_id", _VARINT),
+    2: ("commit_time", _VARINT),
+    3: ("table", _BYTES),
+    4: ("op", _VARINT),
+    5: ("new_tuple", _BYTES),
+    6: ("old_tuple", _BYTES),
+    7: ("new_typeinfo", _BYTES),
+}
+_NESTED = {
+    "new_tuple": _DATUM,
+    "old_tuple": _DATUM,
+    "new_typeinfo": _TYPE_INFO,
+    "datum_point": _POINT,
+}
+_REPEATED = frozenset(("new_tuple", "old_tuple", "new_typeinfo"))
+_REQUIRED = frozenset(("x", "y", "modifier", "value_optional"))
+_TEXT = frozenset(("column_name", "datum_string", "modifier", "table"))
+_RANGES = {
+    "transaction_id": (0, (1 << 32) - 1),
+    "op": (0, 4),
+    "datum_int32": (-(1 << 31), (1 << 31) - 1),
+    "datum_bool": (0, 1),
+    "datum_missing": (0, 1),
+    "value_optional": (0, 1),
+}
+
+
+def read(lsn: int, data: bytes) -> RowMessage:
+    """Return the message that ``data`` is. Raises: DecodeError."""
+    try:
+        message = RowMessage.FromString(data)
+        message.DiscardUnknownFields()
+        plain = message.SerializeToString() == data
+    except (ProtobufError, UnicodeDecodeError) as error:
+        examine(lsn, data)
+        fail(lsn, data, 0, "a RowMessage", str(error))
+    if not plain:
+        examine(lsn, data)
+    if not message.HasField("op"):
+        fail(lsn, data, len(data), "field 4 op", "none")
+    return message
+
+
+def examine(lsn: int, data: bytes) -> None:
+    """Raise the DecodeError for the first fault of ``data``, if it has one."""
+    _Walk(lsn, data).message(0, len(data), _ROW, "")
+
+
+def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never:
+    """Raise a DecodeError."""
+    raise DecodeError(
+        "decoderbufs", lsn=lsn, offset=offset, expected=expected, found=found, payload=data
+    )
+
+
+class _Walk:
+    """Walks the wire format of one frame, field by field."""
+
+    def __init__(self, lsn: int, data: bytes) -> None:
+        self._lsn, self._data = lsn, data
+
+    def message(self, at: int, end: int, fields: dict[int, tuple[str, int]], path: str) -> None:
+        """Check the message from ``at`` to ``end``."""
+        seen: dict[str, int] = {}
+        while at < end:
+            start = at
+            key, at = self._varint(at, end, f"{path}field key")
+            number, wire = key >> 3, key & 7
+            if number == 0:
+                self._fail(start, f"{path}a field number from 1 on", "0")
+            if wire not in _WIRE_NAMES:
+                self._fail(start, f"{path}wire type 0, 1, 2 or 5", str(wire))
+            name, wanted = fields.get(number, ("", wire))
+            if wire != wanted:
+                expected = f"{path}{name} as {_WIRE_NAMES[wanted]}"
+                self._fail(start, expected, _WIRE_NAMES[wire])
+            at = self._field(at, end, name, wire, path)
+            if not name:
+                continue
+            index = seen.get(name, 0)
+            if index and name not in _REPEATED:
+                self._fail(start, f"{path}{name} once", "it again")
+            seen[name] = index + 1
+            members = [other for other in seen if other.startswith("datum_")]
+            if len(members) > 1:
+                self._fail(start, f"{path}one datum", " and ".join(members))
+        for name, _ in fields.values():
+            if name in _REQUIRED and name not in seen:
+                self._fail(end, f"{path}{name}", "none")
+
+    def _field(self, at: int, end: int, name: str, wire: int, path: str) -> int:
+        """Check the field whose value starts at ``at``; return where it ends."""
+        label = f"{path}{name or 'unknown field'}"
+        if wire == _VARINT:
+            start = at
+            value, at = self._varint(at, end, label)
+            low, high = _RANGES.get(name, (-(1 << 63), (1 << 64) - 1))
+            signed = value - (1 << 64) if low < 0 and value >> 63 else value
+            if not low <= signed <= high:
+                self._fail(start, f"{label} from {low} to {high}", str(signed))
+            return at
+        size, start = {_FIXED64: 8, _FIXED32: 4}.get(wire, 0), at
+        if wire == _BYTES:
+            size, at = self._varint(at, end, f"{label} length")
+        if size > end - at:
+            self._fail(start, f"{label} of {size} bytes", f"{end - at} left")
+        stop = at + size
+        if name in _NESTED:
+            self.message(at, stop, _NESTED[name], f"{label}: ")
+        elif name in _TEXT:
+            try:
+                self._data[at:stop].decode()
+            except UnicodeDecodeError as error:
+                place = at + error.start
+                self._fail(place, f"{label} in UTF-8", f"byte 0x{self._data[place]:02x}")
+        return stop
+
+    def _varint(self, at: int, end: int, label: str) -> tuple[int, int]:
+        """Return the varint at ``at`` and where it ends."""
+        value, start = 0, at
+        for shift in range(0, 70, 7):
+            if at >= end:
+                self._fail(start, f"{label} ended", "a varint that goes on")
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> 64:
+                    self._fail(start, f"{label} in 64 bits", "more")
+                return value, at
+        return self._fail(start, f"{label} in 10 bytes", "more")
+
+    def _fail(self, offset: int, expected: str, found: str) -> Never:
+        fail(self._lsn, self._data, offset, expected, found)

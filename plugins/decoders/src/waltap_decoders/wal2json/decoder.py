@@ -1,0 +1,436 @@
+"""The wal2json decoder: format 2, format 1, and format 1 in chunks.
+
+Source: wal2json's README and wal2json.c; recorded output of version 2.5.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.decode.message import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    OldTuple,
+    Origin,
+    RelationSeen,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Value
+from waltap.source.position import parse_lsn
+from waltap_decoders.named_relations import ColumnFact, Layout, NamedRelations
+from waltap_decoders.skipping import skip
+from waltap_decoders.wal2json.documents import (
+    Action,
+    Transaction,
+    TransactionChange,
+    fail,
+    read_action,
+    read_change,
+    read_transaction,
+)
+from waltap_decoders.wal2json.properties import Wal2JsonProperties, plugin_options
+from waltap_decoders.wal2json.values import ToText, WrongValue, to_text
+
+__all__ = ["CAPABILITIES", "Wal2Json"]
+
+CAPABILITIES = DecoderCapabilities(
+    truncate=True,
+    logical_messages=True,
+    origin=True,
+    special_numbers=False,
+)
+"""What format 2 can carry. An origin comes as the server's number for it, not as its name; content
+of a logical message ends at its first NUL."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LSN = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}").fullmatch
+_KINDS = {"insert": "I", "update": "U", "delete": "D"}
+
+
+class _Columns(NamedTuple):
+    """Columns of one image in a row, in parallel."""
+
+    names: tuple[str, ...]
+    oids: tuple[int, ...]
+    values: list[Any]
+
+
+_NO_COLUMNS = _Columns((), (), [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How rows of one make-up are read."""
+
+    layout: Layout
+    new: tuple[ToText, ...]
+    old: tuple[ToText, ...]
+
+
+class Wal2Json(Decoder):
+    """Decodes wal2json. The state is one session's; a DecodeError ends it."""
+
+    name = "wal2json"
+
+    def __init__(self, context: DecoderContext) -> None:
+        properties = Wal2JsonProperties.model_validate(dict(context.options))
+        self._options = plugin_options(properties)
+        self._as_strings = properties.numbers_as_strings
+        self._first_format = properties.format_version == "1"
+        self._read = self._action
+        if self._first_format:
+            self._read = self._chunk if properties.write_in_chunks else self._whole
+        self.capabilities = replace(
+            CAPABILITIES,
+            truncate=not self._first_format,
+            special_numbers=properties.numbers_as_strings,
+        )
+        self._relations = NamedRelations(context.catalogue, context.captures)
+        self._plans: dict[tuple[object, ...], _Plan] = {}
+        self._announced: set[Relation] = set()
+        self._begin: Begin | None = None
+        self._chunks = 0
+        self._end_lsn: int | None = None
+
+    def start_options(self) -> dict[str, str]:
+        """Return the options that the properties ask for."""
+        return dict(self._options)
+
+    def feed(self, frames: Sequence[Frame]) -> list[Message]:
+        """Decode ``frames``: see `Decoder.feed`."""
+        messages: list[Message] = []
+        for lsn, data in frames:
+            self._read(lsn, data, messages)
+        return messages
+
+    # --- format 2 --------------------------------------------------------------------------------
+
+    def _action(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+        action = read_action(lsn, data)
+        kind, begin = action.action, self._begin
+        if kind == "B":
+            if begin is not None:
+                fail(lsn, data, "C before the next B", "B", '"B"')
+            commit_lsn = _lsn(lsn, data, action.lsn, "lsn")
+            self._start(lsn, data, messages, action, commit_lsn)
+            return
+        if kind == "M" and action.transactional is False:
+            self._message(lsn, data, action, messages)
+            return
+        if begin is None:
+            fail(lsn, data, "B first", kind, f'"{kind}"')
+        if action.xid is not None and action.xid != begin.xid:
+            fail(lsn, data, f"xid {begin.xid} as in B", str(action.xid), '"xid"')
+        if kind in ("I", "U", "D"):
+            self._action_row(lsn, data, action, messages)
+        elif kind == "C":
+            commit_lsn = _lsn(lsn, data, action.lsn, "lsn")
+            if commit_lsn != begin.commit_lsn:
+                fail(lsn, data, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
+            end_lsn = _lsn(lsn, data, action.nextlsn, "nextlsn") or lsn
+            messages.append(Commit(lsn, commit_lsn, end_lsn, begin.commit_ts, begin.xid))
+            self._begin = None
+        elif kind == "T":
+            self._truncate(lsn, data, action, messages)
+        elif kind == "M":
+            self._message(lsn, data, action, messages)
+        else:
+            fail(lsn, data, "action B, C, I, U, D, T or M", repr(kind), f'"{kind}"')
+
+    def _action_row(self, lsn: int, data: bytes, action: Action, messages: list[Message]) -> None:
+        kind, columns, identity = action.action, action.columns, action.identity
+        schema, table = _table(lsn, data, action)
+        if not self._relations.captured(schema, table):
+            skip(messages)
+            return
+        new = old = _NO_COLUMNS
+        if columns is not UNSET:
+            new = _Columns(
+                tuple([column.name for column in columns]),
+                tuple([column.typeoid for column in columns]),
+                [column.value for column in columns],
+            )
+        if identity is not UNSET:
+            old = _Columns(
+                tuple([column.name for column in identity]),
+                tuple([column.typeoid for column in identity]),
+                [column.value for column in identity],
+            )
+        if (columns is UNSET) != (kind == "D"):
+            wanted = "no columns" if kind == "D" else "columns"
+            fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"columns"')
+        if (identity is UNSET and kind == "D") or (identity is not UNSET and kind == "I"):
+            wanted = "identity" if kind == "D" else "no identity"
+            fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"identity"')
+        self._row(lsn, data, kind, schema, table, new, old, messages)
+
+    def _truncate(self, lsn: int, data: bytes, action: Action, messages: list[Message]) -> None:
+        schema, table = _table(lsn, data, action)
+        if not self._relations.captured(schema, table):
+            skip(messages)
+            return
+        relation = self._relations.relation(schema, table)
+        self._show(relation, messages)
+        messages.append(Truncate((relation,), lsn))
+
+    # --- format 1 --------------------------------------------------------------------------------
+
+    def _whole(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+        transaction = read_transaction(lsn, data)
+        if self._is_message(transaction):
+            self._message(lsn, data, transaction.change[0], messages)
+            return
+        self._start(lsn, data, messages, transaction, 0)
+        for change in transaction.change:
+            self._change(lsn, data, change, messages)
+        self._finish(lsn, data, transaction.nextlsn, messages)
+
+    def _chunk(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+        body = data.strip(b"\r\n\t ")
+        if self._begin is None:
+            if body.startswith(b",") or body == b"]}":
+                fail(lsn, data, "a transaction's opener first", repr(data[:10]))
+            if body.endswith(b"["):
+                opener = read_transaction(lsn, body + b"]}")
+                self._end_lsn = _lsn(lsn, data, opener.nextlsn, "nextlsn")
+                self._start(lsn, data, messages, opener, 0)
+                self._chunks = 0
+                return
+            transaction = read_transaction(lsn, data)
+            if not self._is_message(transaction):
+                fail(lsn, data, "an opener, or a message between transactions", "neither")
+            self._message(lsn, data, transaction.change[0], messages)
+        elif body == b"]}":
+            begin = self._begin
+            end_lsn = self._end_lsn or lsn
+            messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
+            self._begin = None
+        else:
+            comma = body.startswith(b",")
+            if comma != (self._chunks > 0) or body.endswith(b"["):
+                wanted = "a comma and a change" if self._chunks else "a change"
+                fail(lsn, data, f"{wanted}, or ]}}", repr(data[:10]))
+            self._chunks += 1
+            self._change(lsn, data, read_change(lsn, body[comma:]), messages)
+
+    def _change(
+        self, lsn: int, data: bytes, change: TransactionChange, messages: list[Message]
+    ) -> None:
+        if change.kind == "message":
+            if not change.transactional:
+                fail(lsn, data, "a transactional message inside a transaction", "another")
+            self._message(lsn, data, change, messages)
+            return
+        kind = _KINDS.get(change.kind)
+        if kind is None:
+            expected = "kind insert, update, delete or message"
+            fail(lsn, data, expected, repr(change.kind), f'"{change.kind}"')
+        schema, table = _table(lsn, data, change)
+        if not self._relations.captured(schema, table):
+            skip(messages)
+            return
+        new = old = _NO_COLUMNS
+        if change.columnnames is not UNSET and change.columnvalues is not UNSET:
+            oids = change.columntypeoids
+            names = tuple(change.columnnames)
+            new = _Columns(
+                names, (0,) * len(names) if oids is UNSET else tuple(oids), change.columnvalues
+            )
+        if change.oldkeys is not UNSET:
+            names, oids = tuple(change.oldkeys.keynames), change.oldkeys.keytypeoids
+            old = _Columns(
+                names, (0,) * len(names) if oids is UNSET else tuple(oids), change.oldkeys.keyvalues
+            )
+        for columns, what in ((new, "column"), (old, "key")):
+            sizes = {len(columns.names), len(columns.oids), len(columns.values)}
+            if len(sizes) > 1:
+                expected = f"{what} names, types and values of one length"
+                fail(lsn, data, expected, f"{sorted(sizes)}", f'"{what}names"')
+        if bool(new.names) != (kind != "D") or (kind == "D" and not old.names):
+            expected = "old keys and no columns" if kind == "D" else "columns"
+            fail(lsn, data, f"{expected} in {change.kind}", "others", f'"{change.kind}"')
+        self._row(lsn, data, kind, schema, table, new, old, messages)
+
+    def _is_message(self, transaction: Transaction) -> bool:
+        """Tell whether it is no transaction, but a message that belongs to none."""
+        changes = transaction.change
+        if len(changes) != 1 or transaction.nextlsn is not None or transaction.xid is not None:
+            return False
+        return changes[0].kind == "message" and changes[0].transactional is False
+
+    def _finish(self, lsn: int, data: bytes, nextlsn: str | None, messages: list[Message]) -> None:
+        begin = self._begin
+        assert begin is not None
+        end_lsn = _lsn(lsn, data, nextlsn, "nextlsn") or lsn
+        messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
+        self._begin = None
+
+    # --- both ------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        lsn: int,
+        data: bytes,
+        messages: list[Message],
+        head: Action | Transaction,
+        commit_lsn: int,
+    ) -> None:
+        xid = head.xid or 0
+        if not 0 <= xid < 1 << 32:
+            fail(lsn, data, "xid from 0 to 4294967295", str(xid), '"xid"')
+        self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
+        messages.append(self._begin)
+        if head.origin:
+            messages.append(Origin(lsn, str(head.origin), 0))
+
+    def _message(
+        self, lsn: int, data: bytes, source: Action | TransactionChange, messages: list[Message]
+    ) -> None:
+        if source.prefix is None or source.content is None or source.transactional is None:
+            fail(lsn, data, "transactional, prefix and content in a message", "less", '"prefix"')
+        if source.transactional != (self._begin is not None):
+            where = "inside a transaction" if self._begin else "between transactions"
+            expected = "messages inside transactions if and only if they are transactional"
+            fail(lsn, data, expected, f"it {where}", '"transactional"')
+        content = source.content.encode()
+        messages.append(LogicalMessage(lsn, source.transactional, source.prefix, content))
+
+    def _row(
+        self,
+        lsn: int,
+        data: bytes,
+        kind: str,
+        schema: str,
+        table: str,
+        new: _Columns,
+        old: _Columns,
+        messages: list[Message],
+    ) -> None:
+        key = (kind, schema, table, new.names, new.oids, old.names, old.oids)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(lsn, data, kind, schema, table, new, old)
+        layout = plan.layout
+        relation = layout.relation
+        self._show(relation, messages)
+        if kind == "D":
+            before = layout.old_tuple(_texts(lsn, data, old, plan.old))
+            messages.append(Delete(relation, lsn, before, layout.old_kind))
+            return
+        after = layout.new_tuple(_texts(lsn, data, new, plan.new))
+        if kind == "I":
+            messages.append(Insert(relation, lsn, after))
+            return
+        if old.names:
+            before = layout.old_tuple(_texts(lsn, data, old, plan.old))
+            if layout.old_kind is OldTuple.FULL or not layout.key_is_same(after, before):
+                messages.append(Update(relation, lsn, after, before, layout.old_kind))
+                return
+        messages.append(Update(relation, lsn, after))
+
+    def _plan(
+        self,
+        lsn: int,
+        data: bytes,
+        kind: str,
+        schema: str,
+        table: str,
+        new: _Columns,
+        old: _Columns,
+    ) -> _Plan:
+        for columns in (new, old):
+            if len(set(columns.names)) != len(columns.names):
+                name = next(name for name in columns.names if columns.names.count(name) > 1)
+                fail(lsn, data, "each column once", f"column {name!r} again", f'"{name}"')
+        layout = self._relations.layout(
+            schema,
+            table,
+            _facts(new),
+            _facts(old),
+            complete=kind == "I",
+            old_has_nulls=not self._first_format,
+        )
+        types = {column.name: column.type_oid for column in layout.relation.columns}
+        new_texts, old_texts = (
+            tuple(
+                to_text(types[name], numbers_as_strings=self._as_strings) for name in columns.names
+            )
+            for columns in (new, old)
+        )
+        return _Plan(layout, new_texts, old_texts)
+
+    def _show(self, relation: Relation, messages: list[Message]) -> None:
+        """Announce a relation that has not been announced."""
+        if relation not in self._announced:
+            self._announced.add(relation)
+            messages.append(RelationSeen(relation))
+
+
+def _facts(columns: _Columns) -> tuple[ColumnFact, ...]:
+    """Return what a row says of its columns; wal2json prints type OIDs signed."""
+    return tuple(
+        ColumnFact(name, oid & 0xFFFFFFFF)
+        for name, oid in zip(columns.names, columns.oids, strict=True)
+    )
+
+
+def _texts(lsn: int, data: bytes, columns: _Columns, texts: tuple[ToText, ...]) -> list[Value]:
+    """Return the values of a row's columns as text."""
+    try:
+        return [
+            None if value is None else text(value)
+            for value, text in zip(columns.values, texts, strict=True)
+        ]
+    except WrongValue:
+        pass
+    for name, value, text in zip(columns.names, columns.values, texts, strict=True):
+        near = f'"{name}"'
+        if value is UNSET:
+            fail(lsn, data, f"a value of column {name!r}", "none", near)
+        if value is not None:
+            try:
+                text(value)
+            except WrongValue as error:
+                fail(lsn, data, f"column {name!r}: {error}", type(value).__name__, near)
+    return []
+
+
+def _table(lsn: int, data: bytes, source: Action | TransactionChange) -> tuple[str, str]:
+    if source.schema is None or source.table is None:
+        missing = "schema" if source.schema is None else "table"
+        fail(lsn, data, f"a {missing}", "none", '"table"', '"schema"')
+    return source.schema, source.table
+
+
+def _lsn(lsn: int, data: bytes, text: str | None, name: str) -> int:
+    """Return an LSN field, 0 where it is not there."""
+    if text is None:
+        return 0
+    if not _LSN(text):
+        fail(lsn, data, f"an LSN in {name}", repr(text[:20]), f'"{name}"')
+    return parse_lsn(text)
+
+
+def _time(lsn: int, data: bytes, text: str | None) -> int:
+    """Return a timestamptz text in µs since 1970 UTC, 0 where there is none."""
+    if text is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        fail(lsn, data, "a timestamp", repr(text[:40]), '"timestamp"')
+    if moment.tzinfo is None:
+        fail(lsn, data, "a timestamp with its zone", repr(text[:40]), '"timestamp"')
+    return (moment - _EPOCH) // _MICROSECOND
