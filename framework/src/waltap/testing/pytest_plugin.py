@@ -31,7 +31,11 @@ _SUITES = (
     "transform",
 )
 
-pytest.register_assert_rewrite(*(f"waltap.testing.{kind}_suite" for kind in _SUITES))
+pytest.register_assert_rewrite(
+    "waltap.testing.sink_crash",
+    "waltap.testing.sink_findings",
+    *(f"waltap.testing.{kind}_suite" for kind in _SUITES),
+)
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""Every sink of ours keeps the kit's promises."""
+
+import json
+
+import orjson
+import pytest
+
+import waltap_sinks.plugin
+from waltap.render.record import Record
+from waltap.testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, Store
+from waltap_sinks.jsonl import JsonLinesProperties
+
+SPECS = {spec.name: spec for spec in waltap_sinks.plugin.register_sinks()}
+
+
+def lines(path):
+    """Return the records of a file of JSON lines."""
+    found = []
+    for line in path.read_text().split("\n")[:-1] if path.exists() else ():
+        item = json.loads(line)
+        headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
+        key, value = (
+            None if part is None else orjson.dumps(part) for part in (item["key"], item["value"])
+        )
+        found.append(Record(item["topic"], key, value, headers))
+    return found
+
+
+class TestJsonLines(SinkSuite):
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "events.jsonl"
+            return SinkRig(SPECS["jsonl"], JsonLinesProperties(path=str(path)), lambda: lines(path))
+
+        return make
+
+
+def changes(path):
+    """Return the changes of a change log, as its readers see them."""
+    log = ChangeLog(Store(str(path)))
+    found = []
+    for table in ("items", "notes", "kinds"):
+        for part in log.rows("public", table):
+            for row in part.to_pylist():
+                values = {name: row[name] for name in row if not name.startswith("_")}
+                found.append(Delivered(f"public.{table}", row["_op"], values))
+    return found
+
+
+class TestChangeLog(SinkSuite):
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "log"
+            return SinkRig(
+                SPECS["changelog"], ChangeLogProperties(path=str(path)), lambda: changes(path)
+            )
+
+        return make
