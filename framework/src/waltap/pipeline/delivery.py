@@ -13,6 +13,7 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.render.format import Format
+from waltap.render.record import Record
 from waltap.sink.sink import Sink
 from waltap.source.position import Position
 
@@ -139,7 +140,9 @@ class Delivery:
 
     def finish_snapshot(self) -> None:
         """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
-        self._write(Batch(parts=[], position=self.written, events=0, snapshot=True))
+        records: list[Record] | None = [] if self.counts_records else None
+        end = Batch(parts=[], position=self.written, events=0, records=records, snapshot=True)
+        self._write(end)
         self._sink.flush()
         self.unflushed_since = None
         self.store(msgspec.structs.replace(self.offset, snapshot=None))
