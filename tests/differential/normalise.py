@@ -12,7 +12,7 @@ null stays null. What is replaced:
 - transaction ids: ``tx#K``, the K-th transaction seen; with an LSN behind a colon, ``tx#K:after lsn#K``;
 - ids and times of the windows of incremental snapshots, the run id in a header;
 - what Debezium renders with a Java object id: inner arrays, and the name under which a transaction
-  counts its messages;
+  counts its messages (waltap's ``LOGICAL_DECODING_MESSAGE`` alike);
 - a schema, or a whole list of headers, equal to the one before it in the same topic: ``$same``;
 - heartbeats, and topics told to collapse: only the first record stays, moved to the end; it does not
   take part in ranks.
@@ -41,7 +41,7 @@ WINDOW_ID = re.compile(UUID + r"-(open|close)$")
 WINDOW_TIME = re.compile(r'"((?:open|close)WindowTimestamp)"\s*:\s*"[^"]*"')
 TRANSACTION_ID = re.compile(r"(\d+)(?::(\d+))?")
 JAVA_ARRAY = re.compile(r"\[L?[\w.$]+;?@[0-9a-f]+")
-JAVA_MESSAGE = re.compile(r"^io\.debezium\..*MessageId@[0-9a-f]+$")
+MESSAGES = re.compile(r"^io\.debezium\..*MessageId@[0-9a-f]+$|^LOGICAL_DECODING_MESSAGE$")
 HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 RUN_ID = "__debezium.context.runId"
 
@@ -240,9 +240,9 @@ def _replace_window_id(holder: dict[str, Any]) -> None:
 
 
 def _replace_message_counts(counts: list[dict[str, Any]]) -> None:
-    if any(JAVA_MESSAGE.search(str(count.get("data_collection"))) for count in counts):
+    if any(MESSAGES.search(str(count.get("data_collection"))) for count in counts):
         for count in counts:
-            count["data_collection"] = JAVA_MESSAGE.sub("<message>", count["data_collection"])
+            count["data_collection"] = MESSAGES.sub("<message>", count["data_collection"])
         counts.sort(key=lambda count: str(count["data_collection"]))
 
 

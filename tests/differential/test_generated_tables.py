@@ -15,8 +15,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 from tests.differential.accepted import unexplained
 from tests.differential.comparison import differences, report
@@ -28,11 +27,12 @@ from tests.servers.postgres import Database, Server
 CASES = int(os.environ.get("WALTAP_GENERATED_CASES", "20"))
 DELIVERY_SECONDS = 30.0
 IDLE_SECONDS = 2.0
-COMMON = settings(
+SETTINGS = settings(
+    max_examples=CASES,
     deadline=None,
     print_blob=True,
     derandomize=CASES <= 20,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 _numbers = itertools.count(1)
@@ -136,54 +136,41 @@ def pair(peer: None, server: Server, tmp_path_factory: pytest.TempPathFactory) -
         database.drop()
 
 
-@settings(COMMON, max_examples=CASES)
-@given(case=cases())
-def test_changes_of_generated_tables_are_equal(pair: Pair, case: Case) -> None:
-    theirs, ours = pair.events(case)
+def test_changes_and_snapshots_of_generated_tables_are_equal(pair: Pair, tmp_path: Path) -> None:
+    """First the cases, one by one; then one snapshot of all the tables that they left."""
+
+    @SETTINGS
+    @given(case=cases())
+    def changes(case: Case) -> None:
+        theirs, ours = pair.events(case)
+        found, _ = unexplained("generated", differences(theirs, ours))
+        assert not found, f"\n{report(found)}"
+
+    changes()
+    theirs, ours = snapshots(pair.database, tmp_path)
     found, _ = unexplained("generated", differences(theirs, ours))
     assert not found, f"\n{report(found)}"
 
 
-def varied(drawn: list[Case]) -> bool:
-    """Tell whether the tables are more than the simplest ones, which hypothesis tries first."""
-    return sum(len(case.inserts()) for case in drawn) > 2 * len(drawn)
-
-
-@settings(COMMON, max_examples=1, phases=[Phase.generate])
-@given(drawn=st.lists(cases(), min_size=CASES, max_size=CASES).filter(varied))
-def test_snapshots_of_generated_tables_are_equal(
-    peer: None, server: Server, tmp_path_factory: pytest.TempPathFactory, drawn: list[Case]
-) -> None:
-    database = server.create_database(f"waltap_generated_snapshot_{os.getpid()}")
-    folder = tmp_path_factory.mktemp("snapshots")
-    started: list[Engine] = []
+def snapshots(database: Database, folder: Path) -> tuple[list[Record], list[Record]]:
+    """Return Debezium's and waltap's snapshot of all tables of ``database``, by table."""
+    once = {"snapshot.mode": "initial_only", "slot.name": f"{database.name}_snapshot"}
+    dumped = []
+    debezium = Debezium(folder / "d", properties(database, "debezium", **once), IDLE_SECONDS)
     try:
-        database.execute(PREAMBLE)
-        with database.connect() as connection:
-            for number, case in enumerate(drawn, 1):
-                connection.execute(f"CREATE SCHEMA g{number}; SET search_path = g{number}")
-                connection.execute(case.create[0])
-                run_transaction(connection, tuple(case.inserts()))
-        once = {"snapshot.mode": "initial_only"}
-        debezium = Debezium(
-            folder / "debezium", properties(database, "debezium", **once), IDLE_SECONDS
-        )
-        started.append(debezium)
         debezium.finish(database)
-        theirs = debezium.records()
-        waltap = Waltap(folder / "waltap", properties(database, "waltap", **once))
-        started.append(waltap)
-        waltap.finish(database, len(theirs))
-        found = differences(
-            canonical(sorted(theirs, key=_topic)), canonical(sorted(waltap.records(), key=_topic))
-        )
-        found, _ = unexplained("generated", found)
-        assert not found, f"\n{report(found)}"
     finally:
-        for engine in started:
-            engine.stop()
-        database.drop()
-
-
-def _topic(record: Record) -> str:
-    return str(record["topic"])
+        debezium.stop()
+    dumped.append(debezium.records())
+    database.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        f" WHERE slot_name = '{once['slot.name']}'"
+    )
+    waltap = Waltap(folder / "w", properties(database, "waltap", **once))
+    try:
+        waltap.finish(database, len(dumped[0]))
+    finally:
+        waltap.stop()
+    dumped.append(waltap.records())
+    theirs, ours = (canonical(sorted(each, key=lambda r: str(r["topic"]))) for each in dumped)
+    return theirs, ours

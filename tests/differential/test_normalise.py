@@ -201,6 +201,30 @@ def test_java_object_ids_are_hidden() -> None:
     assert first[0]["value"]["after"]["v"] == ["<java array>", "plain"]
 
 
+def test_counts_of_messages_have_one_name_and_place() -> None:
+    names = ["io.debezium.relational.MessageId@1f", "LOGICAL_DECODING_MESSAGE"]
+    first, second = (
+        canonical(
+            [
+                {
+                    "topic": "t.transaction",
+                    "key": {"id": "7"},
+                    "value": {
+                        **{"status": "END", "id": "7"},
+                        "data_collections": [
+                            {"data_collection": "public.a", "event_count": 2},
+                            {"data_collection": name, "event_count": 1},
+                        ],
+                    },
+                }
+            ]
+        )
+        for name in names
+    )
+    assert first == second
+    assert [count["event_count"] for count in first[0]["value"]["data_collections"]] == [1, 2]
+
+
 def test_a_dump_may_hold_json_or_json_as_text(tmp_path: Path) -> None:
     plain, quoted = tmp_path / "plain", tmp_path / "quoted"
     plain.write_text("".join(json.dumps(record) + "\n" for record in ONE))
