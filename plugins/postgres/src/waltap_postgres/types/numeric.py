@@ -136,11 +136,17 @@ def _stripped(text: str) -> tuple[int, int]:
     try:
         return 0, int(text)
     except ValueError:
-        number = Decimal(text)  # exponents only come from defaults
-        if not number.is_finite():
-            raise
-        scale = max(0, -int(number.normalize(_EXACT).as_tuple().exponent))
-        return scale, _unscaled(text, scale)
+        scale = _exponent_scale(text)
+        return scale, _unscaled_text(text, scale)
+
+
+def _exponent_scale(text: str) -> int:
+    """Return the decimals of a number that is no plain one: with an exponent, as in a default."""
+    try:
+        return max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
+    except ArithmeticError as cause:
+        msg = "malformed numeric"
+        raise ValueError(msg) from cause
 
 
 def _variable_json(misfit: Misfit) -> Callable[[str], str]:

@@ -1,0 +1,351 @@
+"""Schemas, optionality, defaults, stand-ins and placeholders of columns."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.types.columns import MOOD, column, data_type, mapping
+from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.render.connect_schema import Kind, Schema
+from waltap.render.schema_json import schema_json, schema_object
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_registry import TypeRegistry
+from waltap.render.value_form import ValueForm, column_mapping
+from waltap_postgres.types import TYPE_SPECS
+from waltap_postgres.types.default import default_text
+
+ISO = {"time_precision_mode": "isostring"}
+S = "__debezium_unavailable_value"
+
+
+DEFAULTS = [
+    ("7", "7"),
+    ("'-1'::integer", "-1"),
+    ("'it''s'::text", "it's"),
+    ("'NULL'::character varying", "NULL"),
+    ("NULL::character varying", None),
+    ("''::text", ""),
+    ("nextval('t_id_seq'::regclass)", "generated"),
+    ("now()", "generated"),
+    ("s.f()", "generated"),
+    ("(now() AT TIME ZONE 'utc'::text)", "generated"),
+    ("timezone('utc'::text, now())", "generated"),
+    ("CURRENT_TIMESTAMP", "generated"),
+    ("LOCALTIME", "generated"),
+    ("(3 + 4)", "(3 + 4)"),
+    ("B'101'::\"bit\"", "101"),
+    ("true", "true"),
+    ("1.50", "1.50"),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("expression", "text"), DEFAULTS)
+def test_default_expression_gives_literal_or_placeholder(
+    expression: str | None, text: str | None
+) -> None:
+    assert default_text(expression, "generated") == text
+
+
+SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
+    (("int4",), "7", {}, 7),
+    (("int4",), "nextval('t_id_seq'::regclass)", {}, 0),
+    (("int4",), "(3 + 4)", {}, None),
+    (("int2",), "40000", {}, None),
+    (("int8",), "'9223372036854775807'::bigint", {}, 9223372036854775807),
+    (("bool",), "true", {}, True),
+    (("bool",), "random_bool()", {}, False),
+    (("float8",), "2.5", {}, 2.5),
+    (("float8",), "1", {}, 1.0),
+    (("numeric", 6, 2), "1.50", {}, "AJY="),
+    (("numeric", 5, 2), "2.5", {}, "APo="),
+    (("numeric", 5, 2), "2.555", {}, None),
+    (("numeric", 12), "0.0", {}, "AA=="),
+    (("numeric",), "1.25", {}, None),  # a struct has no default
+    (("numeric",), "1.25", {"decimal_handling_mode": "string"}, "1.25"),
+    (("numeric", 5, 2), "2.5", {"decimal_handling_mode": "string"}, "2.50"),
+    (("numeric", 19, 4), "1", {"decimal_handling_mode": "double"}, 1.0),
+    (("money",), "3.21", {}, None),
+    (("text",), "'it''s'::text", {}, "it's"),
+    (("text",), "upper('x'::text)", {}, ""),
+    (("varchar", 9), "NULL::character varying", {}, None),
+    (("bpchar", 4), "'ab'::bpchar", {}, "ab"),
+    (("bytea",), "'\\x0102'::bytea", {}, None),
+    (("date",), "'2020-02-29'::date", {}, 18321),
+    (("date",), "CURRENT_DATE", {}, 0),
+    (("date",), "'1999-12-31'::date", ISO, "1999-12-31Z"),
+    (("time",), "'01:02:03'::time without time zone", {}, 3723000000),
+    (("timetz",), "'10:00:00+03'::time with time zone", {}, None),
+    (("timestamp",), "CURRENT_TIMESTAMP", {}, 0),
+    (
+        ("timestamp",),
+        "'2020-01-01 12:34:56.789012'::timestamp without time zone",
+        {},
+        1577882096789012,
+    ),
+    (("timestamptz",), "now()", {}, "1970-01-01T00:00:00.000000Z"),
+    (("timestamptz", 0), "now()", {}, "1970-01-01T00:00:00Z"),
+    (("interval",), "'1 day'::interval", {}, 86400000000),
+    (("bit", 3), "B'101'::\"bit\"", {}, "BQ=="),
+    (("bit", 1), "B'1'::\"bit\"", {}, True),
+    (("uuid",), "gen_random_uuid()", {}, "00000000-0000-0000-0000-000000000000"),
+    (("jsonb",), "'{\"a\": 1}'::jsonb", {}, '{"a": 1}'),
+    (("json",), "f()", {}, "{}"),
+    (("int4[]",), "'{1,2}'::integer[]", {}, None),
+    (("oid",), "7", {}, None),
+    ((MOOD,), "'it''s ok'::mood", {}, "it's ok"),
+    ((MOOD,), "f()", {}, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "expression", "options", "expected"), SCHEMA_DEFAULTS)
+def test_schema_default(kind: Any, expression: str, options: dict[str, Any], expected: Any) -> None:
+    found = mapping(*kind, options=options, default=expression)
+    shown = schema_object(found.schema)
+    assert shown.get("default") == expected
+    assert type(shown.get("default")) is type(expected)
+
+
+def test_null_is_written_as_the_default_unless_switched_off() -> None:
+    assert mapping("int4", default="5").null_json == "5"
+    off = mapping("int4", default="5", options={"replace_null_with_default": False})
+    assert off.null_json == "null"
+    assert off.schema.default == 5
+    required = mapping(
+        "int4", default="5", nullable=False, options={"replace_null_with_default": False}
+    )
+    assert required.fallback_json == "5"
+
+
+STAND_INS: list[tuple[Any, dict[str, Any], Any]] = [
+    (("int4",), {}, 0),
+    (("bool",), {}, False),
+    (("float8",), {}, 0.0),
+    (("text",), {}, ""),
+    (("numeric", 9, 2), {}, "AA=="),
+    (("numeric", 9, 2), {"decimal_handling_mode": "string"}, "0.00"),
+    (("numeric",), {}, {"scale": 0, "value": "AA=="}),
+    (("money",), {"decimal_handling_mode": "string"}, "0.00"),
+    (("bytea",), {}, ""),
+    (("bit", 8), {}, ""),
+    (("date",), {}, 0),
+    (("date",), ISO, "1970-01-01Z"),
+    (("time",), ISO, "00:00:00Z"),
+    (("timestamp",), ISO, "1970-01-01T00:00:00Z"),
+    (("timestamptz",), {}, "1970-01-01T00:00:00Z"),
+    (("timetz",), {}, "00:00:00Z"),
+    (("interval",), {}, 0),
+    (("interval",), {"interval_handling_mode": "string"}, "P0Y0M0DT0H0M0S"),
+    (("hstore",), {}, "{}"),
+    (("hstore",), {"hstore_handling_mode": "map"}, {}),
+    (("int4[]",), {}, []),
+    (("uuid",), {}, ""),
+    (("point",), {}, {"x": 0.0, "y": 0.0, "wkb": "AQEAAAAAAAAAAAAAAAAAAAAAAAAA", "srid": None}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "expected"), STAND_INS)
+def test_required_column_without_value_holds_the_types_zero(
+    kind: Any, options: dict[str, Any], expected: Any
+) -> None:
+    found = mapping(*kind, options=options, nullable=False)
+    assert not found.schema.optional
+    assert json.loads(found.fallback_json) == expected
+    assert mapping(*kind, options=options).fallback_json == "null"
+
+
+def test_geometry_is_optional_even_where_the_column_is_not() -> None:
+    assert mapping("geometry", nullable=False).schema.optional
+
+
+PLACEHOLDERS: list[tuple[Any, dict[str, Any], Any]] = [
+    (("text",), {}, S),
+    (("jsonb",), {}, S),
+    (("citext",), {}, S),
+    (("tsvector",), {}, S),
+    ((MOOD,), {}, S),
+    (("bytea",), {}, "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="),
+    (("bytea",), {"binary_handling_mode": "hex"}, S),
+    (("bytea",), {"binary_handling_mode": "base64"}, None),
+    (("text[]",), {}, [S]),
+    (("jsonb[]",), {}, [S]),
+    (("bytea[]",), {}, ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),
+    (("bytea[]",), {"binary_handling_mode": "hex"}, None),
+    (("int4[]",), {}, list(S.encode())),
+    (("int8[]",), {}, list(S.encode())),
+    (("date[]",), {}, list(S.encode())),
+    (("date[]",), ISO, None),
+    (("uuid[]",), {}, ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+    (("numeric[]",), {}, None),
+    (("hstore",), {}, json.dumps({S: S}, separators=(",", ":"))),
+    (("hstore",), {"hstore_handling_mode": "map"}, {S: S}),
+    (("numeric", 9, 2), {}, None),
+    (("numeric",), {"decimal_handling_mode": "string"}, S),
+    (("geometry",), {}, None),
+    (("vector",), {}, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "expected"), PLACEHOLDERS)
+def test_unavailable_value(kind: Any, options: dict[str, Any], expected: Any) -> None:
+    assert json.loads(mapping(*kind, options=options).unavailable_json) == expected
+
+
+def test_placeholder_bytes_need_not_be_text() -> None:
+    found = mapping("int4[]", options={"unavailable_value_placeholder": b"\xff\x01"})
+    assert found.unavailable_json == "[-1,1]"
+    text = mapping("text", options={"unavailable_value_placeholder": b"\xff"})
+    assert json.loads(text.unavailable_json) == "�"
+
+
+SCHEMAS: list[tuple[Any, dict[str, Any], str]] = [
+    (("int2",), {}, '{"type":"int16","optional":true}'),
+    (
+        ("numeric", 9, 2),
+        {},
+        '{"type":"bytes","optional":true,"name":"org.apache.kafka.connect.data.Decimal","version":1,'
+        '"parameters":{"scale":"2","connect.decimal.precision":"9"}}',
+    ),
+    (
+        ("hstore",),
+        {"hstore_handling_mode": "map"},
+        '{"type":"map","keys":{"type":"string","optional":false},'
+        '"values":{"type":"string","optional":true},"optional":true}',
+    ),
+    (
+        ("varbit",),
+        {},
+        '{"type":"bytes","optional":true,"name":"io.debezium.data.Bits","version":1,'
+        '"parameters":{"length":"2147483647"}}',
+    ),
+    (
+        ("geography",),
+        {},
+        '{"type":"struct","fields":[{"type":"bytes","optional":false,"field":"wkb"},'
+        '{"type":"int32","optional":true,"field":"srid"}],"optional":true,'
+        '"name":"io.debezium.data.geometry.Geography","version":1,"doc":"Geography"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "expected"), SCHEMAS)
+def test_schema_is_printed_as_the_json_converter_prints_it(
+    kind: Any, options: dict[str, Any], expected: str
+) -> None:
+    assert schema_json(mapping(*kind, options=options).schema) == expected
+
+
+def test_negative_scale_is_read_as_debezium_reads_it() -> None:
+    found = mapping("numeric", 3, -2)
+    assert found.schema.parameters[0] == ("scale", "2046")
+
+
+@pytest.mark.parametrize(
+    "name", ["money[]", "name[]", "interval[]", "xml[]", "point[]", "varbit[]"]
+)
+def test_arrays_debezium_does_not_know_are_left_out(name: str) -> None:
+    for options in (TypeOptions(), TypeOptions(include_unknown_datatypes=True)):
+        assert TypeRegistry(TYPE_SPECS, options).column(column(name)) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["tsquery", "box", "pg_lsn", "int4multirange", "box[]", "stranger"]
+)
+def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
+    assert TypeRegistry(TYPE_SPECS).column(column(name)) is None
+    found = mapping(name, options={"include_unknown_datatypes": True})
+    kind = found.schema.items.kind if found.schema.items else found.schema.kind
+    assert kind is Kind.BYTES
+
+
+def test_name_is_null_while_debezium_streams() -> None:
+    assert mapping("name").streamed_as_null
+    assert not mapping("name", options={"include_unknown_datatypes": True}).streamed_as_null
+
+
+def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:
+    numeric = data_type("numeric")
+    amount = DataType(
+        oid=60_000,
+        schema="public",
+        name="amount",
+        kind=TypeKind.DOMAIN,
+        base=numeric,
+        base_typmod=((9 << 16) | 2) + 4,
+    )
+    price = DataType(
+        oid=60_001, schema="public", name="price", kind=TypeKind.DOMAIN, base=amount, base_typmod=-1
+    )
+    for domain in (amount, price):
+        found = mapping(domain, default="7.5", nullable=False)
+        assert dict(found.schema.parameters) == {"scale": "2", "connect.decimal.precision": "9"}
+        assert found.schema.default is None
+        assert found.to_json is not None
+        assert found.to_json("7.50") == '"Au4="'
+
+
+def test_array_of_a_domain_is_of_unknown_elements() -> None:
+    posint = DataType(
+        oid=60_000, schema="public", name="posint", kind=TypeKind.DOMAIN, base=data_type("int4")
+    )
+    array = DataType(
+        oid=60_001, schema="public", name="_posint", kind=TypeKind.ARRAY, element=posint
+    )
+    assert TypeRegistry(TYPE_SPECS).column(column(array)) is None
+    found = mapping(array, options={"include_unknown_datatypes": True})
+    assert found.to_connect("{1,2}") == [b"1", b"2"]
+
+
+def test_column_without_catalogue_is_mapped_by_oid() -> None:
+    registry = TypeRegistry(TYPE_SPECS)
+    for oid, kind in ((23, Kind.INT32), (1184, Kind.STRING), (1007, Kind.ARRAY)):
+        found = registry.column(Column(name="x", type_oid=oid))
+        assert found is not None
+        assert found.schema.kind is kind
+        assert found.schema.optional
+
+
+def test_user_type_of_a_built_in_name_is_not_taken_for_it() -> None:
+    impostor = DataType(oid=55_555, schema="public", name="int4")
+    assert TypeRegistry(TYPE_SPECS).column(column(impostor)) is None
+    vector = DataType(oid=55_556, schema="public", name="vector", kind=TypeKind.ENUM, labels=("a",))
+    assert mapping(vector).schema.name == "io.debezium.data.Enum"
+
+
+def test_mapping_is_made_once_per_column() -> None:
+    registry = TypeRegistry(TYPE_SPECS)
+    assert registry.column(column("int4")) is registry.column(column("int4"))
+    assert registry.column(column("int4")) is not registry.column(column("int4", nullable=False))
+
+
+def test_plugin_adds_and_overrides_rows_of_the_table() -> None:
+    def build(found: Column, mapper: TypeMapper) -> ColumnMapping:
+        form = ValueForm(
+            schema=Schema(kind=Kind.STRING, name="shop.Colour"),
+            to_json=lambda text: f'"#{text}"',
+            to_connect=lambda text: f"#{text}",
+            zero="",
+        )
+        return column_mapping(found, mapper.options, form)
+
+    colour = TypeSpec(
+        name="colour",
+        summary="colours",
+        claims=lambda found: found.name in {"colour", "text"},
+        build=build,
+    )
+    registry = TypeRegistry([*TYPE_SPECS, colour])
+    for name in ("colour", "text"):
+        found = registry.column(column(name))
+        assert found is not None
+        assert found.schema.name == "shop.Colour"
+    array = registry.column(column("text[]"))
+    assert array is not None
+    assert array.to_json is not None
+    assert array.to_json("{ff0000,NULL}") == '["#ff0000",null]'
+
+
+def test_comment_becomes_doc_where_the_schema_has_none() -> None:
+    assert mapping("int4", comment="of things").schema.doc == "of things"
+    assert mapping("point", comment="of things").schema.doc == "Geometry (POINT)"

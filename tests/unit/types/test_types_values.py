@@ -1,0 +1,315 @@
+"""Values of Debezium's contract: PostgreSQL text in, JSON out, by type and mode."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.types.columns import MOOD, json_of, mapping
+from waltap.render.schema_json import value_json
+
+MICROS = {"time_precision_mode": "microseconds"}
+NANOS = {"time_precision_mode": "nanoseconds"}
+ISO = {"time_precision_mode": "isostring"}
+CONNECT = {"time_precision_mode": "connect"}
+TIME_MICROS = {"time_precision_mode": "adaptive_time_microseconds"}
+DOUBLE = {"decimal_handling_mode": "double"}
+STRING = {"decimal_handling_mode": "string"}
+HEX = {"binary_handling_mode": "hex"}
+BASE64 = {"binary_handling_mode": "base64"}
+URL_SAFE = {"binary_handling_mode": "base64-url-safe"}
+UNKNOWN = {"include_unknown_datatypes": True}
+
+
+def case(kind: str, text: str, expected: Any, **options: Any) -> Any:
+    """Make one row: ``kind`` is a type with its modifier as SQL writes it."""
+    modes = ",".join(map(str, options.values()))
+    return pytest.param(kind, text, expected, options, id=f"{kind}-{text[:40]}-{modes}")
+
+
+CASES = [
+    case("bool", "t", True),
+    case("bool", "f", False),
+    case("int2", "-32768", -32768),
+    case("int8", "9223372036854775807", 9223372036854775807),
+    case("oid", "4000000000", 4000000000),
+    case("float4", "3.3", 3.3),
+    case("float4", "1", 1.0),
+    case("float4", "1e-45", 1.4e-45),
+    case("float4", "1.2345679e+08", 123456792.0),
+    case("float4", "NaN", "NaN"),
+    case("float8", "4.44", 4.44),
+    case("float8", "1e+16", 1e16),
+    case("float8", "-0", -0.0),
+    case("float8", "-Infinity", "-Infinity"),
+    # bits: little-endian, without high zero bytes
+    case("bit(1)", "0", False),
+    case("bit(1)", "1", True),
+    case("bit(2)", "11", "Aw=="),
+    case("bit(7)", "1000000", "QA=="),
+    case("bit(2)", "00", ""),
+    case("varbit(1)", "1", True),
+    case("varbit", "101", "BQ=="),
+    case("bit(24)", "000000110000001000000001", "AQID"),
+    case("bit(64)", "1" + "0" * 63, "AAAAAAAAAIA="),
+    case("varbit(33)", "111011010001000110000001000000001", "AQIj2gE="),
+    # bytea by binary.handling.mode
+    case("bytea", "\\x010203", "AQID"),
+    case("bytea", "\\xfbff", "+/8=", **BASE64),
+    case("bytea", "\\xfbff", "-_8=", **URL_SAFE),
+    case("bytea", "\\x010203", "010203", **HEX),
+    case("bytea[]", '{"\\\\x000102","\\\\x030405"}', ["AAEC", "AwQF"]),
+    case("bytea[]", '{"\\\\x000102","\\\\x030405"}', ["000102", "030405"], **HEX),
+    # numeric by decimal.handling.mode
+    case("numeric(3,2)", "1.10", "bg=="),
+    case("numeric(4,2)", "10.50", "BBo="),
+    case("numeric(6,2)", "-1234.11", "/h3t"),
+    case("numeric(6,2)", "1234.11", "AeIT"),
+    case("numeric(3)", "0", "AA=="),
+    case("numeric(3)", "-128", "gA=="),
+    case("numeric(3)", "128", "AIA="),
+    case("numeric(6,4)", "22.22", "A2P4"),  # fewer decimals than the column are filled up
+    case("numeric", "10.1111", {"scale": 4, "value": "AYr3"}),
+    case("numeric", "10", {"scale": 0, "value": "Cg=="}),
+    case("numeric", "1976", {"scale": 0, "value": "B7g="}),
+    case("numeric", "100.500", {"scale": 1, "value": "A+0="}),
+    case("numeric", "NaN", None),
+    case("numeric(5,2)", "NaN", None),
+    case("numeric(5)", "Infinity", None),
+    case("numeric", "10.1111", 10.1111, **DOUBLE),
+    case("numeric", "NaN", "NaN", **DOUBLE),
+    case("numeric(3)", "10", 10.0, **DOUBLE),
+    case("numeric", "10.1111", "10.1111", **STRING),
+    case("numeric(6,4)", "22.2200", "22.2200", **STRING),
+    case("numeric", "NaN", "NAN", **STRING),
+    case("numeric", "Infinity", "POSITIVE_INFINITY", **STRING),
+    case("numeric(5,2)", "-Infinity", "NEGATIVE_INFINITY", **STRING),
+    case("money", "$1,234.11", "AeIT"),
+    case("money", "-$1,234.11", "/h3t"),
+    case("money", "-$92,233,720,368,547,758.08", "-92233720368547758.08", **STRING),
+    case("money", "$0.01", 0.01, **DOUBLE),
+    case("money", "$1.00", "A+g=", money_fraction_digits=3),
+    case("money", "$1.55", "Ag==", money_fraction_digits=0),
+    # dates and times by time.precision.mode
+    case("date", "2016-11-04", 17109),
+    case("date", "2016-11-04", "2016-11-04Z", **ISO),
+    case("date", "0044-03-15 BC", -735160),
+    case("date", "0044-03-15 BC", "-0043-03-15Z", **ISO),
+    case("date", "infinity", -2147472692),
+    case("date", "-infinity", -2147472691),
+    case("date", "infinity", 2147483647, infinite_date="extreme"),
+    case("date", "10000-01-01", "+10000-01-01Z", **ISO),
+    case("time", "13:51:30", 49890000000),
+    case("time(3)", "13:51:30.123", 49890123),
+    case("time(3)", "04:05:11.789", 14711789000, **TIME_MICROS),
+    case("time(3)", "04:05:11.789", 14711789000, **MICROS),
+    case("time(3)", "04:05:11.789", 14711789000000, **NANOS),
+    case("time", "04:05:11.789", "04:05:11.789Z", **ISO),
+    case("time", "04:05:11.7899", 14711789, **CONNECT),
+    case("time", "24:00:00", 86400000000),
+    case("time(0)", "24:00:00", 86400000),
+    case("time", "24:00:00", "00:00:00Z", **ISO),
+    case("timestamp", "2016-11-04 13:51:30.123456", 1478267490123456),
+    case("timestamp(3)", "2016-11-04 13:51:30.123", 1478267490123),
+    case("timestamp(6)", "1936-10-25 22:10:12.608", -1047174587392000),
+    case("timestamp", "21016-11-04 13:51:30.123456", 601060312290123456),
+    case("timestamp", "294247-01-01 23:59:59.999999", 9223371331199999999),
+    case("timestamp", "4713-12-31 23:59:59.999999 BC", -210831897600000001),
+    case("timestamp", "infinity", 9223372036825200000),
+    case("timestamp", "-infinity", -9223372036832400000),
+    case("timestamp", "infinity", 9223372036854775807, **NANOS),
+    case("timestamp", "-infinity", -9223372036854775808, **NANOS),
+    case("timestamp(3)", "infinity", 9223372036825200),
+    case("timestamp", "-infinity", -9223372036832400, **CONNECT),
+    case("timestamp", "infinity", "+294247-01-10T04:00:25.2Z", **ISO),
+    case("timestamp", "-infinity", "-290308-12-21T19:59:27.6Z", **ISO),
+    case("timestamp(2)", "2019-07-09 02:28:57.12", 1562639337120000, **MICROS),
+    case("timestamp(2)", "2019-07-09 02:28:57.12", 1562639337120000000, **NANOS),
+    case("timestamp(2)", "2019-07-09 02:28:57.12", "2019-07-09T02:28:57.12Z", **ISO),
+    case("timestamp", "9999-12-31 23:59:59", None, **NANOS),
+    case("timestamp", "1582-10-04 00:00:00", None, **NANOS),
+    case("timestamp", "2262-04-11 23:47:16.854775", 9223372036854775000, **NANOS),
+    case("timestamp", "294276-12-31 23:59:59.999999", None),
+    case("timestamp", "1969-12-31 23:59:59.999999", -1),
+    case("timestamp(3)", "1969-12-31 23:59:59.999", -1),
+    case("timestamp", "1969-12-31 23:59:59.9999", -1, **CONNECT),
+    case("timestamp", "1970-01-01 00:00:00", 0),
+    case("timestamp", "1970-01-01 00:00:00.000001", 1),
+    case("timestamp", "0044-03-15 12:00:00.123 BC", -63517780799877000),
+    case("timestamptz", "2016-11-04 11:51:30.123456+00", "2016-11-04T11:51:30.123456Z"),
+    case("timestamptz", "2016-11-04 13:51:30.5+02", "2016-11-04T11:51:30.500000Z"),
+    case("timestamptz", "21016-11-04 06:51:30+00", "+21016-11-04T06:51:30.000000Z"),
+    case("timestamptz", "294247-01-01 23:59:59.999999+00", "+294247-01-01T23:59:59.999999Z"),
+    case("timestamptz", "4714-12-31 23:59:59.999999+00 BC", "-4713-12-31T23:59:59.999999Z"),
+    case("timestamptz", "infinity", "infinity"),
+    case("timestamptz(0)", "2016-11-04 11:51:30+00", "2016-11-04T11:51:30Z"),
+    case("timestamptz(3)", "2016-11-04 11:51:30.12+00", "2016-11-04T11:51:30.120Z"),
+    case("timestamptz(3)", "1800-01-01 05:53:28+05:53:28", "1800-01-01T00:00:00.000Z"),
+    case("timetz", "13:51:30.123789+02", "11:51:30.123789Z"),
+    case("timetz(3)", "13:51:30.123+02", "11:51:30.123Z"),
+    case("timetz", "04:05:11-08", "12:05:11Z"),
+    case("timetz", "00:30:00+05:30", "19:00:00Z"),
+    case("timetz", "24:00:00+00", None),
+    # intervals
+    case("interval", "1 year 2 mons 3 days 04:05:06.78", 37091106780000),
+    case("interval", "1 year", 31557600000000),
+    case("interval", "01:02:03", 3723000000),
+    case("interval", "178000000 years", 9223372036854775807),
+    case("interval", "infinity", None),
+    case(
+        "interval",
+        "1 year 2 mons 3 days 04:05:06.78",
+        "P1Y2M3DT4H5M6.78S",
+        interval_handling_mode="string",
+    ),
+    case("interval", "00:00:00", "P0Y0M0DT0H0M0S", interval_handling_mode="string"),
+    case(
+        "interval",
+        "-1 mons +2 days -00:00:00.000001",
+        "P0Y-1M2DT0H0M-0.000001S",
+        interval_handling_mode="string",
+    ),
+    # text kinds
+    case("text", 'é "q" \\ \n\x01', 'é "q" \\ \n\x01'),
+    case("bpchar(4)", "ab  ", "ab  "),
+    case("uuid", "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b", "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b"),
+    case("jsonb", '{"bar": "baz"}', '{"bar": "baz"}'),
+    case("inet", "192.168.2.0/12", "192.168.2.0/12"),
+    case("tstzrange", '["2017-06-05 11:29:12.549426+00",)', '["2017-06-05 11:29:12.549426+00",)'),
+    case("ltree", "Top.Collections", "Top.Collections"),
+    case("isbn", "0-393-04002-X", "0-393-04002-X"),
+    # hstore: the order of Java's hash map
+    case("hstore", '"key"=>"val"', '{"key":"val"}'),
+    case("hstore", '"key1"=>"val1", "key2"=>NULL', '{"key1":"val1","key2":null}'),
+    case("hstore", '"a"=>"2", "m"=>"3", "z"=>"1", "aa"=>"4"', '{"aa":"4","a":"2","z":"1","m":"3"}'),
+    case("hstore", '"q\\"k"=>"b\\\\s"', {'q"k': "b\\s"}, hstore_handling_mode="map"),
+    case("hstore", "", {}, hstore_handling_mode="map"),
+    # geometry and vectors
+    case(
+        "point",
+        "(1,1)",
+        {"x": 1.0, "y": 1.0, "wkb": "AQEAAAAAAAAAAADwPwAAAAAAAPA/", "srid": None},
+    ),
+    case(
+        "geometry",
+        "0101000020730C00001C7C613255DE6540787AA52C435C42C0",
+        {"wkb": "AQEAACBzDAAAHHxhMlXeZUB4eqUsQ1xCwA==", "srid": 3187},
+    ),
+    case("geometry", "010700000000000000", {"wkb": "AQcAAAAAAAAA", "srid": None}),
+    case("vector", "[1,2,3]", [1.0, 2.0, 3.0]),
+    case("halfvec", "[101,102.5]", [101.0, 102.5]),
+    case(
+        "sparsevec", "{1:201,9:209}/3000", {"dimensions": 3000, "vector": [[1, 201.0], [9, 209.0]]}
+    ),
+    # arrays
+    case("int4[]", "{1,NULL,-3}", [1, None, -3]),
+    case("int4[]", "{}", []),
+    case("int4[]", "[2:4]={7,8,9}", [7, 8, 9]),
+    case("int4[]", "{{1,2},{3,4}}", [None, None]),
+    case("text[]", '{a,"b,c","q\\"q","NULL",NULL,""}', ["a", "b,c", 'q"q', "NULL", None, ""]),
+    case("text[]", "{{a,b},{c,d}}", ["[Ljava.lang.String;@0"] * 2),
+    case("text[]", "{{a,b},{c,NULL}}", ["{a,b}", "{c,NULL}"], multidimensional_arrays="literal"),
+    case("numeric(10,2)[]", "{1.20,NULL}", ["eA==", None]),
+    case("numeric[]", "{1.1,NaN}", [{"scale": 1, "value": "Cw=="}, None]),
+    case("date[]", "{2016-11-04,2016-11-05}", [17109, 17110]),
+    case("timestamptz[]", '{"2020-04-01 13:51:02+02"}', ["2020-04-01T11:51:02.000000Z"]),
+    case("timetz[]", "{13:51:02+02}", ["11:51:02Z"]),
+    case("bit(3)[]", "{101}", None),
+    case("tsvector[]", "{'a':1,NULL}", None),  # its items are required in Debezium's schema
+    # unknown types
+    case("tsquery", "'fat' <-> 'cat'", "J2ZhdCcgPC0+ICdjYXQn", **UNKNOWN),
+    case("tsquery", "'fat' <-> 'cat'", "J2ZhdCcgPC0-ICdjYXQn", **UNKNOWN, **URL_SAFE),
+    case("tsquery", "'fat' <-> 'cat'", "2766617427203c2d3e202763617427", **UNKNOWN, **HEX),
+    case("circle", "<(1,2.5),0.0001>", "PCgxLjAsMi41KSwxLjBFLTQ+", **UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "expected", "options"), CASES)
+def test_value(kind: str, text: str, expected: Any, options: dict[str, Any]) -> None:
+    name, arguments = split(kind)
+    found = mapping(name, *arguments, options=options)
+    written = json_of(found, text)
+    value = json.loads(written)
+    assert value == expected
+    assert type(value) is type(expected)
+    connect = found.to_connect(text)
+    assert json.loads(value_json(found.schema, connect)) == value
+    if found.json_expression is not None:
+        source = f"f'''{{{found.json_expression.source('text')}}}'''"
+        assert eval(source, {**found.json_expression.names, "text": text}) == written
+
+
+def split(kind: str) -> tuple[str, list[int]]:
+    """Return name and modifiers of ``numeric(10,2)[]`` and the like."""
+    array = "[]" if kind.endswith("[]") else ""
+    name, _, rest = kind.removesuffix("[]").partition("(")
+    return name + array, [int(n) for n in rest.rstrip(")").split(",") if n]
+
+
+def test_null_element_of_an_enum_array_makes_it_null() -> None:
+    from waltap.decode.relation import DataType, TypeKind
+
+    moods = DataType(oid=70_001, schema="public", name="_mood", kind=TypeKind.ARRAY, element=MOOD)
+    found = mapping(moods)
+    assert json_of(found, '{sad,"it\'s ok"}') == '["sad","it\'s ok"]'
+    assert json_of(found, "{sad,NULL}") == "null"
+
+
+MALFORMED = [
+    ("bool", "true"),
+    ("bytea", "\\000"),
+    ("bytea", "\\x0"),
+    ("date", "29/02/2024"),
+    ("date", "2024-13-01"),
+    ("timestamp", "Thu Feb 29 12:34:56 2024"),
+    ("timestamp", "2024-02-29 12:34:56+00x"),
+    ("timestamptz", "2024-02-29"),
+    ("time", "12:34"),
+    ("time", "25:00:00"),
+    ("interval", "@ 1 year"),
+    ("interval", "P1Y"),
+    ("numeric", "1,5"),
+    ("numeric", "--1"),
+    ("numeric(5,2)", "1.2.3"),
+    ("numeric(5,2)", "abc"),
+    ("float8", "abc"),
+    ("bit(8)", "102"),
+    ("hstore", "a=>1"),
+    ("hstore", '"a"=>'),
+    ("text[]", "a,b"),
+    ("text[]", '{"a}'),
+    ("int4[]", "{{1}"),
+    ("point", "1,2"),
+    ("geometry", "01"),
+    ("vector", "1,2"),
+    ("money", "abc"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), MALFORMED)
+def test_text_of_another_form_is_refused(kind: str, text: str) -> None:
+    name, arguments = split(kind)
+    found = mapping(name, *arguments)
+    with pytest.raises(ValueError):
+        json_of(found, text)
+
+
+MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00"), ("timetz", "24:00:00+00")]
+
+
+@pytest.mark.parametrize(("kind", "text"), MISFITS)
+@pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
+def test_misfit_follows_the_failure_mode(kind: str, text: str, mode: str) -> None:
+    told: list[tuple[str, str]] = []
+    options = {
+        "event_converting_failure_handling_mode": mode,
+        "on_misfit": lambda column, reason: told.append((column, reason)),
+    }
+    found = mapping(kind, options=options)
+    if mode == "fail":
+        with pytest.raises(ValueError, match="column 'x'"):
+            json_of(found, text)
+    else:
+        assert json_of(found, text) == "null"
+    assert bool(told) == (mode == "warn")
+    assert not any("294276" in reason or "+00" in reason for _, reason in told)
