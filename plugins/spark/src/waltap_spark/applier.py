@@ -125,7 +125,6 @@ class Applier:
             "applied",
             extra={
                 "batch_rows": rows,
-                "manifests": len(manifests),
                 "lsn": str(state.mark),
                 "duration_ms": round((time.monotonic() - started) * 1000),
             },

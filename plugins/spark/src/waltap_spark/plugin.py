@@ -1,1 +1,53 @@
-"""Hook implementations of this distribution, and nothing else."""
+"""Hook implementations of waltap-spark, and nothing else. None of it imports pyspark."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from waltap.hookspecs import hookimpl
+from waltap.sink.sink import Sink, SinkContext
+from waltap.specs import CommandSpec, SinkSpec
+from waltap_spark.properties import SparkProperties
+
+
+def _sink(properties: Any, context: SinkContext) -> Sink:
+    from waltap_spark.sink import SparkSink
+
+    return SparkSink(properties, context)
+
+
+def _spark_commands() -> Any:
+    from waltap_spark.commands import application
+
+    return application
+
+
+def _demo_command() -> Callable[..., None]:
+    from waltap_spark.demo.command import demo
+
+    return demo
+
+
+@hookimpl
+def register_sinks() -> Iterable[SinkSpec]:
+    """Contribute the Spark sink."""
+    yield SinkSpec(
+        name="spark",
+        summary="Tables kept up to date by Spark: every change, and the rows as they are now.",
+        properties=SparkProperties,
+        factory=_sink,
+    )
+
+
+@hookimpl
+def register_commands() -> Iterable[CommandSpec]:
+    """Contribute the commands that need Spark."""
+    yield CommandSpec(
+        name="spark",
+        summary="Apply a change log, query and describe the tables that Spark keeps.",
+        factory=_spark_commands,
+    )
+    yield CommandSpec(
+        name="demo",
+        summary="PostgreSQL to live Spark tables on real data, compared row by row at the end.",
+        factory=_demo_command,
+    )

@@ -27,6 +27,7 @@ REQUIRED: Final = {
 
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.driver.memory": "1g",

@@ -1,0 +1,181 @@
+"""``waltap spark``: apply a change log, query and describe the tables that Spark keeps."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from waltap_spark.output import Output
+
+__all__ = ["application"]
+
+application = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Apply a change log, query and describe the tables that Spark keeps.",
+)
+
+OutputArgument = Annotated[
+    str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark session.")]
+
+
+@application.command()
+def apply(
+    changelog: Annotated[str, typer.Option("--changelog", help="The change log to follow.")],
+    output: Annotated[str, typer.Option("--output", help="Folder of the tables.")],
+    master: MasterOption = "local[*]",
+    once: Annotated[
+        bool, typer.Option("--once", help="Apply what there is now, then end.")
+    ] = False,
+    type_change: Annotated[
+        str, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
+    ] = "fail",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="spark.NAME=VALUE", help="A Spark setting.")
+    ] = None,
+) -> None:
+    """Keep tables up to date with a change log, until SIGINT or SIGTERM.
+
+    This is what the spark sink runs beside the engine; run it by hand, or by a scheduler with
+    --once, where the sink has applier = none. One process per output at a time.
+    """
+    import logging
+
+    from rich.console import Console
+
+    from waltap.errors import ConfigurationError, Problem
+    from waltap_spark.applier import ApplyOptions
+    from waltap_spark.driver import asked_to_stop, run_driver
+
+    if type_change not in ("fail", "string"):
+        problem = Problem("--type-change", "is unknown", value=type_change, allowed="fail, string")
+        raise ConfigurationError([problem], origin="the command line")
+    settings = _settings(set_ or [])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    stopping = (lambda: True) if once else asked_to_stop()
+    rows = run_driver(
+        changelog,
+        output,
+        stopping=stopping,
+        master=master,
+        settings=settings,
+        apply=ApplyOptions(type_change="string" if type_change == "string" else "fail"),
+    )
+    Console(stderr=True, highlight=False).print(f"{rows:,} rows applied to {output}")
+
+
+@application.command()
+def status(output: OutputArgument) -> None:
+    """Show the tables, their rows and files, and how far they are. Needs no Java."""
+    import datetime as dt
+
+    from rich.console import Console
+    from rich.table import Table
+
+    found = _output(output)
+    state = found.state()
+    console = Console(highlight=False)
+    if state is None:
+        console.print(f"{found.location}: nothing was applied yet")
+        raise typer.Exit(1)
+    table = Table(title=f"{found.location} at {state.mark}")
+    for title in ("table", "key", "rows in the base", "pending changes", "change sets", "changes"):
+        right = title not in ("table", "key")
+        table.add_column(title, justify="right" if right else "left")
+    for name, each in sorted(state.tables.items()):
+        table.add_row(
+            name,
+            ", ".join(each.key) or "none",
+            f"{each.base_rows:,}",
+            f"{sum(change.rows for change in each.pending):,}",
+            f"{len(each.changes):,}",
+            f"{sum(change.rows for change in each.changes):,}",
+        )
+    console.print(table)
+    at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
+    console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@application.command()
+def sql(
+    output: OutputArgument,
+    query: Annotated[str, typer.Argument(help="Spark SQL; views are called like the tables.")],
+    master: MasterOption = "local[*]",
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
+) -> None:
+    """Run a query over the tables as they stand now; NAME_changes is a table's history."""
+    from rich.console import Console
+
+    from waltap_spark.live import open_tables
+    from waltap_spark.session import start_session
+
+    found = _output(output)
+    if found.state() is None:
+        Console(stderr=True).print(f"{found.location}: nothing was applied yet")
+        raise typer.Exit(1)
+    with Console(stderr=True).status("starting Spark (about 5 s)"):
+        spark = start_session("waltap sql", master=master)
+    try:
+        views = open_tables(spark, found.location).register()
+        Console(stderr=True, highlight=False).print(f"views: {', '.join(views)}", style="dim")
+        frame = _run(spark, query)
+        _show(frame, rows)
+    finally:
+        spark.stop()
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    from waltap.errors import ConfigurationError, Problem
+
+    wrong = [pair for pair in pairs if "=" not in pair or not pair.startswith("spark.")]
+    if wrong:
+        problems = [
+            Problem("--set", "is no Spark setting", value=pair, allowed="spark.NAME=VALUE")
+            for pair in wrong
+        ]
+        raise ConfigurationError(problems, origin="the command line")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _output(path: str) -> "Output":
+    """Return the tables at ``path``, which may be the sink's path above them."""
+    from waltap_spark.output import Output
+
+    inner = f"{path.rstrip('/')}/tables"
+    found = Output(path)
+    if not found.store.folders("_waltap") and Output(inner).store.folders("_waltap"):
+        return Output(inner)
+    if "://" not in path and not Path(path).exists():
+        raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
+    return found
+
+
+def _run(spark: Any, query: str) -> Any:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return spark.sql(query)
+    except (AnalysisException, ParseException) as error:
+        raise typer.BadParameter(str(error).split("\n", 1)[0], param_hint="QUERY") from error
+
+
+def _show(frame: Any, rows: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    found = frame.take(rows + 1)
+    table = Table()
+    for field in frame.schema.fields:
+        numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
+        table.add_column(field.name, justify="right" if numeric else "left")
+    for row in found[:rows]:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    console = Console(highlight=False)
+    console.print(table)
+    if len(found) > rows:
+        console.print(f"more than {rows} rows; --rows shows more", style="dim")

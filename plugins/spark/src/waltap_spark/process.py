@@ -1,0 +1,137 @@
+"""The Spark process beside an engine: started, looked after, and waited for at the end."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Final
+
+from waltap_spark.errors import ApplierFailed
+from waltap_spark.properties import SparkProperties
+
+__all__ = ["DriverProcess"]
+
+log = logging.getLogger(__name__)
+
+RESTARTS: Final = 5
+"""Deaths of the process that are answered by a new one, when they come close together."""
+
+CALM_S: Final = 300.0
+"""After so long without a death, earlier ones count no more."""
+
+TELL_S: Final = 5.0
+REFUSED: Final = 2
+"""Exit code of `waltap_spark.driver` for an error that another try does not mend."""
+
+
+class DriverProcess:
+    """A child that runs `waltap_spark.driver`. Single-threaded."""
+
+    def __init__(
+        self, properties: SparkProperties, changelog: str, output: str, log_file: Path
+    ) -> None:
+        self._properties, self._changelog, self._output = properties, changelog, output
+        self._log_file = log_file
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._deaths: list[float] = []
+
+    @property
+    def pid(self) -> int | None:
+        """Return the child's process id, None when there is none."""
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Start the child, unless it runs already."""
+        if self._child is not None:
+            return
+        settings = self._properties
+        command = [sys.executable, "-m", "waltap_spark.driver", "--with-parent"]
+        command += ["--changelog", self._changelog, "--output", self._output]
+        command += ["--master", settings.master, "--type-change", settings.type_change]
+        command += ["--trigger-ms", str(settings.trigger_ms)]
+        command += ["--retention-h", str(settings.retention_hours)]
+        for name, value in settings.settings.items():
+            command += ["--set", f"{name}={value}"]
+        if self._log is None:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            self._log = self._log_file.open("ab")
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        log.info("spark is starting, that takes some seconds; its log is %s", self._log_file)
+
+    def look_after(self) -> None:
+        """Start the child again when it died. Raises: ApplierFailed when that would not help."""
+        child = self._child
+        if child is None or child.poll() is None:
+            return
+        self._forget(child)
+        now = time.monotonic()
+        self._deaths = [*(death for death in self._deaths if now - death < CALM_S), now]
+        if child.returncode == REFUSED or len(self._deaths) > RESTARTS:
+            raise self._failure(child.returncode)
+        log.warning("the spark process died (status %s); starting it again", child.returncode)
+        self.start()
+
+    def finish(self) -> None:
+        """Let the child apply what the change log holds, and wait for its end; may be called twice.
+
+        A child that takes longer than ``drain.timeout.ms`` goes on alone, and ends by itself.
+        """
+        child = self._child
+        if child is not None:
+            self._forget(child)
+            self._wait(child)
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _forget(self, child: "subprocess.Popen[bytes]") -> None:
+        """Close the child's standard input, which tells it to end."""
+        self._child = None
+        if child.stdin is not None:
+            with contextlib.suppress(OSError):
+                child.stdin.close()
+
+    def _wait(self, child: "subprocess.Popen[bytes]") -> None:
+        limit = time.monotonic() + self._properties.drain_ms / 1000
+        while True:
+            left = limit - time.monotonic()
+            try:
+                code = child.wait(timeout=max(0.0, min(TELL_S, left)))
+            except subprocess.TimeoutExpired:
+                if left <= 0:
+                    log.warning("spark is still applying and goes on alone; see %s", self._log_file)
+                    return
+                log.info("waiting until spark has applied everything")
+            else:
+                break
+        if code != 0:
+            log.error("%s", self._failure(code))
+
+    def _failure(self, code: int) -> ApplierFailed:
+        said = self._last_words()
+        return ApplierFailed(
+            f"the Spark process ended with status {code}: {said}",
+            log=self._log_file,
+            changelog=self._changelog,
+            output=self._output,
+        )
+
+    def _last_words(self) -> str:
+        try:
+            with self._log_file.open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - 8192))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return "no log"
+        telling = [line for line in lines if " ERROR " in line or "Error" in line]
+        return (telling or lines or ["no word"])[-1].strip()

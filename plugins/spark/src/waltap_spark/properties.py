@@ -1,0 +1,64 @@
+"""Properties of the Spark sink."""
+
+from typing import Literal
+
+from waltap.config.property import Properties, declare, declare_family
+
+__all__ = ["SparkProperties"]
+
+
+class SparkProperties(Properties):
+    """Where the tables lie, and how Spark keeps them."""
+
+    path: str = declare(
+        "path",
+        summary="Folder of the output: change log and tables; a path or the URI of a filesystem.",
+        examples=("./lake", "s3://lake/waltap/orders"),
+    )
+    applier: Literal["embedded", "none"] = declare(
+        "applier",
+        default="embedded",
+        summary=(
+            "embedded: a Spark process of our own keeps the tables up to date; none: only the "
+            "change log is written, `waltap spark apply` runs elsewhere."
+        ),
+    )
+    master: str = declare(
+        "spark.master",
+        default="local[*]",
+        summary="Master of the Spark session: local[N], spark://…, yarn, k8s://….",
+    )
+    settings: dict[str, str] = declare_family(
+        "spark.*",
+        pattern=r"spark\.(?!master$).+",
+        summary="Any other setting of the Spark session, such as spark.driver.memory.",
+    )
+    type_change: Literal["fail", "string"] = declare(
+        "type.change",
+        default="fail",
+        summary="What happens when a column gets a type that the old values do not fit into.",
+    )
+    trigger_ms: int = declare(
+        "trigger.interval.ms",
+        default=200,
+        ge=10,
+        summary="How often Spark looks for new changes.",
+        unit="ms",
+    )
+    retention_hours: float = declare(
+        "changelog.retention.hours",
+        default=2.0,
+        ge=0,
+        summary="How long changes stay in the change log after Spark has applied them.",
+        unit="h",
+    )
+    compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
+        "compression", default="snappy", summary="Compression of the change log's segments."
+    )
+    drain_ms: int = declare(
+        "drain.timeout.ms",
+        default=300_000,
+        ge=0,
+        summary="How long a clean end waits until Spark has applied everything.",
+        unit="ms",
+    )

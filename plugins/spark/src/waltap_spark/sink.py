@@ -1,0 +1,73 @@
+"""The Spark sink: the change log, and a Spark process beside the engine that applies it.
+
+The engine's process never imports pyspark. The Spark process is a child: when the engine ends, however
+that happens, it applies what the change log holds, and ends too. When it dies itself, it is started
+again; the tables go on from their last commit.
+"""
+
+from pathlib import Path
+
+from waltap.events.transaction import Batch
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.position import Position
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_spark.java import require_java
+from waltap_spark.process import DriverProcess
+from waltap_spark.properties import SparkProperties
+
+__all__ = ["SparkSink", "changelog_of", "tables_of"]
+
+
+def changelog_of(path: str) -> str:
+    """Return where the change log of an output lies."""
+    return f"{path.rstrip('/')}/changelog"
+
+
+def tables_of(path: str) -> str:
+    """Return where the tables of an output lie."""
+    return f"{path.rstrip('/')}/tables"
+
+
+class SparkSink(Sink):
+    """A change log with an applier. Exactly once, as the change log is; single-threaded."""
+
+    capabilities = SinkCapabilities(records=False, exactly_once=True)
+
+    def __init__(self, properties: SparkProperties, context: SinkContext) -> None:
+        path = properties.path
+        if "://" not in path:
+            path = str(Path(path).absolute())
+        changelog = changelog_of(path)
+        self._log = ChangeLogSink(
+            ChangeLogProperties(path=changelog, compression=properties.compression), context
+        )
+        self._driver: DriverProcess | None = None
+        if properties.applier == "embedded":
+            log_file = context.state_dir / "spark.log"
+            self._driver = DriverProcess(properties, changelog, tables_of(path), log_file)
+
+    def open(self) -> Position | None:
+        """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""
+        if self._driver is not None:
+            require_java()
+        held = self._log.open()
+        if self._driver is not None:
+            self._driver.start()
+        return held
+
+    def write(self, batch: Batch) -> None:
+        """Take the changes of ``batch``. Raises: as the change log."""
+        self._log.write(batch)
+
+    def flush(self) -> Position | None:
+        """Publish; then see whether Spark is alive. Raises: ApplierFailed, ChangeLogUnavailable."""
+        position = self._log.flush()
+        if self._driver is not None:
+            self._driver.look_after()
+        return position
+
+    def close(self) -> None:
+        """Wait until Spark has applied everything, then let go; may be called twice."""
+        self._log.close()
+        if self._driver is not None:
+            self._driver.finish()

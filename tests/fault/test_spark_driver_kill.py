@@ -1,0 +1,92 @@
+"""The Spark driver is killed with SIGKILL while it applies; no row is lost, none is doubled."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+ITEMS = relation("public.items", [("id", "int4"), ("state", "text"), ("note", "text")])
+TICKS = relation("public.ticks", [("kind", "text")], key=(), identity="f")
+
+
+def driver(folder: Path) -> "subprocess.Popen[bytes]":
+    with (folder / "driver.log").open("ab") as log:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "waltap_spark.driver", "--with-parent"),
+                *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
+                *("--master", "local[2]", "--trigger-ms", "50"),
+            ],
+            stdin=subprocess.PIPE,
+            stderr=log,
+        )
+
+
+def until(condition: Any, seconds: float = 90.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "nothing happened for too long"
+        time.sleep(0.02)
+
+
+def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path) -> None:
+    chance = random.Random(20130101)
+    db, output = Database(), Output(str(tmp_path / "out"))
+    log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
+    log.open()
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            number = str(db.lsn)
+            db.insert(ITEMS, [number, "new", "kept"])
+            db.insert(TICKS, [chance.choice("abc")])
+            older = chance.choice(db.rows[ITEMS.name])[0]
+            db.update(ITEMS, [older], state=f"at {db.lsn}", unsent=["note"])
+            if chance.random() < 0.3:
+                db.delete(ITEMS, [chance.choice(db.rows[ITEMS.name])[0]])
+            log.write(batch(db.commit()))
+            log.flush()
+
+    work(3)
+    for round_number in range(3):
+        process = driver(tmp_path)
+        before = output.state().number if output.state() else 0
+        until(lambda before=before: output.state() and output.state().number > before)
+        killed_after = time.monotonic() + chance.uniform(0.0, 1.0)
+        while time.monotonic() < killed_after:
+            work(2)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        work(round_number)
+    process = driver(tmp_path)
+    assert process.stdin is not None
+    process.stdin.close()  # as when the engine is gone: apply everything, and end
+    assert process.wait(timeout=120) == 0, (tmp_path / "driver.log").read_text()[-2000:]
+    log.close()
+    last = ChangeLog(str(tmp_path / "log")).last()
+    state = output.state()
+    assert last is not None
+    assert state is not None
+    assert state.mark == last.mark
+    tables = LiveTables(prepare(spark), output)
+    for table in (ITEMS, TICKS):
+        frame = tables.current(table.name)
+        rows = frame.selectExpr(*[f"cast({c.name} as string)" for c in table.columns]).collect()
+        assert sorted(map(tuple, rows)) == sorted(db.rows[table.name])
+        logged = sum(
+            entry.rows
+            for manifest in ChangeLog(str(tmp_path / "log")).manifests()
+            for entry in manifest.tables
+            if entry.name == table.name
+        )
+        assert tables.changes(table.name).count() == logged
