@@ -7,6 +7,7 @@ from rich.console import Console
 from waltap.events.transaction import Batch
 from waltap.host import Host
 from waltap.source.position import Position
+from waltap.telemetry import progress
 from waltap.telemetry.progress import ProgressDisplay
 
 
@@ -58,7 +59,7 @@ def test_an_estimate_that_was_too_low_grows(host: Host, screen: io.StringIO) -> 
     snapshot(host, "table_started", "public.t", 0, 10)
     snapshot(host, "progress", "public.t", 500, 10)
     host.notify("on_state", pipeline="p", state="stopped", detail="")
-    assert "500 of ~501 rows" in screen.getvalue()
+    assert "500 of ~501" in screen.getvalue()
 
 
 def test_streamed_changes_are_counted_and_snapshot_rows_are_not(
@@ -77,3 +78,24 @@ def test_trouble_is_said_above_the_bars(host: Host, screen: io.StringIO) -> None
     host.notify("on_state", pipeline="p", state="reconnecting", detail="link [cut]\nmore")
     host.notify("on_state", pipeline="p", state="stopped", detail="")
     assert "reconnecting: link [cut]" in screen.getvalue()
+
+
+def test_an_empty_table_leaves_no_line(host: Host, screen: io.StringIO) -> None:
+    snapshot(host, "table_started", "public.empty", 0, None)
+    snapshot(host, "table_completed", "public.empty", 0, 0)
+    host.notify("on_state", pipeline="p", state="stopped", detail="")
+    assert "public.empty" not in screen.getvalue().split("\r")[-1]
+
+
+def test_the_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    meter = progress._Meter()
+    clock[0] += 1
+    meter.add(500)
+    assert meter.per_second() == 500
+    clock[0] += 9
+    meter.add(30)
+    assert meter.per_second() == 30 / progress.WINDOW_S
+    clock[0] += 60
+    assert meter.per_second() == 0

@@ -125,7 +125,8 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
     form = log_form(terminal=console.is_terminal)
     calm = quiet or (form == "text" and console.is_terminal)
     level = log_level(default="WARNING" if calm else "INFO")
-    host.register(LifeCycleLog(), "life-cycle log")
+    if not calm:
+        host.register(LifeCycleLog(), "life-cycle log")
 
     def write(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
