@@ -206,8 +206,21 @@ def test_a_command_of_a_plugin_is_listed_and_runs(tmp_path: Path) -> None:
     plugin(
         tmp_path, "def greet(name: str):\n    '''Say hello.'''\n    print('hello', name)\n", "greet"
     )
-    assert "Say hello." in waltap("--help", PYTHONPATH=str(tmp_path)).stdout
+    assert "greet" in waltap("--help", PYTHONPATH=str(tmp_path)).stdout
+    assert "Say hello." in waltap("greet", "--help", PYTHONPATH=str(tmp_path)).stdout
     assert waltap("greet", "ann", PYTHONPATH=str(tmp_path)).stdout == "hello ann\n"
+
+
+def test_a_plugin_whose_command_cannot_be_made_spares_the_help(tmp_path: Path) -> None:
+    plugin(tmp_path, "def broken():\n    pass\n", "broken")
+    module = tmp_path / "acme_commands.py"
+    module.write_text(module.read_text().replace("lambda: broken", "lambda: 1 / 0"))
+    assert waltap("--help", PYTHONPATH=str(tmp_path)).returncode == 0
+    answer = waltap("broken", PYTHONPATH=str(tmp_path))
+    text = no_traceback(answer)
+    assert answer.returncode == 2
+    assert "WT-1103 hook raised" in text
+    assert "command 'broken' of acme 1.0 cannot be made: ZeroDivisionError" in text
 
 
 def test_demo_without_its_plugin_says_what_to_install() -> None:

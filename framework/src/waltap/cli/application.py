@@ -12,11 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import waltap
 from waltap.errors import WaltapError
+from waltap.plugin_errors import HookRaised
 
 if TYPE_CHECKING:
     from waltap.host import Host
@@ -52,16 +53,41 @@ class CommandGroup(TyperGroup):
         ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, None when there is none of that name."""
+        """Return a command, None when there is none of that name.
+
+        Of a plugin's command it is the name and the summary only: help needs no more, and one
+        plugin's fault must not take the help away.
+        """
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"waltap.cli.{cmd_name}")
             return _command(cmd_name, module.command)
-        host = self._host
-        if cmd_name in host.commands:
-            return _command(cmd_name, host.commands[cmd_name].factory())
+        spec = self._host.commands.get(cmd_name)
+        if spec is not None:
+            return TyperCommand(cmd_name, help=spec.summary)
         if cmd_name in FROM_PLUGINS:
-            return _command(cmd_name, _absent(cmd_name, host))
+            return _command(cmd_name, _absent(cmd_name, self._host))
         return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return what is to run; of a plugin's command now the whole. Raises: HookRaised."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and name not in COMMANDS:
+            command = self.plugin_command(name) or command
+        return name, command, rest
+
+    def plugin_command(self, name: str) -> Any:
+        """Return a command of a plugin, None when no plugin has it. Raises: HookRaised."""
+        spec = self._host.commands.get(name)
+        if spec is None:
+            return None
+        try:
+            return _command(name, spec.factory())
+        except Exception as cause:
+            owner = next(p for p in self._host.plugins() if name in p.provides.get("commands", ()))
+            raise HookRaised(
+                f"command {name!r} of {owner} cannot be made: {type(cause).__name__}: {cause}",
+                distribution=owner.distribution,
+            ) from cause
 
     @cached_property
     def _host(self) -> "Host":

@@ -25,8 +25,10 @@ def commands_page(host: "Host") -> str:
         "limits which plugins load, `WALTAP_LOG_LEVEL` and `WALTAP_LOG` (json, text) what is logged.",
         "",
     ]
-    for name in (*COMMANDS, *(n for n in sorted(host.commands) if n not in COMMANDS)):
+    for name in COMMANDS:
         lines += _command(f"waltap {name}", root.get_command(context, name))
+    for name in sorted(set(host.commands) - set(COMMANDS)):
+        lines += _command(f"waltap {name}", root.plugin_command(name))
     return "\n".join(lines).rstrip() + "\n"
 
 
