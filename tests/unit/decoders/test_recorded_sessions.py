@@ -1,0 +1,191 @@
+"""Every decoder on recorded output of real servers."""
+
+from typing import Any
+
+import pytest
+from waltap.decode import (
+    Begin,
+    Commit,
+    LogicalMessage,
+    Origin,
+    RelationSeen,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    Truncate,
+)
+from waltap.errors import DecodeError
+
+from tests.rigs.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
+from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
+
+SESSIONS = list(all_sessions())
+OTHER_WIRES = [(name, s) for name, s in SESSIONS if not name.startswith(("pgoutput", "pg16"))]
+PUBLISHED = frozenset(row[1] for rows in EXPECTED.values() for row in rows if row[0] in "IUD")
+
+
+@pytest.mark.parametrize("scenario", EXPECTED)
+def test_pgoutput_says_what_the_statements_did(scenario: str) -> None:
+    assert told(decoded("pgoutput_v1", scenario)) == EXPECTED[scenario]
+
+
+@pytest.mark.parametrize(("name", "scenario"), OTHER_WIRES)
+def test_other_plugins_say_the_same_but_for_what_they_lack(name: str, scenario: str) -> None:
+    wanted = EXPECTED.get(scenario, [])
+    tables = PUBLISHED if wanted else frozenset()
+    found = [row for row in told(decoded(name, scenario), tables=tables) if row[0] in "IUD"]
+    lacking = [row for row in wanted if row[0] in "IUD"]
+    if scenario == "rowfilter":  # only pgoutput filters rows: it tells of five changes in seven
+        assert [row[0] for row in found] == ["I", "I", "U", "U", "U", "D", "D"]
+        assert {row[1] for row in found} == {FILTER}
+        return
+    if scenario == "columnlist":  # nor columns: there is one more, at the end
+        assert [row[2][:2] for row in found] == [row[2][:2] for row in lacking]
+        return
+    if scenario == "generated":  # they send generated columns, third here
+        lacking = [
+            (*row[:2], (*row[2][:2], g, row[2][2]), *row[3:])
+            for row, g in zip(lacking, ("10", "12"), strict=True)
+        ]
+        assert {row[1] for row in found} == {GEN}
+    if name == "decoderbufs" and scenario == "delete":  # it tells of rows without identity, too
+        found = [row for row in found if row[2]]
+    assert found == [_lossy(name, row) for row in lacking]
+
+
+def _lossy(name: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return ``row`` as a plugin brings it that cannot carry all of it."""
+    lost: dict[str | None, str | None] = {}
+    if name.startswith("wal2json"):
+        lost = dict.fromkeys(("NaN", "Infinity", "-Infinity"))
+    elif name == "decoderbufs":
+        lost = {"12:34:56.789+05:30": "07:04:56.789+00", "24:00:00-15:59": "15:59:00+00"}
+    new = tuple(lost.get(value, value) if isinstance(value, str) else value for value in row[2])
+    return (*row[:2], new, *row[3:])
+
+
+@pytest.mark.parametrize(("name", "scenario"), SESSIONS)
+def test_grouping_of_frames_makes_no_difference(name: str, scenario: str) -> None:
+    frames = sessions(name)[scenario]
+    decoder = READERS[name]()
+    one_by_one = [message for frame in frames for message in decoder.feed([frame])]
+    assert told(one_by_one) == told(decoded(name, scenario))
+
+
+@pytest.mark.parametrize(("name", "scenario"), sorted(NOT_JSON))
+def test_what_is_not_json_is_refused_with_its_place(name: str, scenario: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decoded(name, scenario)
+    assert caught.value.lsn > 0
+    assert caught.value.offset > 0
+
+
+def test_invalid_utf8_of_wal2json_is_named_at_its_byte() -> None:
+    with pytest.raises(DecodeError, match="byte 61: expected UTF-8, found byte 0xc3"):
+        decoded("wal2json_v2", "w2j_invalid_utf8")
+
+
+def test_an_unescaped_type_name_is_named_at_its_byte() -> None:
+    with pytest.raises(DecodeError) as caught:
+        decoded("wal2json_v2", "w2j_badjson")
+    assert caught.value.offset == 128
+
+
+def test_binary_values_stay_bytes_and_text_values_become_str() -> None:
+    _, seen, insert, *_ = decoded("pgoutput_v1_binary", "insert")
+    assert isinstance(seen, RelationSeen)
+    assert insert.new == (b"\0\0\0\1", b"one", bytes.fromhex("000200000000000200011388"), None)
+
+
+def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> None:
+    rows = told(decoded("pgoutput_v1_root", "partition"))
+    assert rows[:3] == [
+        ("I", "public.t_part", ("1", "p1", "10")),
+        ("I", "public.t_part", ("150", "p2", "20")),
+        ("C",),
+    ]
+    assert rows[-2] == ("T", ["public.t_part"], False, False)
+
+
+def test_origin_follows_begin_with_its_name_and_position() -> None:
+    begin, origin, *_ = decoded("pgoutput_v1", "origin")
+    assert isinstance(begin, Begin)
+    assert begin.commit_ts == 1577836800000000  # 2020-01-01: the origin's own commit time
+    assert isinstance(origin, Origin)
+    assert (origin.name, origin.origin_lsn) == ("org_a", 0xABCDEF)
+
+
+@pytest.mark.parametrize("name", ["wal2json_v1_all", "wal2json_v2_all"])
+def test_origin_of_wal2json_is_a_number(name: str) -> None:
+    origins = [m for m in decoded(name, "origin") if isinstance(m, Origin)]
+    assert [origin.name for origin in origins] == ["1"]
+
+
+def test_begin_and_commit_tell_the_same_transaction() -> None:
+    messages = decoded("pgoutput_v1", "insert")
+    begins = [m for m in messages if isinstance(m, Begin)]
+    commits = [m for m in messages if isinstance(m, Commit)]
+    assert [b.commit_lsn for b in begins] == [c.commit_lsn for c in commits]
+    assert [b.xid for b in begins] == [c.xid for c in commits] == [1075, 1076, 1077, 1078, 1079]
+    assert begins[0].commit_ts == 1795157703412518
+    assert all(c.commit_lsn < c.end_lsn == c.lsn for c in commits)
+
+
+@pytest.mark.parametrize("name", ["wal2json_v2_all", "decoderbufs", "wal2json_v1_all"])
+def test_times_xids_and_ends_agree_with_pgoutput(name: str) -> None:
+    wanted = [m for m in decoded("pgoutput_v1", "insert") if isinstance(m, Commit)]
+    found = [m for m in decoded(name, "insert") if isinstance(m, Commit)]
+    assert [(m.xid, m.commit_ts, m.end_lsn) for m in found] == [
+        (m.xid, m.commit_ts, m.end_lsn) for m in wanted
+    ]
+
+
+def test_wal2json_truncates_one_table_a_message_and_format_1_none() -> None:
+    tables = [
+        m.relations[0].table for m in decoded("wal2json_v2", "truncate") if isinstance(m, Truncate)
+    ]
+    assert tables == ["t_default", "t_fk_parent", "t_fk_child", "t_full", "t_nothing", "t_nopk"]
+    assert not changes(decoded("wal2json_v1", "truncate"))
+
+
+@pytest.mark.parametrize("name", ["wal2json_v1", "wal2json_v2", "wal2json_v1_chunks"])
+def test_messages_of_wal2json_end_at_their_first_nul(name: str) -> None:
+    found = [m for m in decoded(name, "message") if isinstance(m, LogicalMessage)]
+    assert [(m.transactional, m.prefix, m.content) for m in found] == [
+        (True, "pfx", "transactional ✓".encode()),
+        (False, "pfx", b"non-transactional"),
+        (True, "", b""),
+    ]
+
+
+def test_a_streamed_transaction_tells_subtransactions_and_their_abort() -> None:
+    messages = decoded("pgoutput_v2_stream", "stream_commit")
+    starts = [m for m in messages if isinstance(m, StreamStart)]
+    aborts = [(m.xid, m.subxid) for m in messages if isinstance(m, StreamAbort)]
+    (commit,) = (m for m in messages if isinstance(m, StreamCommit))
+    assert [start.first for start in starts] == [True] + [False] * (len(starts) - 1)
+    assert aborts == [(1160, 1161)]
+    assert {change.xid for change in changes(messages)} >= {1160, 1161}
+    assert commit.xid == 1160
+
+
+def test_a_parallel_stream_tells_position_and_time_of_an_abort() -> None:
+    messages = decoded("pg16/pgoutput_v4_parallel", "stream_commit")
+    (abort,) = (m for m in messages if isinstance(m, StreamAbort))
+    assert abort.abort_lsn == 0x2294DA0
+    assert 1_700_000_000_000_000 < abort.abort_ts < 2_000_000_000_000_000
+
+
+def test_a_prepared_transaction_comes_at_prepare_and_its_fate_later() -> None:
+    kinds = [type(m).__name__ for m in decoded("pgoutput_v3_twophase", "twophase")]
+    assert kinds == [
+        "BeginPrepare",
+        "RelationSeen",
+        "Insert",
+        "Prepare",
+        "CommitPrepared",
+        "BeginPrepare",
+        "Insert",
+        "Prepare",
+        "RollbackPrepared",
+    ]
