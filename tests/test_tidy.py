@@ -1,0 +1,305 @@
+"""House rules that a linter does not know: names, sizes, errors, and what may not be committed."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import string
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from waltap.errors import WaltapError
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "waltap": "framework/src",
+    "waltap_decoders": "plugins/decoders/src",
+    "waltap_postgres": "plugins/postgres/src",
+    "waltap_yugabyte": "plugins/yugabyte/src",
+    "waltap_sinks": "plugins/sinks/src",
+    "waltap_spark": "plugins/spark/src",
+}
+BANNED_NAMES = {"base", "common", "core", "handler", "helper", "helpers", "manager", "misc"}
+BANNED_NAMES |= {"types", "util", "utils"}
+TYPE_FAMILIES = "plugins/postgres/src/waltap_postgres/types"  # a package with one module per family
+MODULE_LINES_MAX = 600
+TEST_LINES_MAX = 800
+FUNCTION_LINES_MAX = 80  # a screen; the rule is 70, docstring and signature not counted
+GENERATED = re.compile(r"_pb2\.py$")
+CODE = re.compile(r"WT-\d{4}")
+
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/(?!USER\b)\w")
+REGISTRY = re.compile(
+    r"https?://[^\s\"')]*(?:/simple/?(?=[\s\"')]|$)|/maven2|/artifactory|/repository/)"
+    r"|pypi\.org|pythonhosted\.org|repo1\.maven|\bquay\.io|\bdocker\.io|\bghcr\.io",
+)
+TOKEN = re.compile(r"ghp_\w{20}|AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY")
+
+
+@cache
+def committed() -> tuple[Path, ...]:
+    """Return every file that git knows and that is there, but for what it ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for path in committed()
+        if path.suffix == ".py"
+        and any(path.is_relative_to(ROOT / folder) for folder in PACKAGES.values())
+        and not GENERATED.search(path.name)
+    ]
+
+
+def other_code() -> list[Path]:
+    folders = ("benchmarks", "scripts", "tests")
+    return [p for p in committed() if p.suffix == ".py" and p.relative_to(ROOT).parts[0] in folders]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of ours: dotted name → file."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in (ROOT / folder / package).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    paths = {part for path in [*sources(), *other_code()] for part in (path, path.parent)}
+    bad = [
+        named(path)
+        for path in paths
+        if path.stem.strip("_") in BANNED_NAMES and not named(path).startswith(TYPE_FAMILIES)
+        if "tests/unit" not in named(path)
+    ]
+    assert not bad
+
+
+def test_no_module_is_longer_than_a_reader_likes() -> None:
+    long = {}
+    for path in [*sources(), *other_code()]:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > (TEST_LINES_MAX if "tests" in path.parts else MODULE_LINES_MAX):
+            long[named(path)] = lines
+    assert not long
+
+
+def test_every_function_fits_one_screen() -> None:
+    long = {
+        f"{named(path)}:{node.lineno} {node.name}": size
+        for path in [*sources(), *other_code()]
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    assert not long
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    bare = {named(path.parent) for path in sources() if not (path.parent / "__init__.py").exists()}
+    assert not bare
+
+
+def test_a_package_that_offers_names_lists_them() -> None:
+    unlisted = []
+    for path in sources():
+        if path.name != "__init__.py":
+            continue
+        names = [n for node in tree(path).body for n in _bound_names(node)]
+        if "__all__" not in names and [n for n in names if not n.startswith("_")]:
+            unlisted.append(named(path))
+    assert not unlisted
+
+
+def _bound_names(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.ImportFrom() | ast.Import():
+            yield from (alias.asname or alias.name for alias in node.names)
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_no_module_is_dead() -> None:
+    """Every module is imported by another one, is an entry point, or is loaded by its name."""
+    mentioned: set[str] = set()
+    for path in [
+        *sources(),
+        *other_code(),
+        *(p for p in committed() if p.name == "pyproject.toml"),
+    ]:
+        mentioned |= _mentions(path)
+    dead = [
+        name
+        for name, path in modules().items()
+        if path.name not in ("__init__.py", "__main__.py") and name not in mentioned
+    ]
+    assert not dead
+
+
+def _mentions(path: Path) -> set[str]:
+    """Return the dotted names that a file imports or has in a string."""
+    if path.suffix != ".py":
+        return set(re.findall(r"waltap[\w.]*", path.read_text(encoding="utf-8")))
+    own = next((name for name, file in modules().items() if file == path), "")
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {module, *(f"{module}.{alias.name}" for alias in names)}
+            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.]{2,80}", text):
+                # commands and the like are loaded by name, relative to their package
+                found |= {text, f"{own}.{text}", f"{own.rpartition('.')[0]}.{text}"}
+    return found - {own}
+
+
+@cache
+def error_classes() -> tuple[type[WaltapError], ...]:
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for found in pkgutil.walk_packages(module.__path__, f"{package}."):
+            if not found.name.endswith(".__main__"):
+                importlib.import_module(found.name)
+
+    def below(cls: type[WaltapError]) -> Iterator[type[WaltapError]]:
+        yield cls
+        for child in cls.__subclasses__():
+            yield from below(child)
+
+    ours = tuple(PACKAGES)
+    return tuple(cls for cls in below(WaltapError) if cls.__module__.split(".")[0] in ours)
+
+
+def test_every_error_class_has_a_code_of_its_own() -> None:
+    codes: dict[str, str] = {}
+    for cls in error_classes():
+        assert "code" in vars(cls), f"{cls.__qualname__} has no code of its own"
+        assert CODE.fullmatch(cls.code), cls
+        first = codes.setdefault(cls.code, cls.__qualname__)
+        assert first == cls.__qualname__, f"{cls.code}: {first} and {cls.__qualname__}"
+
+
+def test_every_error_has_a_remedy() -> None:
+    assert not [cls.__qualname__ for cls in error_classes() if len(cls.remedy) < 20]
+
+
+@pytest.mark.parametrize("path", sources(), ids=named)
+def test_remedies_format_with_what_is_raised(path: Path) -> None:
+    """Every field of a remedy is given where the error is made, or by its own constructor."""
+    wanted = {cls.__name__: (cls, _fields(cls.remedy)) for cls in error_classes()}
+    missing = []
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in wanted:
+                cls, fields = wanted[name]
+                given = {keyword.arg for keyword in node.keywords}
+                if None not in given and (lacking := fields - given - _supplied(cls)):
+                    missing.append(f"line {node.lineno}: {name} lacks {sorted(lacking)}")
+    assert not missing
+
+
+def _fields(remedy: str) -> set[str]:
+    return {
+        re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(remedy) if name
+    }
+
+
+def _supplied(cls: type[WaltapError]) -> set[str]:
+    """Return the fields that constructors of the class pass on by themselves."""
+    found: set[str] = set()
+    for ancestor in cls.__mro__:
+        if "__init__" not in vars(ancestor) or not issubclass(ancestor, WaltapError):
+            continue
+        path = modules()[ancestor.__module__]
+        definition = next(
+            node
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.ClassDef) and node.name == ancestor.__name__
+        )
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Call):
+                found |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    return found
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    for path in committed():
+        if path == Path(__file__):
+            continue
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param(MACHINE_PATH, id="path-of-one-machine"),
+        pytest.param(REGISTRY, id="registry-address"),
+        pytest.param(TOKEN, id="secret"),
+    ],
+)
+def test_no_committed_file_holds_a(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{named(path)}:{number}: {line.strip()[:100]}"
+        for path, text in _texts()
+        if pattern.search(text)
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_constraints_pin_one_exact_version_each() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    names = [re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() for pin in pins]
+    assert len(set(names)) == len(names)
+
+
+def test_every_ignore_names_what_it_ignores() -> None:
+    bare = [
+        f"{named(path)}:{number}: {line.strip()}"
+        for path in [*sources(), *other_code()]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"#\s*noqa(?!: [A-Z]+\d)|#\s*type: ignore(?!\[)", line)
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize("folder", PACKAGES.values())
+def test_members_of_the_workspace_have_one_version(folder: str) -> None:
+    project = tomllib.loads((ROOT / folder).parent.joinpath("pyproject.toml").read_text())[
+        "project"
+    ]
+    framework = tomllib.loads((ROOT / "framework/pyproject.toml").read_text())["project"]
+    assert project["version"] == framework["version"]
+    ours = [r for r in project["dependencies"] if r.startswith("waltap")]
+    assert all(r.endswith(f"=={framework['version']}") for r in ours)
