@@ -6,20 +6,17 @@ for a tombstone, ``key`` for a record without one; ``headers`` is a list of ``{"
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-
-import orjson
 
 from waltap.config.property import Properties, declare
 from waltap.errors import SinkError
 from waltap.events.transaction import Batch
-from waltap.render.record import Header, Record
+from waltap.render.json_lines import JsonLines
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
 
-__all__ = ["JsonLinesProperties", "JsonLinesSink", "LineWriter", "LinesFileError"]
+__all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileError"]
 
 STDOUT: Final = "-"
 TAIL_STEP: Final = 1 << 16
@@ -46,49 +43,6 @@ class JsonLinesProperties(Properties):
     )
 
 
-class LineWriter:
-    """Turns records into lines. What is constant per topic or header list is encoded once."""
-
-    __slots__ = ("_prefixes", "_suffixes")
-
-    def __init__(self) -> None:
-        self._prefixes: dict[str, bytes] = {}
-        self._suffixes: dict[tuple[Header, ...], bytes] = {(): b',"headers":[]}\n'}
-
-    def block(self, records: Iterable[Record]) -> bytes:
-        """Return the lines of ``records``, each ended by a newline."""
-        prefixes, suffixes = self._prefixes, self._suffixes
-        out: list[bytes] = []
-        append = out.append
-        for record in records:
-            topic, headers = record.topic, record.headers
-            prefix = prefixes.get(topic) or self._prefix(topic)
-            suffix = suffixes.get(headers) or _suffix(headers)
-            key, value = record.key, record.value
-            append(
-                b'%b%b,"value":%b%b'
-                % (
-                    prefix,
-                    b"null" if key is None else key,
-                    b"null" if value is None else value,
-                    suffix,
-                )
-            )
-        return b"".join(out)
-
-    def _prefix(self, topic: str) -> bytes:
-        prefix = self._prefixes[topic] = b'{"topic":%b,"key":' % orjson.dumps(topic)
-        return prefix
-
-
-def _suffix(headers: tuple[Header, ...]) -> bytes:
-    """Return the end of a line; header values differ per record, so nothing is kept of them."""
-    items = b",".join(
-        b'{"key":%b,"value":%b}' % (orjson.dumps(name), value) for name, value in headers
-    )
-    return b',"headers":[%b]}\n' % items
-
-
 class JsonLinesSink(Sink):
     """Appends one line per record. Life cycle: open, (write*, flush)*, close.
 
@@ -100,7 +54,7 @@ class JsonLinesSink(Sink):
 
     def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
         self._path = properties.path
-        self._lines = LineWriter()
+        self._lines = JsonLines()
         self._fd = -1
         self._size: int | None = None
         self._accepted: Position | None = None
@@ -122,7 +76,7 @@ class JsonLinesSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Append the batch's records as one block. Raises: LinesFileError."""
-        block = self._lines.block(batch.records or ())
+        block = self._lines.lines(batch.records or ())
         try:
             view = memoryview(block)
             while view:

@@ -53,7 +53,7 @@ class SparkProperties(Properties):
         unit="h",
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
-        "compression", default="snappy", summary="Compression of the change log's segments."
+        "compression", default="zstd", summary="Compression of the change log's segments."
     )
     drain_ms: int = declare(
         "drain.timeout.ms",

@@ -19,7 +19,7 @@ class ChangeLogProperties(Properties):
     )
     compression: Compression = declare(
         "compression",
-        default="snappy",
+        default="zstd",
         summary="Compression of the Parquet segments.",
     )
     segment_rows: int = declare(
