@@ -5,6 +5,7 @@ required fields and the placeholder follow the same rules for every type and are
 Plugins that add types build their mappings through `column_mapping` too.
 """
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ class ValueForm:
     ``default``      the column default as a Connect value, None without one.
     ``unavailable``  Connect value of the placeholder; None: the type has none, the field is null.
     ``always_optional``  the schema is optional even where the column is NOT NULL.
+    ``from_binary``  may raise what indexing and `struct` raise: the mapping turns it to ValueError.
     The rest is as in `ColumnMapping`.
     """
 
@@ -111,7 +113,7 @@ def column_mapping(
         fallback_json=null_json,
         null_json=null_json,
         unavailable_json=unavailable_json,
-        from_binary=form.from_binary,
+        from_binary=None if form.from_binary is None else _checked(form.from_binary),
         arrow=form.arrow,
         unavailable=form.unavailable,
         fallback=None if optional else fallback,
@@ -119,6 +121,19 @@ def column_mapping(
         streamed_as_null=form.streamed_as_null,
         opaque=form.opaque,
     )
+
+
+def _checked(read: Callable[[bytes], str]) -> Callable[[bytes], str]:
+    """Return ``read`` with ValueError for any bytes that are not of the type's send format."""
+
+    def from_binary(data: bytes) -> str:
+        try:
+            return read(data)
+        except (struct.error, IndexError, OverflowError, MemoryError) as cause:
+            msg = "malformed value in send format"
+            raise ValueError(msg) from cause
+
+    return from_binary
 
 
 def placeholder_text(options: TypeOptions) -> str:

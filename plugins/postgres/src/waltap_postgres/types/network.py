@@ -1,6 +1,7 @@
 """Network addresses and WAL positions."""
 
 import ipaddress
+import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column
@@ -60,7 +61,7 @@ def _hardware_from_binary(data: bytes) -> str:
 
 def lsn_from_binary(data: bytes) -> str:
     """Return the text of a pg_lsn in send format."""
-    number = int.from_bytes(data, "big")
+    (number,) = struct.unpack(">Q", data)
     return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
 
 
@@ -75,7 +76,7 @@ _READERS: dict[str, Callable[[bytes], str]] = {
 def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
     name = builtin_name(column.data_type) or "inet"
-    return text_mapping(column, mapper, plain=True, from_binary=_READERS[name])
+    return text_mapping(column, mapper, from_binary=_READERS[name])
 
 
 NETWORK_SPECS = (

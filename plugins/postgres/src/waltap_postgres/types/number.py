@@ -21,6 +21,7 @@ __all__ = [
     "float_from_binary",
     "pg_double_text",
     "pg_float_text",
+    "whole_number",
 ]
 
 
@@ -44,6 +45,9 @@ def _bool_default(text: str) -> bool:
 
 
 def _bool_from_binary(data: bytes) -> str:
+    if data not in {b"\0", b"\1"}:
+        msg = "boolean is neither 0 nor 1"
+        raise ValueError(msg)
     return "t" if data[0] else "f"
 
 
@@ -203,18 +207,21 @@ def float_from_binary(data: bytes) -> str:
 _DOUBLE, _FLOAT = struct.Struct(">d").unpack, struct.Struct(">f").unpack
 
 
-def _integer_from_binary(data: bytes) -> str:
-    return str(int.from_bytes(data, "big", signed=True))
+def whole_number(layout: str) -> Callable[[bytes], str]:
+    """Return send format → text of an integer with the `struct` layout ``layout``."""
+    unpack = struct.Struct(layout).unpack
 
+    def read(data: bytes) -> str:
+        (value,) = unpack(data)
+        return str(value)
 
-def _oid_from_binary(data: bytes) -> str:
-    return str(int.from_bytes(data, "big"))
+    return read
 
 
 _INTEGERS = {
-    "int2": (Kind.INT16, 2),
-    "int4": (Kind.INT32, 4),
-    "int8": (Kind.INT64, 8),
+    "int2": (Kind.INT16, 2, whole_number(">h")),
+    "int4": (Kind.INT32, 4, whole_number(">i")),
+    "int8": (Kind.INT64, 8, whole_number(">q")),
 }
 
 
@@ -252,14 +259,14 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
-    kind, size = _INTEGERS[builtin_name(column.data_type) or "int4"]
+    kind, size, reader = _INTEGERS[builtin_name(column.data_type) or "int4"]
     form = ValueForm(
         schema=Schema(kind=kind),
         to_json=None,
         to_connect=int,
         zero=0,
         default=default_value(column.default, "0", _ranged(size)),
-        from_binary=_integer_from_binary,
+        from_binary=reader,
         arrow=arrow_column.integers(8 * size),
     )
     return column_mapping(column, mapper.options, form)
@@ -271,7 +278,7 @@ def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=None,
         to_connect=int,
         zero=0,
-        from_binary=_oid_from_binary,
+        from_binary=whole_number(">I"),
         arrow=_OID_ARROW,
     )
     return column_mapping(column, mapper.options, form)

@@ -374,7 +374,7 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _money_from_binary(data: bytes) -> str:
     """Return the text of a money in send format (cents) as ``lc_monetary=C`` prints it."""
-    cents = int.from_bytes(data, "big", signed=True)
+    (cents,) = struct.unpack(">q", data)
     return f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02d}"
 
 

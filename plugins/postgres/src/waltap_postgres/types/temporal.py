@@ -5,6 +5,7 @@ milliseconds, microseconds and nanoseconds are what they say, isostring is text.
 3.6's ``TemporalPrecisionMode``; values of ±infinity and of 24:00 as its events show them.
 """
 
+import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column
@@ -43,6 +44,7 @@ _INFINITE_DAYS = {
     "debezium": {"infinity": -2_147_472_692, "-infinity": -2_147_472_691},
     "extreme": {"infinity": 2**31 - 1, "-infinity": -(2**31)},
 }
+_INT, _LONG, _CLOCK_AND_ZONE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qi")
 _POSTGRES_EPOCH = 10_957  # 2000-01-01 in days since 1970-01-01
 
 
@@ -110,7 +112,7 @@ def _date_cache(options: TypeOptions, *, iso: bool) -> tuple[Callable[[str], str
 
 
 def _date_from_binary(data: bytes) -> str:
-    day = int.from_bytes(data, "big", signed=True)
+    (day,) = _INT.unpack(data)
     if day == 2**31 - 1:
         return "infinity"
     return "-infinity" if day == -(2**31) else day_text(day + _POSTGRES_EPOCH)
@@ -196,7 +198,8 @@ def _iso_time(text: str) -> str:
 
 
 def _time_from_binary(data: bytes) -> str:
-    return clock_text(int.from_bytes(data, "big"))
+    (micros,) = _LONG.unpack(data)
+    return clock_text(micros)
 
 
 def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
@@ -308,7 +311,7 @@ def _iso_timestamp(text: str) -> str:
 
 
 def _micros_from_binary(data: bytes, zone: str) -> str:
-    micros = int.from_bytes(data, "big", signed=True)
+    (micros,) = _LONG.unpack(data)
     if micros == _LONG_MAX:
         return "infinity"
     if micros == _LONG_MIN:
@@ -424,7 +427,8 @@ def _zoned_time(text: str) -> str | None:
 
 def _timetz_from_binary(data: bytes) -> str:
     """Return the text of a timetz in send format; the zone is sent in seconds west of UTC."""
-    east = -int.from_bytes(data[8:], "big", signed=True)
+    micros, west = _CLOCK_AND_ZONE.unpack(data)
+    east = -west
     sign, size = ("-", -east) if east < 0 else ("+", east)
     minutes, seconds = divmod(size, 60)
     zone = f"{sign}{minutes // 60:02d}"
@@ -432,7 +436,7 @@ def _timetz_from_binary(data: bytes) -> str:
         zone += f":{minutes % 60:02d}"
     if seconds:
         zone += f":{seconds:02d}"
-    return clock_text(int.from_bytes(data[:8], "big")) + zone
+    return clock_text(micros) + zone
 
 
 def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:

@@ -20,7 +20,6 @@ from waltap_postgres.types.default import default_value
 __all__ = ["QUOTED", "TEXT_SPECS", "text_mapping", "utf8"]
 
 QUOTED = JsonExpression(template="quote({v})", names={"quote": quote})
-_PLAIN = JsonExpression(template="f'\"{{v}}\"'")
 
 
 def utf8(data: bytes) -> str:
@@ -32,17 +31,12 @@ def _same(text: str) -> str:
     return text
 
 
-def _plain_json(text: str) -> str:
-    return f'"{text}"'
-
-
 def text_mapping(
     column: Column,
     mapper: TypeMapper,
     *,
     name: str | None = None,
     generated: str | None = None,
-    plain: bool = False,
     from_binary: Callable[[bytes], str] | None = utf8,
     arrow: ArrowMapping | None = None,
     streamed_as_null: bool = False,
@@ -50,18 +44,17 @@ def text_mapping(
     """Map a column whose Connect value is its PostgreSQL text.
 
     ``generated`` stands for a default that is a function call; None: the type has no defaults.
-    ``plain``: the text never needs escaping in JSON.
     """
     form = ValueForm(
         schema=Schema(kind=Kind.STRING, name=name, version=None if name is None else 1),
-        to_json=_plain_json if plain else quote,
+        to_json=quote,
         to_connect=_same,
         zero="",
         default=None if generated is None else default_value(column.default, generated, _same),
         unavailable=placeholder_text(mapper.options),
         from_binary=from_binary,
         arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
-        json_expression=_PLAIN if plain else QUOTED,
+        json_expression=QUOTED,
         streamed_as_null=streamed_as_null,
     )
     return column_mapping(column, mapper.options, form)
@@ -105,7 +98,6 @@ def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
         mapper,
         name="io.debezium.data.Uuid",
         generated="00000000-0000-0000-0000-000000000000",
-        plain=True,
         from_binary=_uuid_from_binary,
         arrow=arrow_column.uuids((("waltap.form", "uuid"),)),
     )
@@ -113,6 +105,9 @@ def _build_uuid(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _uuid_from_binary(data: bytes) -> str:
     text = data.hex()
+    if len(text) != 32:
+        msg = "UUID is not of 16 bytes"
+        raise ValueError(msg)
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

@@ -16,6 +16,7 @@ from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.claims import builtin_name
 from waltap_postgres.types.geometry import java_geometry, native_from_binary
 from waltap_postgres.types.network import lsn_from_binary
+from waltap_postgres.types.number import whole_number
 from waltap_postgres.types.range import multirange_reader
 
 __all__ = ["UNKNOWN_SPECS"]
@@ -31,19 +32,15 @@ def _encoded_shape(text: str) -> bytes:
     return java_geometry(text).encode()
 
 
-def _unsigned(data: bytes) -> str:
-    return str(int.from_bytes(data, "big"))
-
-
 def _jsonpath_from_binary(data: bytes) -> str:
     return data[1:].decode()
 
 
 _READERS: dict[str, Callable[[bytes], str]] = {
     "pg_lsn": lsn_from_binary,
-    "xid": _unsigned,
-    "cid": _unsigned,
-    "xid8": _unsigned,
+    "xid": whole_number(">I"),
+    "cid": whole_number(">I"),
+    "xid8": whole_number(">Q"),
     "refcursor": bytes.decode,
     "jsonpath": _jsonpath_from_binary,
 }

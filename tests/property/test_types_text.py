@@ -1,0 +1,254 @@
+"""Any text of a type, and any text at all, through the type table."""
+
+import json
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.types.columns import column, json_of, mapping
+from waltap.render.schema_json import value_json
+from waltap.render.type_mapping import TypeOptions
+from waltap.render.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
+from waltap_postgres.types.array import array_text, parse_array
+from waltap_postgres.types.hstore import parse_hstore
+
+EPOCH = datetime(1970, 1, 1)
+NAMES = [
+    *(
+        "bool",
+        "int2",
+        "int4",
+        "int8",
+        "oid",
+        "float4",
+        "float8",
+        "numeric",
+        "money",
+        "text",
+        "char",
+    ),
+    *("name", "uuid", "json", "jsonb", "xml", "bytea", "bit", "varbit", "date", "time", "timetz"),
+    *("timestamp", "timestamptz", "interval", "inet", "macaddr", "int4range", "tsvector", "point"),
+    *(
+        "geometry",
+        "vector",
+        "halfvec",
+        "sparsevec",
+        "hstore",
+        "ltree",
+        "citext",
+        "tsquery",
+        "circle",
+    ),
+    *("int4[]", "text[]", "numeric[]", "timestamptz[]", "bytea[]", "bit[]", "uuid[]"),
+]
+MODES = [
+    TypeOptions(include_unknown_datatypes=True),
+    TypeOptions(
+        include_unknown_datatypes=True,
+        time_precision_mode="isostring",
+        decimal_handling_mode="string",
+        hstore_handling_mode="map",
+        interval_handling_mode="string",
+        binary_handling_mode="hex",
+    ),
+    TypeOptions(
+        include_unknown_datatypes=True,
+        time_precision_mode="nanoseconds",
+        decimal_handling_mode="double",
+        binary_handling_mode="base64",
+    ),
+]
+REGISTRIES = [TypeRegistry(TYPE_SPECS, options) for options in MODES]
+TRUSTED = {"int2", "int4", "int8", "oid", "float4", "float8", "timestamptz"}
+"""What the server prints of these is passed on, whole or in parts, without a look at each digit."""
+
+LIKELY = st.text("0123456789-+:. T{}[](),\"'\\exBCNaUL=>/", max_size=30)
+
+
+@settings(deadline=None)  # the first example imports, and machines are shared
+@given(st.sampled_from(NAMES), st.sampled_from(REGISTRIES), LIKELY | st.text(max_size=20))
+def test_any_text_is_json_or_refused(name: str, registry: TypeRegistry, text: str) -> None:
+    found = registry.column(column(name))
+    assert found is not None
+    try:
+        written = json_of(found, text)
+    except ValueError:
+        return
+    if name.removesuffix("[]") in TRUSTED:
+        return
+    assert json.loads(value_json(found.schema, found.to_connect(text))) == json.loads(written)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(NAMES), st.sampled_from(REGISTRIES), st.binary(max_size=40))
+def test_any_bytes_are_text_or_refused(name: str, registry: TypeRegistry, data: bytes) -> None:
+    found = registry.column(column(name))
+    assert found is not None
+    if found.from_binary is not None:
+        try:
+            assert isinstance(found.from_binary(data), str)
+        except ValueError:
+            pass
+
+
+def printed_clock(value: time | datetime) -> str:
+    text = f"{value.hour:02d}:{value.minute:02d}:{value.second:02d}"
+    return f"{text}.{value.microsecond:06d}".rstrip("0") if value.microsecond else text
+
+
+def printed(value: datetime) -> str:
+    """Print as the server: ISO, as few fraction digits as say it."""
+    return f"{value.year:04d}-{value.month:02d}-{value.day:02d} {printed_clock(value)}"
+
+
+@settings(deadline=None)
+@given(st.datetimes())
+def test_timestamp_is_microseconds_since_1970(value: datetime) -> None:
+    found = mapping("timestamp")
+    expected = (value - EPOCH) // timedelta(microseconds=1)
+    assert json_of(found, printed(value)) == str(expected)
+    assert found.to_connect(printed(value)) == expected
+
+
+@settings(deadline=None)
+@given(st.datetimes(), st.integers(0, 3))
+def test_short_timestamp_is_milliseconds_rounded_down(value: datetime, digits: int) -> None:
+    expected = (value - EPOCH) // timedelta(milliseconds=1)
+    assert json_of(mapping("timestamp", digits), printed(value)) == str(expected)
+
+
+@settings(deadline=None)
+@given(st.datetimes())
+def test_iso_timestamp_reads_back(value: datetime) -> None:
+    found = mapping("timestamp", options={"time_precision_mode": "isostring"})
+    text = json.loads(json_of(found, printed(value)))
+    assert datetime.fromisoformat(text).replace(tzinfo=None) == value
+
+
+@settings(deadline=None)
+@given(st.datetimes(), st.integers(-14 * 60, 14 * 60), st.sampled_from([-1, 0, 2, 3, 6]))
+def test_timestamptz_is_utc_with_the_declared_digits(
+    local: datetime, minutes: int, digits: int
+) -> None:
+    zone = timezone(timedelta(minutes=minutes))
+    try:
+        utc = local.replace(tzinfo=zone).astimezone(timezone.utc)
+    except OverflowError:
+        return
+    sign, size = ("-", -minutes) if minutes < 0 else ("+", minutes)
+    offset = f"{sign}{size // 60:02d}" + (f":{size % 60:02d}" if size % 60 else "")
+    text = json.loads(
+        json_of(mapping("timestamptz", *([digits] * (digits >= 0))), printed(local) + offset)
+    )
+    shown = 6 if digits < 0 else digits
+    whole = utc.replace(tzinfo=None).strftime("%Y").zfill(4)
+    expected = f"{whole}-{utc:%m-%dT%H:%M:%S}"
+    expected += f".{utc.microsecond:06d}"[: shown + 1] if shown else ""
+    assert text == expected + "Z"
+
+
+@settings(deadline=None)
+@given(st.dates())
+def test_date_is_days_since_1970(value: date) -> None:
+    assert json_of(mapping("date"), value.isoformat()) == str((value - EPOCH.date()).days)
+
+
+@settings(deadline=None)
+@given(st.times())
+def test_time_is_microseconds_since_midnight(value: time) -> None:
+    micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+    assert json_of(mapping("time"), printed_clock(value)) == str(micros)
+
+
+@settings(deadline=None)
+@given(st.integers(-(10**30) + 1, 10**30 - 1), st.integers(0, 20))
+def test_decimal_is_its_unscaled_number(number: int, scale: int) -> None:
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    text = ("-" if number < 0 else "") + (f"{whole}.{fraction}" if scale else whole)
+    found = mapping("numeric", 30, scale)
+    value = found.to_connect(text)
+    assert isinstance(value, bytes)
+    assert int.from_bytes(value, "big", signed=True) == number
+    assert len(value) == 1 or value[:1] not in {b"\0", b"\xff"} or (value[0] ^ value[1]) & 0x80
+    assert json_of(found, text) == value_json(found.schema, value)
+
+
+@settings(deadline=None)
+@given(st.decimals(allow_nan=False, allow_infinity=False).filter(lambda d: abs(d.adjusted()) < 500))
+def test_decimal_without_scale_keeps_its_value(value: Decimal) -> None:
+    found = mapping("numeric").to_connect(f"{value:f}")
+    assert isinstance(found, dict)
+    unscaled = int.from_bytes(found["value"], "big", signed=True)
+    scale = found["scale"]
+    assert scale >= 0
+    assert not (scale and unscaled % 10 == 0)
+    assert Fraction(unscaled, 10**scale) == Fraction(value)
+
+
+ITEM = st.none() | st.text(max_size=8)
+
+
+def nested(depth: int) -> st.SearchStrategy[list[Any]]:
+    if depth == 1:
+        return st.lists(ITEM, max_size=4)
+    return st.lists(nested(depth - 1), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3).flatmap(nested), st.sampled_from(",;"))
+def test_array_reads_back_what_was_printed(items: list[Any], delimiter: str) -> None:
+    assert parse_array(array_text(items, delimiter), delimiter) == items
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.text(max_size=8), max_size=5))
+def test_text_array_is_a_json_array(items: list[str | None]) -> None:
+    """Every element is quoted here, which the server need not do but a reader must take."""
+    quoted = [
+        "NULL" if item is None else '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for item in items
+    ]
+    found = json_of(mapping("text[]"), "{" + ",".join(quoted) + "}")
+    assert json.loads(found) == items
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=6), st.none() | st.text(max_size=6), max_size=20))
+def test_hstore_reads_back_what_was_printed(pairs: dict[str, str | None]) -> None:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    text = ", ".join(f"{quoted(k)}=>{'NULL' if v is None else quoted(v)}" for k, v in pairs.items())
+    assert parse_hstore(text) == pairs
+    found = json.loads(json_of(mapping("hstore", options={"hstore_handling_mode": "map"}), text))
+    assert found == pairs
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_text_is_a_json_string(text: str) -> None:
+    assert json.loads(json_of(mapping("text"), text)) == text
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40))
+def test_bytea_is_base64_of_its_bytes(data: bytes) -> None:
+    found = mapping("bytea")
+    assert found.to_connect("\\x" + data.hex()) == data
+    assert json_of(found, "\\x" + data.hex()) == value_json(found.schema, data)
+
+
+@settings(deadline=None)
+@given(st.text("01", max_size=80))
+def test_bits_are_a_number_little_endian(bits: str) -> None:
+    value = mapping("varbit").to_connect(bits)
+    assert isinstance(value, bytes)
+    assert int.from_bytes(value, "little") == int(bits or "0", 2)
+    assert not value.endswith(b"\0")
