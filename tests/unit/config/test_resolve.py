@@ -615,10 +615,14 @@ def test_a_secret_does_not_show_up_in_mistakes(
 
 
 def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> None:
-    raw = toml({"database.password": "${env:WALTAP_TEST_ABSENT}", "database.port": "x"})
+    absent = "${env:WALTAP_TEST_ABSENT}"
+    raw = toml({"database.password": absent, "database.hostname": absent, "database.port": "x"})
+    text = f"environment variable WALTAP_TEST_ABSENT is not set (given: {absent})"
     assert problems(raw, host) == [
-        "database.password: environment variable WALTAP_TEST_ABSENT is not set "
-        "(given: ${env:WALTAP_TEST_ABSENT})"
+        f"database.hostname: {text}",
+        f"database.password: {text}",
+        "database.port: input should be a valid integer, unable to parse string as an integer "
+        "(given: x); allowed: a whole number, at least 1, at most 65535",
     ]
 
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import SetOption, SinkOption, SourceArgument, overrides, read
+from waltap.cli.profile_source import (
+    SetOption,
+    SinkOption,
+    SourceArgument,
+    any_sink,
+    overrides,
+    read,
+)
 
 if TYPE_CHECKING:
     from waltap.source.connector import Check
@@ -38,9 +45,7 @@ def _checks(source: str, sink: str | None, settings: dict[str, str]) -> "list[Ch
     from waltap.host import Host
 
     host, raw = Host(), read(source)
-    if sink is None and "sink" not in raw.types:
-        sink = "terminal"  # a database by itself: there is nothing to write to
-    profile = resolve(raw, host, sink=sink, overrides=settings)
+    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=settings)
     with connected(profile, host) as (connector, _parts):
         checks = connector.check()
     for spec in host.checks.values():

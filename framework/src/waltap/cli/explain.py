@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import SetOption, SinkOption, SourceArgument, overrides, read
+from waltap.cli.profile_source import (
+    SetOption,
+    SinkOption,
+    SourceArgument,
+    any_sink,
+    overrides,
+    read,
+)
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Explained
@@ -28,7 +35,9 @@ def command(
     from waltap.config.resolve import examine
     from waltap.host import Host
 
-    resolution = examine(read(source), Host(), sink=sink, overrides=overrides(set_))
+    raw = read(source)
+    used = any_sink(raw, sink)
+    resolution = examine(raw, Host(), sink=used, overrides=overrides(set_))
     rows = [e for e in resolution.explained if not given or e.origin != "default"]
     if as_json:
         document = [
@@ -46,6 +55,8 @@ def command(
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
     _print(resolution, rows)
+    if used != sink:
+        typer.echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
 def _print(resolution: "Resolution", rows: "list[Explained]") -> None:

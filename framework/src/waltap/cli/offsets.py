@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 from waltap.errors import ConfigurationError, OffsetError, Problem
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def _store(file: str, set_: list[str] | None) -> "tuple[Profile, OffsetStore]":
     from waltap.pipeline.setup import build
 
     host, raw = Host(), read(file)
-    sink = None if "sink" in raw.types else "terminal"
-    profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     return profile, build(profile, host, run_id="").store
 
 

@@ -11,7 +11,15 @@ from waltap.errors import ConfigurationError, Problem
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
 
-__all__ = ["FileArgument", "SetOption", "SinkOption", "SourceArgument", "overrides", "read"]
+__all__ = [
+    "FileArgument",
+    "SetOption",
+    "SinkOption",
+    "SourceArgument",
+    "any_sink",
+    "overrides",
+    "read",
+]
 
 FileArgument = Annotated[
     str,
@@ -41,6 +49,11 @@ def read(source: str) -> "RawProfile":
     if "://" in source:
         return read_tables({"source": _from_uri(source)}, origin=_without_password(source))
     return load(Path(source))
+
+
+def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
+    """Return the sink argument for a command that writes nowhere: a profile need not have one."""
+    return "terminal" if sink is None and "sink" not in raw.types else sink
 
 
 def overrides(given: list[str] | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
     from waltap.pipeline.setup import Parts
@@ -71,5 +71,4 @@ def _connected(
     from waltap.host import Host
 
     host, raw = Host(), read(file)
-    sink = None if "sink" in raw.types else "terminal"
-    return connected(resolve(raw, host, sink=sink, overrides=overrides(set_)), host)
+    return connected(resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_)), host)

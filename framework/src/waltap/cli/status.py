@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
     from waltap.offsets.offset import Offset
@@ -25,8 +25,7 @@ def command(
     from waltap.host import Host
 
     host, raw = Host(), read(file)
-    sink = None if "sink" in raw.types else "terminal"
-    profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
     document = _document(profile.name, offset, slot)

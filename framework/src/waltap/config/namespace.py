@@ -100,6 +100,7 @@ class Namespace:
         origins: dict[str, Setting] = {}
         by_name = {declaration.name: declaration for declaration in declarations(model)}
         before = len(self._findings.problems)
+        unreadable: set[str] = set()
         for name, declaration in by_name.items():
             self._declared.setdefault(name, declaration)
             if declaration.family is not None:
@@ -113,15 +114,18 @@ class Namespace:
                     values[name] = _fitting(self._findings.filled(setting), declaration)
                     origins[name] = setting
                 except SecretMissing as cause:
+                    unreadable.add(name)
                     self.complain(setting, str(cause), declaration)
             elif not self._findings.debezium and declaration.profile_default is not None:
                 values[name] = declaration.profile_default
-        if len(self._findings.problems) > before:
-            return None
         try:
             filled = model.model_validate(values)
         except ValidationError as cause:
-            self._findings.problems.extend(self._translated(cause, by_name, origins, component))
+            found = self._translated(cause, by_name, origins, component)
+            unread = {f"{self._prefix}{name}" for name in unreadable}
+            self._findings.problems += [p for p in found if p.property not in unread]
+            return None
+        if len(self._findings.problems) > before:
             return None
         self._explain(component, filled, by_name, origins)
         return filled
