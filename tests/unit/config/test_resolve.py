@@ -257,6 +257,7 @@ def test_a_custom_snapshot_mode_is_found_by_its_name(host: Host) -> None:
         pytest.param(debezium(), "t", id="debezium-prefix"),
         pytest.param(debezium(slot__name="s1"), "t-s1", id="debezium-slot"),
         pytest.param(debezium(name="c"), "c", id="debezium-name"),
+        pytest.param(debezium(name="my c/é"), "my_c-ac93daaa", id="unfit-for-a-folder"),
     ],
 )
 def test_a_pipeline_has_a_name(host: Host, raw: RawProfile, name: str) -> None:

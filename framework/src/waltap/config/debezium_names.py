@@ -243,7 +243,6 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
     (re.compile(r"topic\.creation\..+"), Known("", Treatment.IGNORED)),
     (re.compile(r"snapshot\.max\.threads\.multiplier\..+"), Known("", Treatment.IGNORED)),
     (re.compile(r"signal\.consumer\..+"), Known("", Treatment.IGNORED)),
-    (re.compile(r"(producer|consumer|admin)\.override\..+"), Known("", Treatment.IGNORED)),
     (
         re.compile(r"(producer|consumer|admin|config\.storage|status\.storage)\..+"),
         Known("", Treatment.IGNORED),

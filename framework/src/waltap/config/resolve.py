@@ -5,6 +5,7 @@ sink, transforms), then each model gets the settings it declares, and only those
 declares is a mistake, unless it is a property of Debezium's that would change nothing here.
 """
 
+import hashlib
 import logging
 import re
 from collections.abc import Mapping
@@ -314,13 +315,14 @@ class _Resolver:
 
     def _name(self, choice: SelectionProperties) -> str:
         """Return the pipeline's name; that of a Debezium file must differ where its slot does."""
-        if choice.name is not None:
-            return choice.name
-        name = self._raw.stem
-        if self._raw.debezium:
+        name = choice.name or self._raw.stem
+        if self._raw.debezium and not choice.name:
             given = (self._flat.settings.get(key) for key in ("topic.prefix", "slot.name"))
             name = "-".join(str(setting.value) for setting in given if setting) or name
-        return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:100] or "pipeline"
+        folder = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "pipeline"
+        if folder == name:
+            return name
+        return f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"  # still unlike others
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

@@ -14,7 +14,6 @@ class SelectionProperties(Properties):
     name: str | None = declare(
         "name",
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         summary="Name of the pipeline, also of the folder its state is kept in; by default the "
         "name of the profile's file, for a Debezium file topic.prefix and slot.name.",
     )
