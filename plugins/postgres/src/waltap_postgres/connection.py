@@ -83,8 +83,9 @@ def driver_error(
 
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     """Return what a failed connection attempt means: libpq gives text, no SQLSTATE."""
-    line = text.strip().splitlines()[-1] if text.strip() else "connection failed"
-    line = line.partition("FATAL:")[2].strip() or line
+    lines = text.strip().splitlines() or ["connection failed"]
+    line = next((line for line in lines if "FATAL:" in line), lines[0]).strip()
+    line = line.partition("FATAL:")[2].strip() or line.removeprefix("connection failed: ")
     facts = identify(properties)
     for words, sqlstate in (
         ("password authentication failed", "28P01"),
