@@ -152,6 +152,7 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
 
 
 def _writes_to_stdout(profile: "Profile") -> bool:
-    """Tell whether the sink's lines would run into the bars: ``-`` is standard output."""
-    properties = profile.sink.properties
-    return properties is not None and "-" in vars(properties).values()
+    """Tell whether the sink's lines would run into the bars; a path ``-`` is standard output."""
+    sink = profile.sink
+    values = vars(sink.properties).values() if sink.properties is not None else ()
+    return sink.spec.name == "terminal" or "-" in values
