@@ -29,7 +29,7 @@ from benchmarks.dataset import fill, make_tables
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed
 
-PEERS = ["Debezium", "Debezium, larger batches"]
+PEERS = ["Debezium", "Debezium, tuned"]
 Make = Callable[[Database, Path, str, int], Contender]
 
 

@@ -276,6 +276,20 @@ def test_no_committed_file_holds_a(pattern: re.Pattern[str]) -> None:
     assert not found
 
 
+def test_links_in_documents_lead_somewhere() -> None:
+    broken = []
+    for path, text in _texts():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(
+            r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        ):
+            file = target.split("#")[0]
+            if "://" not in target and file and not (path.parent / file).exists():
+                broken.append(f"{named(path)}: {target}")
+    assert not broken
+
+
 def test_constraints_pin_one_exact_version_each() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
