@@ -327,6 +327,7 @@ class Spool:
         self._file = path.open("r+b")
         actual = os.fstat(self._file.fileno()).st_size
         if actual < record.size:
+            self.close()
             message = f"{path.name} has {actual} of {record.size} bytes"
             raise OSError(message)
         self._file_bytes, self.count = record.size, record.count

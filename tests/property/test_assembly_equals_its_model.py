@@ -1,0 +1,175 @@
+"""The assembler against a model: however a history is sent, the same changes come, each once."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waltap.decode import (
+    Begin,
+    Commit,
+    Insert,
+    Message,
+    Relation,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+)
+from waltap.events.assembly import Assembler
+from waltap.events.transaction import TransactionPart
+from waltap.source.position import START, Position
+
+TABLE = Relation(oid=1, schema="s", table="t", columns=())
+
+# A transaction is a tree: changes, left-out changes, and savepoints that are kept or rolled back.
+NODES = st.recursive(
+    st.one_of(st.just("change"), st.integers(1, 3)),
+    lambda inner: st.tuples(st.sampled_from(["keep", "abort"]), st.lists(inner, max_size=4)),
+    max_leaves=12,
+)
+TRANSACTIONS = st.lists(
+    st.tuples(st.booleans(), st.lists(NODES, max_size=6)), min_size=1, max_size=4
+)
+
+
+class History:
+    """A history of transactions as it was meant, and as a server sends it."""
+
+    def __init__(self, transactions, draw) -> None:
+        self.wanted: list[tuple[int, list[int]]] = []
+        self.messages: list[Message] = []
+        self._serial = 0
+        streams = []
+        for number, (streamed, nodes) in enumerate(transactions):
+            xid = (number + 1) * 1000
+            kept: list[int] = []
+            events = []
+            self._walk(nodes, xid, [xid], kept, events, alive=True)
+            (streams if streamed else self.wanted).append((xid, kept, events))
+        queue = [(xid, kept, events, True) for xid, kept, events in streams]
+        queue += [(xid, kept, events, False) for xid, kept, events in self.wanted]
+        self.wanted = []
+        lsn = 100
+        opened: set[int] = set()
+        waiting = {xid: list(events) for xid, _, events, streamed in queue if streamed}
+        order = draw(st.permutations(queue))
+        for xid, kept, events, streamed in order:
+            for other in list(waiting):
+                if other == xid or draw(st.booleans()):
+                    some = (
+                        len(waiting[other])
+                        if other == xid
+                        else draw(st.integers(0, len(waiting[other])))
+                    )
+                    self._stream(other, waiting[other][:some], opened)
+                    del waiting[other][:some]
+            lsn += 100
+            if streamed:
+                if xid not in opened:
+                    self._stream(xid, [], opened, force=True)
+                del waiting[xid]
+                self.messages.append(StreamCommit(lsn, xid, lsn, lsn + 1, 0))
+            else:
+                rows = [event for event in events if event[0] == "row" and event[3]]
+                self.messages.append(Begin(lsn - 50, xid, lsn, 0))
+                self.messages += [self._row(event, 0) for event in rows]
+                self.messages.append(Commit(lsn + 1, lsn, lsn + 1, 0, xid))
+            self.wanted.append((xid, kept))
+
+    def _walk(self, nodes, xid, ids, kept, events, *, alive) -> None:
+        for node in nodes:
+            if node == "change":
+                self._serial += 1
+                events.append(("row", xid, self._serial, alive))
+                if alive:
+                    kept.append(self._serial)
+            elif isinstance(node, int):
+                events.append(("row", xid, -node, alive))
+            else:
+                fate, inner = node
+                ids.append(ids[-1] + 1)
+                subxid = ids[-1]
+                self._walk(inner, subxid, ids, kept, events, alive=alive and fate == "keep")
+                if fate == "abort":  # the server tells each child's abort, too, the child's first
+                    below = [other for other in ids if other > subxid]
+                    events += [("abort", other, 0, False) for other in [*below, subxid]]
+
+    def _stream(self, xid, events, opened, *, force=False) -> None:
+        """Send events in segments; an abort stands between segments."""
+        if not events and not force:
+            return
+        inside = False
+        for event in [*events, None] if events else [None]:
+            if event is not None and event[0] == "row":
+                if not inside:
+                    self.messages.append(StreamStart(1, xid, xid not in opened))
+                    opened.add(xid)
+                    inside = True
+                self.messages.append(self._row(event, event[1]))
+                continue
+            if not inside and (force or event is not None) and xid not in opened:
+                self.messages.append(StreamStart(1, xid, True))
+                opened.add(xid)
+                inside = True
+            if inside:
+                self.messages.append(StreamStop(1))
+                inside = False
+            if event is not None:
+                self.messages.append(StreamAbort(1, xid, event[1]))
+
+    @staticmethod
+    def _row(event, xid) -> Message:
+        _, _, serial, _ = event
+        return Skipped(-serial, xid) if serial < 0 else Insert(TABLE, serial, (str(serial),), xid)
+
+
+def deliver(
+    messages: list[Message], sizes: list[int], resume: Position, memory: int
+) -> list[TransactionPart]:
+    with tempfile.TemporaryDirectory() as folder:
+        subject = Assembler(resume, None, Path(folder), memory)
+        parts, at, turn = [], 0, 0
+        while at < len(messages):
+            size = sizes[turn % len(sizes)]
+            parts += subject.feed(messages[at : at + size])
+            at, turn = at + size, turn + 1
+        while subject.backlog:
+            parts += subject.feed(())
+        assert subject.idle
+        subject.close()
+        assert list(Path(folder).iterdir()) == []
+    return parts
+
+
+def rows(parts: list[TransactionPart]) -> list[tuple[int, int]]:
+    return [(part.xid, change.lsn) for part in parts for change in part.changes]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
+)
+def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes, memory) -> None:
+    history = History(transactions, data.draw)
+    parts = deliver(history.messages, sizes, START, memory)
+    assert rows(parts) == [(xid, serial) for xid, kept in history.wanted for serial in kept]
+    assert [part.xid for part in parts if part.complete] == [xid for xid, _ in history.wanted]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
+)
+def test_resuming_after_any_part_loses_and_repeats_nothing(
+    transactions, data, sizes, memory
+) -> None:
+    history = History(transactions, data.draw)
+    parts = deliver(history.messages, sizes, START, memory)
+    cut = data.draw(st.integers(0, len(parts)))
+    position = START
+    for part in parts[:cut]:
+        position = part.position(position)
+    rest = deliver(history.messages, [data.draw(st.integers(1, 9))], position, memory)
+    assert rows(parts[:cut]) + rows(rest) == rows(parts)
