@@ -1,12 +1,12 @@
 """Is there a Java that Spark runs on? Asked before Spark is, whose own answer is a stack trace."""
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
+from waltap.config.environment import variable
 from waltap_spark.errors import JavaMissing
 
 __all__ = ["require_java"]
@@ -18,7 +18,7 @@ NEEDED_MODULE: Final = "jdk.incubator.vector"
 
 def require_java() -> Path:
     """Return the ``java`` program that Spark will start. Raises: JavaMissing."""
-    home = os.environ.get("JAVA_HOME")
+    home = variable("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"

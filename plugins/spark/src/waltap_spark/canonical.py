@@ -1,0 +1,91 @@
+"""One text for a value, made by PostgreSQL and by Spark alike, so that rows can be compared by hash.
+
+Floating point is compared bit by bit (its texts differ: 1e+20 and 1.0E20), numeric without trailing
+zeros, timestamps as microseconds in UTC, bytes as hexadecimal, arrays as JSON. NULL is told apart from
+every text by writing values with their length in front.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from waltap_spark.resolve import quoted
+
+__all__ = ["Expressions", "expressions", "source_row_hash", "spark_row_hash"]
+
+Expressions = tuple[str, str]
+"""SQL of PostgreSQL, SQL of Spark: both give the text of one column, or NULL."""
+
+_PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
+_DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
+_SIMPLE_ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varchar"})
+_HASH_DIGITS: Final = 15
+"""Hexadecimal digits of each row's MD5 that are summed up: 60 bits, positive in both databases."""
+
+
+def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
+    """Return how the column ``name`` becomes text, None where no common text is known.
+
+    ``pg_type`` is ``pg_type.typname`` (of a domain's base), ``spark_type`` Spark's type in JSON.
+    """
+    source = '"' + name.replace('"', '""') + '"'
+    spark = quoted(name)
+    kind = json.loads(spark_type)
+    if isinstance(kind, dict):
+        if kind.get("type") == "array" and pg_type in _SIMPLE_ARRAYS:
+            return f"array_to_json({source})::text", f"to_json({spark})"
+        return None
+    if kind in ("double", "float"):
+        return _bits(source, spark, kind)
+    if kind == "string":
+        return f"{source}::text", spark
+    if _DECIMAL.fullmatch(kind):
+        plain = f"cast({spark} as string)"
+        cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"
+        return f"trim_scale({source}::numeric)::text", f"regexp_replace({cut}, '\\\\.$', '')"
+    if kind == "date":
+        return f"to_char({source}, 'YYYY-MM-DD')", f"cast({spark} as string)"
+    if kind in ("timestamp", "timestamp_ntz"):
+        moment = f"{source} AT TIME ZONE 'UTC'" if pg_type == "timestamptz" else source
+        text = f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')"
+        return text, f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+    if kind == "binary" and pg_type == "bytea":
+        return f"encode({source}, 'hex')", f"lower(hex({spark}))"
+    if pg_type in _PLAIN:
+        return f"{source}::text", f"cast({spark} as string)"
+    return None
+
+
+def _bits(source: str, spark: str, kind: str) -> Expressions:
+    if kind == "double":
+        send, width, cast, java = "float8send", 64, "bigint", "Double', 'doubleToLongBits"
+        typed = f"{source}::float8"
+    else:
+        send, width, cast, java = "float4send", 32, "int", "Float', 'floatToIntBits"
+        typed = f"{source}::float4"
+    bits = f"('x' || encode({send}({typed}), 'hex'))::bit({width})::{cast}::text"
+    method = f"java_method('java.lang.{java}', {spark})"
+    return bits, f"CASE WHEN {spark} IS NULL THEN NULL ELSE {method} END"
+
+
+def source_row_hash(columns: Sequence[str]) -> str:
+    """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
+    text = f"convert_to({_row(columns)}, 'UTF8')"
+    one = f"('x' || substr(md5({text}), 1, {_HASH_DIGITS}))::bit({4 * _HASH_DIGITS})::bigint"
+    return f"coalesce(sum({one}), 0)::text"
+
+
+def spark_row_hash(columns: Sequence[str]) -> str:
+    """Return the same sum as Spark computes it, a decimal without fraction."""
+    one = f"conv(substr(md5(encode({_row(columns)}, 'UTF-8')), 1, {_HASH_DIGITS}), 16, 10)"
+    return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"
+
+
+def _row(columns: Sequence[str]) -> str:
+    """Return SQL, of either database, of one text for a row of ``columns`` (texts or NULLs)."""
+    parts = [
+        f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
+        for text in columns
+    ]
+    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"

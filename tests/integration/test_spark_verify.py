@@ -1,0 +1,108 @@
+"""The comparison finds every difference, and none where there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applier import Applier
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+from waltap_spark.verify import Comparison, compare
+
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, context, relation
+
+COLUMNS = [
+    ("id", "int4"),
+    ("big", "int8"),
+    ("flag", "bool"),
+    ("price", "numeric(10,2)"),
+    ("ratio", "float8"),
+    ("single", "float4"),
+    ("name", "text"),
+    ("day", "date"),
+    ("at", "timestamp"),
+    ("seen", "timestamptz"),
+    ("blob", "bytea"),
+    ("ref", "uuid"),
+    ("clock", "time"),
+    ("doc", "jsonb"),
+]
+TABLE = relation("public.t", COLUMNS)
+
+ROWS = [
+    [
+        "1",
+        "9007199254740993",
+        "t",
+        "12.30",
+        "1e+20",
+        "0.1",
+        "plain",
+        "2013-02-08",
+        "2013-02-08 23:59:59.000001",
+        "2013-02-08 23:59:59.5+00",
+        "\\x00ff",
+        "0b5f1a2c-3d4e-4f60-8a7b-000000000001",
+        "05:17:00.25",
+        '{"a": [1, 2]}',
+    ],
+    ["2", None, "f", "0.00", "NaN", "-0", "", None, None, None, "\\x", None, "00:00:00", None],
+    ["3", "-1", None, "-5.50", "-Infinity", "3.4028235e+38", "a,1:b\n'\"ü😀", "0001-01-01",
+     "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999+00", None, None, "23:59:59.999999", "null"],
+    ["4", "0", "t", "99999999.99", "2.2250738585072014e-308", "1e-45", None, "9999-12-31",
+     "1969-12-31 23:59:59.999999", "1582-10-04 00:00:00+00", None, None, None, None],
+]  # fmt: skip
+
+
+def compared(folder: Path, spark: Any, database: Any, source: list[Any]) -> Comparison:
+    """Put ROWS into Spark and ``source`` into PostgreSQL; compare."""
+    model = Model()
+    model.insert(TABLE, *ROWS)
+    log = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context(folder))
+    log.open()
+    log.write(batch(model.commit()))
+    log.flush()
+    log.close()
+    session, output = prepare(spark), Output(str(folder / "out"))
+    reader = ChangeLog(str(folder / "log"))
+    applier = Applier(session, reader, output)
+    applier.open()
+    applier.apply(list(reader.manifests()))
+    applier.close()
+    with database.connect() as connection:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+        connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
+        for row in source:
+            marks = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
+            connection.execute(f"INSERT INTO t VALUES ({marks})", row)
+        (found,) = compare(connection, LiveTables(session, output))
+    return found
+
+
+def test_equal_rows_have_equal_hashes_for_every_type(
+    spark: Any, database: Any, tmp_path: Path
+) -> None:
+    found = compared(tmp_path, spark, database, ROWS[::-1])
+    assert found.left_out == ()
+    assert found.equal, found
+    assert (found.source_rows, found.spark_rows) == (4, 4)
+
+
+@pytest.mark.parametrize("column", range(1, len(COLUMNS)), ids=[name for name, _ in COLUMNS[1:]])
+def test_one_value_that_differs_is_seen(
+    spark: Any, database: Any, tmp_path: Path, column: int
+) -> None:
+    rows = [list(row) for row in ROWS]
+    rows[0][column] = None
+    found = compared(tmp_path, spark, database, rows)
+    assert found.source_rows == found.spark_rows
+    assert not found.equal
+
+
+def test_a_missing_row_and_a_doubled_one_are_seen(
+    spark: Any, database: Any, tmp_path: Path
+) -> None:
+    assert not compared(tmp_path, spark, database, ROWS[:3]).equal
