@@ -210,11 +210,19 @@ def _without_misfits(
     return kept
 
 
+_WIDEST = 76
+"""Digits of the widest decimal. Text of more wraps in a cast to it, and text of more than 38 in a
+cast to the narrower one, so the cast goes by the widest and more digits are refused before it."""
+
+
+def _too_wide(text: str | None) -> bool:
+    return text is not None and len(text) - text.count("-") - text.count(".") > _WIDEST
+
+
 def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
     """Return the mapping of decimals: 128 bits up to precision 38, 256 up to 76, then text."""
-    if precision > 76:
+    if precision > _WIDEST:
         return strings(AS_TEXT)
-    widest = precision + 3  # sign, point, and the zero before it
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
@@ -227,9 +235,10 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
 
         array = _text(values)
         longest = pc.max(pc.binary_length(array)).as_py()
-        if longest is not None and longest > widest:
-            raise pa.ArrowInvalid("more digits than the type has")  # the cast would wrap
-        return array.cast(type_())
+        if longest is not None and longest > _WIDEST and any(map(_too_wide, values)):
+            raise pa.ArrowInvalid("more digits than any decimal has")
+        wide = array.cast(pa.decimal256(_WIDEST, scale))
+        return wide if precision == _WIDEST else wide.cast(type_())
 
     def misfit(text: str) -> str | None:
         try:

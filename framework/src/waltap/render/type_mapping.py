@@ -25,6 +25,7 @@ __all__ = [
     "JsonExpression",
     "TypeMapper",
     "TypeOptions",
+    "TypeSample",
     "TypeSpec",
 ]
 
@@ -141,11 +142,27 @@ class TypeMapper(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSample:
+    """A type of a family with a value, for the reference page and for tests.
+
+    ``declaration`` is how SQL writes the type; ``text`` a value as the server prints it; ``misfits``
+    are values that the Connect or the Arrow form cannot hold.
+    """
+
+    declaration: str
+    data_type: DataType
+    typmod: int = -1
+    text: str
+    misfits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:
     """One family of types, as a plugin contributes it.
 
     ``claims`` is asked per data type (a domain after its base); ``build`` gives the mapping, or
     None to leave the column out. ``order``: lower is asked first; the built-in types use 100.
+    ``samples`` fill the reference page.
     """
 
     name: str
@@ -154,3 +171,4 @@ class TypeSpec:
     build: Callable[[Column, TypeMapper], ColumnMapping | None]
     examples: tuple[str, ...] = field(default=())
     order: int = 50
+    samples: tuple[TypeSample, ...] = ()

@@ -4,6 +4,8 @@ One module per family; `TYPE_SPECS` is what the plugin registers. The rows of th
 `waltap.render.type_mapping.TypeOptions`; ``docs/reference/types.md`` is printed from it.
 """
 
+from dataclasses import replace
+
 from waltap.render.type_mapping import TypeSpec
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
@@ -15,6 +17,7 @@ from waltap_postgres.types.network import NETWORK_SPECS
 from waltap_postgres.types.number import NUMBER_SPECS
 from waltap_postgres.types.numeric import NUMERIC_SPECS
 from waltap_postgres.types.range import RANGE_SPECS
+from waltap_postgres.types.samples import SAMPLES
 from waltap_postgres.types.search import SEARCH_SPECS
 from waltap_postgres.types.temporal import TEMPORAL_SPECS
 from waltap_postgres.types.text import TEXT_SPECS
@@ -23,7 +26,7 @@ from waltap_postgres.types.vector import VECTOR_SPECS
 
 __all__ = ["TYPE_SPECS"]
 
-TYPE_SPECS: tuple[TypeSpec, ...] = (
+_SPECS: tuple[TypeSpec, ...] = (
     *NUMBER_SPECS,
     *NUMERIC_SPECS,
     *TEXT_SPECS,
@@ -39,4 +42,13 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
     *VECTOR_SPECS,
     *HSTORE_SPECS,
     *UNKNOWN_SPECS,
+)
+
+TYPE_SPECS: tuple[TypeSpec, ...] = tuple(
+    replace(
+        spec,
+        samples=SAMPLES[spec.name],
+        examples=tuple(sample.declaration for sample in SAMPLES[spec.name]),
+    )
+    for spec in _SPECS
 )

@@ -397,7 +397,6 @@ ARRAY_SPECS = (
         summary="arrays; one dimension, as Debezium",
         claims=_claims,
         build=_build,
-        examples=("int4[]", "text[]"),
         order=90,
     ),
 )

@@ -176,7 +176,6 @@ BINARY_SPECS = (
         summary="byte strings",
         claims=builtin("bytea"),
         build=_build_bytea,
-        examples=("bytea",),
         order=100,
     ),
     TypeSpec(
@@ -184,7 +183,6 @@ BINARY_SPECS = (
         summary="bit(n) and bit varying(n), little-endian",
         claims=builtin("bit", "varbit"),
         build=_build_bits,
-        examples=("bit", "bit(8)", "varbit"),
         order=100,
     ),
 )

@@ -45,7 +45,6 @@ ENUM_SPECS = (
         summary="enumerated types",
         claims=_claims,
         build=_build,
-        examples=("enum",),
         order=100,
     ),
 )

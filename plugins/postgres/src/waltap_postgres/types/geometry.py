@@ -215,7 +215,6 @@ GEOMETRY_SPECS = (
         summary="points of the plane",
         claims=builtin("point"),
         build=_build_point,
-        examples=("point",),
         order=100,
     ),
     TypeSpec(
@@ -223,7 +222,6 @@ GEOMETRY_SPECS = (
         summary="geometry and geography, as extended well-known binary",
         claims=extension("geometry", "geography"),
         build=_build_spatial,
-        examples=("geometry", "geography"),
         order=100,
     ),
 )

@@ -191,7 +191,6 @@ HSTORE_SPECS = (
         summary="key-value pairs of the hstore extension",
         claims=extension("hstore"),
         build=_build,
-        examples=("hstore",),
         order=100,
     ),
 )

@@ -172,7 +172,6 @@ INTERVAL_SPECS = (
         summary="spans of time",
         claims=builtin("interval"),
         build=_build_interval,
-        examples=("interval",),
         order=100,
     ),
 )

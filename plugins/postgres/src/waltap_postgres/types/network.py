@@ -85,7 +85,6 @@ NETWORK_SPECS = (
         summary="inet, cidr, macaddr, macaddr8",
         claims=builtin("inet", "cidr", "macaddr", "macaddr8"),
         build=_build,
-        examples=("inet", "cidr", "macaddr", "macaddr8"),
         order=100,
     ),
 )

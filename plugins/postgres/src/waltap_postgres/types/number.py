@@ -312,7 +312,6 @@ NUMBER_SPECS = (
         summary="true and false",
         claims=builtin("bool"),
         build=_build_bool,
-        examples=("bool",),
         order=100,
     ),
     TypeSpec(
@@ -320,7 +319,6 @@ NUMBER_SPECS = (
         summary="smallint, integer, bigint and the serial types",
         claims=builtin("int2", "int4", "int8"),
         build=_build_integer,
-        examples=("int2", "int4", "int8"),
         order=100,
     ),
     TypeSpec(
@@ -328,7 +326,6 @@ NUMBER_SPECS = (
         summary="object identifiers, unsigned 32 bits",
         claims=builtin("oid"),
         build=_build_oid,
-        examples=("oid",),
         order=100,
     ),
     TypeSpec(
@@ -336,7 +333,6 @@ NUMBER_SPECS = (
         summary="real and double precision",
         claims=builtin("float4", "float8"),
         build=_build_float,
-        examples=("float4", "float8"),
         order=100,
     ),
 )

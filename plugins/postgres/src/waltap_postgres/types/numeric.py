@@ -384,7 +384,6 @@ NUMERIC_SPECS = (
         summary="exact decimals, with and without precision",
         claims=builtin("numeric"),
         build=_build_numeric,
-        examples=("numeric", "numeric(10,2)"),
         order=100,
     ),
     TypeSpec(
@@ -392,7 +391,6 @@ NUMERIC_SPECS = (
         summary="currency amounts",
         claims=builtin("money"),
         build=_build_money,
-        examples=("money",),
         order=100,
     ),
 )

@@ -93,7 +93,6 @@ RANGE_SPECS = (
         summary="the six built-in range types, as text",
         claims=builtin("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
         build=_build,
-        examples=("int4range", "numrange", "tstzrange"),
         order=100,
     ),
 )

@@ -43,7 +43,6 @@ SEARCH_SPECS = (
         summary="text search vectors, as text",
         claims=builtin("tsvector"),
         build=_build,
-        examples=("tsvector",),
         order=100,
     ),
 )

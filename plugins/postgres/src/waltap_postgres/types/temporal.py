@@ -465,22 +465,21 @@ def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def _spec(
-    name: str, summary: str, build: Callable[[Column, TypeMapper], ColumnMapping], *examples: str
+    name: str, summary: str, build: Callable[[Column, TypeMapper], ColumnMapping]
 ) -> TypeSpec:
     return TypeSpec(
         name=name,
         summary=summary,
         claims=builtin(name),
         build=build,
-        examples=examples,
         order=100,
     )
 
 
 TEMPORAL_SPECS = (
-    _spec("date", "calendar days", _build_date, "date"),
-    _spec("time", "time of day", _build_time, "time", "time(3)"),
-    _spec("timetz", "time of day with zone offset", _build_timetz, "timetz"),
-    _spec("timestamp", "date and time without zone", _build_timestamp, "timestamp", "timestamp(3)"),
-    _spec("timestamptz", "instants", _build_timestamptz, "timestamptz", "timestamptz(3)"),
+    _spec("date", "calendar days", _build_date),
+    _spec("time", "time of day", _build_time),
+    _spec("timetz", "time of day with zone offset", _build_timetz),
+    _spec("timestamp", "date and time without zone", _build_timestamp),
+    _spec("timestamptz", "instants", _build_timestamptz),
 )

@@ -148,11 +148,8 @@ def _spec(
     summary: str,
     claims: Callable[[DataType], bool],
     build: Callable[[Column, TypeMapper], ColumnMapping],
-    *examples: str,
 ) -> TypeSpec:
-    return TypeSpec(
-        name=name, summary=summary, claims=claims, build=build, examples=examples, order=100
-    )
+    return TypeSpec(name=name, summary=summary, claims=claims, build=build, order=100)
 
 
 TEXT_SPECS = (
@@ -161,16 +158,13 @@ TEXT_SPECS = (
         "text, varchar and blank-padded char",
         builtin("text", "varchar", "bpchar"),
         _build_text,
-        "text",
-        "varchar(20)",
-        "char(8)",
     ),
-    _spec("char", 'the one-byte type "char"', builtin("char"), _build_char, '"char"'),
-    _spec("name", "identifiers of the catalogue", builtin("name"), _build_name, "name"),
-    _spec("citext", "case-insensitive text", extension("citext"), _build_extension_text, "citext"),
-    _spec("isbn", "book numbers of isn", extension("isbn"), _build_isbn, "isbn"),
-    _spec("ltree", "label paths", extension("ltree"), _build_ltree, "ltree"),
-    _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid, "uuid"),
-    _spec("json", "json and jsonb", builtin("json", "jsonb"), _build_json, "json", "jsonb"),
-    _spec("xml", "XML documents", builtin("xml"), _build_xml, "xml"),
+    _spec("char", 'the one-byte type "char"', builtin("char"), _build_char),
+    _spec("name", "identifiers of the catalogue", builtin("name"), _build_name),
+    _spec("citext", "case-insensitive text", extension("citext"), _build_extension_text),
+    _spec("isbn", "book numbers of isn", extension("isbn"), _build_isbn),
+    _spec("ltree", "label paths", extension("ltree"), _build_ltree),
+    _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid),
+    _spec("json", "json and jsonb", builtin("json", "jsonb"), _build_json),
+    _spec("xml", "XML documents", builtin("xml"), _build_xml),
 )

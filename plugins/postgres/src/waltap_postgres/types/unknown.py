@@ -118,7 +118,6 @@ UNKNOWN_SPECS = (
         summary="everything else: left out unless include.unknown.datatypes",
         claims=_claims,
         build=_build,
-        examples=("tsquery", "int4multirange", "box"),
         order=1000,
     ),
 )

@@ -179,7 +179,6 @@ VECTOR_SPECS = (
         summary="dense vectors of pgvector",
         claims=extension("vector"),
         build=_build_vector,
-        examples=("vector",),
         order=100,
     ),
     TypeSpec(
@@ -187,7 +186,6 @@ VECTOR_SPECS = (
         summary="dense half-precision vectors of pgvector",
         claims=extension("halfvec"),
         build=_build_half,
-        examples=("halfvec",),
         order=100,
     ),
     TypeSpec(
@@ -195,7 +193,6 @@ VECTOR_SPECS = (
         summary="sparse vectors of pgvector",
         claims=extension("sparsevec"),
         build=_build_sparse,
-        examples=("sparsevec",),
         order=100,
     ),
 )

@@ -1,0 +1,253 @@
+"""Arrow types and what happens to values that do not fit them."""
+
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.types.columns import MOOD, column, mapping
+from waltap.decode.relation import Column, Relation
+from waltap.render.arrow import RelationCodec
+from waltap.render.arrow_misfit import ArrowMalformed, ArrowMisfit
+from waltap.render.type_mapping import TypeOptions
+from waltap.render.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
+
+UTC = timezone.utc
+TYPES: list[tuple[Any, Any, str, Any]] = [
+    (("int2",), pa.int16(), "-1", -1),
+    (("int4",), pa.int32(), "7", 7),
+    (("int8",), pa.int64(), "9223372036854775807", 2**63 - 1),
+    (("oid",), pa.int64(), "4294967295", 2**32 - 1),
+    (("float4",), pa.float32(), "0.5", 0.5),
+    (("float8",), pa.float64(), "1e+300", 1e300),
+    (("bool",), pa.bool_(), "t", True),
+    (("numeric", 9, 2), pa.decimal128(9, 2), "-1.50", Decimal("-1.50")),
+    (("numeric", 40, 2), pa.decimal256(40, 2), "1.50", Decimal("1.50")),
+    (("numeric", 90, 2), pa.string(), "1.50", "1.50"),
+    (("numeric", 3, -2), pa.decimal128(5, 0), "99900", Decimal(99900)),
+    (("numeric", 2, 5), pa.decimal128(5, 5), "0.00012", Decimal("0.00012")),
+    (("numeric",), pa.string(), "1.500", "1.500"),
+    (("money",), pa.decimal128(19, 2), "-$1,234.50", Decimal("-1234.50")),
+    (("text",), pa.string(), "é", "é"),
+    (
+        ("uuid",),
+        pa.string(),
+        "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b",
+        "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b",
+    ),
+    (("jsonb",), pa.string(), '{"a": 1}', '{"a": 1}'),
+    ((MOOD,), pa.string(), "sad", "sad"),
+    (("bytea",), pa.binary(), "\\x00ff", b"\0\xff"),
+    (("bit", 1), pa.bool_(), "1", True),
+    (("bit", 3), pa.string(), "101", "101"),
+    (("date",), pa.date32(), "2024-02-29", date(2024, 2, 29)),
+    (("time",), pa.time64("us"), "12:34:56.5", time(12, 34, 56, 500000)),
+    (("timetz",), pa.string(), "12:34:56+02", "12:34:56+02"),
+    (
+        ("timestamp",),
+        pa.timestamp("us"),
+        "2024-02-29 12:00:00.5",
+        datetime(2024, 2, 29, 12, 0, 0, 500000),
+    ),
+    (
+        ("timestamptz",),
+        pa.timestamp("us", "UTC"),
+        "2024-02-29 12:00:00+02",
+        datetime(2024, 2, 29, 10, tzinfo=UTC),
+    ),
+    (("interval",), pa.string(), "1 day", "P0Y0M1DT0H0M0S"),
+    (("hstore",), pa.string(), '"a"=>"1"', '{"a":"1"}'),
+    (
+        ("point",),
+        pa.struct([("x", pa.float64()), ("y", pa.float64())]),
+        "(1,2)",
+        {"x": 1.0, "y": 2.0},
+    ),
+    (("int4[]",), pa.list_(pa.int32()), "[0:2]={1,NULL,3}", [1, None, 3]),
+    (("text[]",), pa.list_(pa.string()), '{a,"b,c"}', ["a", "b,c"]),
+    (("numeric[]",), pa.list_(pa.string()), "{1.50}", ["1.50"]),
+    (("vector",), pa.list_(pa.float32()), "[1,2.5]", [1.0, 2.5]),
+    (
+        ("sparsevec",),
+        pa.struct([("dimensions", pa.int32()), ("vector", pa.map_(pa.int32(), pa.float32()))]),
+        "{1:1.5}/5",
+        {"dimensions": 5, "vector": [(1, 1.5)]},
+    ),
+    (
+        ("geometry",),
+        pa.struct([("wkb", pa.binary()), ("srid", pa.int32())]),
+        "010700000000000000",
+        {"wkb": bytes.fromhex("010700000000000000"), "srid": None},
+    ),
+]
+
+
+def array(kind: Any, values: list[str | None], **options: Any) -> pa.Array:
+    found = mapping(*kind, options=options)
+    assert found.arrow is not None
+    return found.arrow.column(values)
+
+
+@pytest.mark.parametrize(("kind", "type_", "text", "value"), TYPES)
+def test_column_has_its_analytic_type(kind: Any, type_: pa.DataType, text: str, value: Any) -> None:
+    found = array(kind, [text, None, text])
+    found.validate(full=True)
+    assert found.type == type_
+    assert found.to_pylist() == [value, None, value]
+    assert array(kind, []).type == type_
+
+
+def test_hstore_is_a_map_where_the_mode_says_so() -> None:
+    found = array(("hstore",), ['"a"=>"1", "b"=>NULL'], hstore_handling_mode="map")
+    assert found.type == pa.map_(pa.string(), pa.string())
+    assert found.to_pylist() == [[("a", "1"), ("b", None)]]
+
+
+def test_numeric_without_precision_can_be_the_widest_decimal() -> None:
+    widest = {"arrow_unconstrained_numeric": "decimal256"}
+    found = array(("numeric",), ["1.5", "-" + "9" * 38], **widest)
+    assert found.type == pa.decimal256(76, 38)
+    assert found.to_pylist() == [Decimal("1.5"), Decimal("-" + "9" * 38)]
+    for text in ("9" * 39, "1" * 70, "1" * 77, "1" * 90, "0." + "1" * 39, "NaN"):
+        with pytest.raises(ArrowMisfit):
+            array(("numeric",), [text], **widest)
+
+
+MISFITS: list[tuple[Any, str]] = [
+    (("numeric", 9, 2), "NaN"),
+    (("numeric", 9, 2), "-Infinity"),
+    (("numeric", 9, 2), "12345678.00"),
+    (("numeric", 38, 0), "1" * 40),
+    (("numeric", 9, 2), "1.234"),
+    (("date",), "infinity"),
+    (("date",), "0044-03-15 BC"),
+    (("date",), "20000-01-01"),
+    (("timestamp",), "-infinity"),
+    (("timestamp",), "20000-01-01 00:00:00"),
+    (("timestamp",), "0044-03-15 00:00:00 BC"),
+    (("timestamptz",), "infinity"),
+    (("timestamptz",), "0044-03-15 00:00:00+00 BC"),
+    (("time",), "24:00:00"),
+    (("int4[]",), "{{1,2},{3,4}}"),
+    (("numeric[]", 9, 2), "{NaN}"),
+]
+FITS = {
+    "numeric": "1.50",
+    "date": "2024-01-01",
+    "timestamp": "2024-01-01 00:00:00",
+    "timestamptz": "2024-01-01 00:00:00+00",
+    "time": "01:00:00",
+    "int4[]": "{1}",
+    "numeric[]": "{1.50}",
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), MISFITS)
+def test_misfit_is_an_error_null_or_text_and_never_another_value(kind: Any, text: str) -> None:
+    fits = FITS[kind[0]]
+    if kind[1:] == (38, 0):
+        fits = "1"
+    with pytest.raises(ArrowMisfit) as caught:
+        array(kind, [fits, text])
+    assert text == "NaN" or text not in caught.value.problem
+    found = array(kind, [fits, text, None], arrow_misfit="null")
+    assert found[0].is_valid
+    if kind[0] == "numeric[]":
+        assert found.to_pylist()[1] == [None]
+    else:
+        assert found.to_pylist()[1:] == [None, None]
+    as_text = array(kind, [fits, text, None], arrow_misfit="string")
+    assert as_text.to_pylist() == [fits, text, None]
+    assert as_text.type == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (("int4",), "x"),
+        (("int4",), "99999999999"),
+        (("bool",), "true"),
+        (("float8",), "1,5"),
+        (("bytea",), "\\000"),
+        (("date",), "29/02/2024"),
+        (("timestamp",), "Thu Feb 29 2024"),
+        (("timestamptz",), "2024-02-29 12:00:00"),
+        (("time",), "noon"),
+        (("numeric", 9, 2), "x"),
+        (("interval",), "P1Y"),
+        (("text[]",), '{"a}'),
+        (("int4[]",), "{x}"),
+        (("point",), "1"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["error", "null"])
+def test_text_of_another_form_is_refused(kind: Any, text: str, policy: str) -> None:
+    with pytest.raises(ArrowMalformed) as caught:
+        array(kind, [text], arrow_misfit=policy)
+    assert caught.value.code == "WT-5302"
+
+
+def codec(*columns: Column, **options: Any) -> RelationCodec:
+    relation = Relation(oid=1, schema="public", table="t", columns=columns)
+    return RelationCodec(relation, TypeRegistry(TYPE_SPECS, TypeOptions(**options)))
+
+
+def test_batch_keeps_relation_order_and_leaves_unknown_types_out() -> None:
+    found = codec(column("int4"), column("tsquery"), column("text"))
+    assert found.schema.types == [pa.int32(), pa.string()]
+    batch = found.batch([("1", "'a'", "x"), (None, None, None)])
+    assert batch.num_rows == 2
+    assert batch.column(1).to_pylist() == ["x", None]
+
+
+def test_no_rows_are_an_empty_batch_of_the_schema() -> None:
+    found = codec(column("int4"), column("uuid"), column("text[]"))
+    batch = found.batch([])
+    assert batch.num_rows == 0
+    assert batch.schema == found.schema
+
+
+def test_relation_without_known_columns_still_counts_rows() -> None:
+    batch = codec(column("tsquery")).batch([("'a'",), ("'b'",)])
+    assert (batch.num_rows, batch.num_columns) == (2, 0)
+
+
+def test_fields_tell_the_postgres_type() -> None:
+    metadata = codec(column("jsonb")).schema.field(0).metadata
+    assert metadata == {b"waltap.form": b"json", b"postgres.type": b"jsonb"}
+
+
+def test_text_and_send_format_may_meet_in_one_column() -> None:
+    found = codec(column("int4"), column("jsonb"))
+    rows = [("1", "{}"), (b"\0\0\0\2", b"\1[]"), (None, None)]
+    assert found.batch(rows).column(0).to_pylist() == [1, 2, None]
+    assert found.batch(rows).column(1).to_pylist() == ["{}", "[]", None]
+
+
+def test_send_format_of_another_width_is_refused() -> None:
+    with pytest.raises(ArrowMalformed):
+        codec(column("int4")).batch([(b"\0\0\0",)])
+    with pytest.raises(ArrowMalformed):
+        codec(column("numeric", 9, 2)).batch([(b"\0" * 7,)])
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("date", b"\x7f\xff\xff\xff"),
+        ("timestamp", b"\x80" + b"\0" * 7),
+        ("timestamptz", b"\x7f" + b"\xff" * 7),
+        ("time", (86_400_000_000).to_bytes(8, "big")),
+    ],
+)
+def test_misfit_in_send_format_follows_the_policy_too(name: str, sent: bytes) -> None:
+    with pytest.raises(ArrowMisfit):
+        codec(column(name)).batch([(sent,), (None,)])
+    assert (
+        codec(column(name), arrow_misfit="null").batch([(sent,), (None,)]).column(0).null_count == 2
+    )
+    as_text = codec(column(name), arrow_misfit="string").batch([(sent,)]).column(0)
+    assert as_text.to_pylist()[0] in {"infinity", "-infinity", "24:00:00"}

@@ -1,0 +1,39 @@
+"""The page of types is current, and every family is on it."""
+
+from pathlib import Path
+
+import pytest
+
+from waltap.render.connect_schema import Field, Kind, Schema
+from waltap.render.type_reference import schema_text, types_page
+from waltap_postgres.types import TYPE_SPECS
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
+
+
+def test_page_of_types_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == types_page(TYPE_SPECS), "run `waltap docs`"
+
+
+@pytest.mark.parametrize("spec", TYPE_SPECS, ids=lambda spec: spec.name)
+def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None:
+    from waltap.render.type_registry import TypeRegistry
+
+    registry = TypeRegistry(TYPE_SPECS)
+    assert spec.samples
+    assert spec.examples
+    for sample in spec.samples:
+        assert registry.spec(sample.data_type) is spec
+
+
+def test_schema_is_told_in_one_line() -> None:
+    number = Schema(kind=Kind.INT32, name="n.Day", parameters=(("a", "1"), ("b", "2")))
+    schema = Schema(
+        kind=Kind.STRUCT,
+        fields=(
+            Field("x", Schema(kind=Kind.ARRAY, items=number)),
+            Field("m", Schema(kind=Kind.MAP, keys=Schema(kind=Kind.STRING), values=number)),
+        ),
+    )
+    day = "int32 n.Day (a=1, b=2)"
+    assert schema_text(schema) == f"struct<x: array<{day}>, m: map<string, {day}>>"
