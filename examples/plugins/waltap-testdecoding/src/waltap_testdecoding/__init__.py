@@ -1,0 +1,1 @@
+"""A waltap decoder for PostgreSQL's ``test_decoding``."""
