@@ -1,0 +1,294 @@
+"""Decoders with one planted fault each. ``caught_by`` names the promise of the suite it breaks.
+
+All are pgoutput, which keeps every promise, with one thing made wrong.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+import waltap_decoders.plugin
+from waltap.decode.decoder import DecoderCapabilities
+from waltap.decode.message import Commit, Insert, RelationSeen, Truncate, Update
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.errors import DecodeError
+from waltap.testing.decoder_suite import DecoderRig, DecoderSuite
+from waltap.testing.recording import load_recordings
+from waltap_decoders.pgoutput import PgOutput
+
+RECORDINGS = load_recordings(Path(__file__).parents[1] / "recordings" / "pgoutput.jsonl")
+GOOD = {spec.name: spec for spec in waltap_decoders.plugin.register_decoders()}["pgoutput"]
+
+
+class Planted(DecoderSuite):
+    """The suite on a faulty decoder."""
+
+    decoder: ClassVar[type[PgOutput]]
+    declares: ClassVar[DecoderCapabilities] = GOOD.capabilities
+    only: ClassVar[tuple[str, ...]] = ()
+
+    @pytest.fixture
+    def rig(self):
+        spec = replace(GOOD, factory=self.decoder, capabilities=self.declares)
+        chosen = [r for r in RECORDINGS if not self.only or r.name in self.only]
+        return DecoderRig(spec, chosen)
+
+
+class LeaksIndexError(PgOutput):
+    def feed(self, frames):
+        try:
+            return super().feed(frames)
+        except DecodeError as cause:
+            raise IndexError("index out of range") from cause
+
+
+class TestLeaksIndexError(Planted):
+    decoder = LeaksIndexError
+    caught_by = "test_damaged_frames_give_rows_or_decode_errors"
+
+
+class SwallowsBadFrames(PgOutput):
+    def feed(self, frames):
+        messages = []
+        for frame in frames:
+            try:
+                messages += super().feed([frame])
+            except DecodeError:
+                continue
+        return messages
+
+
+class TestSwallowsBadFrames(Planted):
+    decoder = SwallowsBadFrames
+    caught_by = "test_every_truncation_is_refused"
+
+
+class LosesTheLastOfAGroup(PgOutput):
+    """Decodes a frame when the next one arrives, and forgets the last of a call."""
+
+    def feed(self, frames):
+        messages = super().feed(frames)
+        rows = [message for message in messages if isinstance(message, Insert)]
+        return [m for m in messages if len(frames) == 1 or m is not (rows or [None])[-1]]
+
+
+class TestDependsOnGrouping(Planted):
+    decoder = LosesTheLastOfAGroup
+    caught_by = "test_grouping_of_frames_makes_no_difference"
+
+
+class FoldsUnchanged(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Update):
+                message.new = tuple(None if v is UNCHANGED else v for v in message.new)
+        return messages
+
+
+class TestFoldsUnchangedIntoNull(Planted):
+    decoder = FoldsUnchanged
+    caught_by = "test_it_does_all_it_declares"
+
+
+class TestFoldsUnchangedAgainstTheRecording(Planted):
+    decoder = FoldsUnchanged
+    caught_by = "test_recordings_mean_what_is_written"
+
+
+class FoldsAbsent(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if getattr(message, "old", ()):
+                message.old = tuple(None if v is ABSENT else v for v in message.old)
+        return messages
+
+
+class TestFoldsAbsentIntoNull(Planted):
+    decoder = FoldsAbsent
+    caught_by = "test_old_keys_have_no_other_columns"
+
+
+class TestClaimsWhatNoRecordingShows(Planted):
+    decoder = PgOutput
+    only = ("v1 insert", "v1 truncate")
+    caught_by = "test_it_does_all_it_declares"
+
+
+class HidesTruncate(PgOutput):
+    def __init__(self, context):
+        super().__init__(context)
+        self.capabilities = replace(self.capabilities, truncate=False)
+
+
+class TestDoesWhatItDenies(Planted):
+    decoder = HidesTruncate
+    caught_by = "test_it_does_only_what_it_declares"
+
+
+class ClaimsMoreThanItsSpec(PgOutput):
+    pass
+
+
+class TestInstanceClaimsMoreThanItsSpec(Planted):
+    decoder = ClaimsMoreThanItsSpec
+    declares = replace(GOOD.capabilities, streaming=False)
+    caught_by = "test_spec_and_decoder_agree"
+
+
+class NewObjectEveryTime(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, RelationSeen):
+                message.relation = msgspec.structs.replace(message.relation)
+        return messages
+
+
+class TestMakesANewRelationEveryTime(Planted):
+    decoder = NewObjectEveryTime
+    caught_by = "test_the_same_shape_is_the_same_object"
+
+
+class KeepsEverything(PgOutput):
+    def __init__(self, context):
+        super().__init__(context)
+        self.history = []
+
+    def feed(self, frames):
+        messages = super().feed(frames)
+        self.history += messages
+        return messages
+
+
+class TestKeepsEverything(Planted):
+    decoder = KeepsEverything
+    caught_by = "test_memory_does_not_grow_with_the_stream"
+
+
+class BelievesLengths(PgOutput):
+    """Allocates what a length says before it looks whether that much is there."""
+
+    def feed(self, frames):
+        for _, payload in frames:
+            if payload[:1] == b"I" and len(payload) > 13:
+                bytearray(min(int.from_bytes(payload[9:13]), 1 << 28))
+        return super().feed(frames)
+
+
+class TestBelievesLengths(Planted):
+    decoder = BelievesLengths
+    caught_by = "test_damaged_frames_give_rows_or_decode_errors"
+
+
+class EndsAtTheCommit(PgOutput):
+    """Gives end LSN 0, as if nothing could be confirmed."""
+
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Commit):
+                message.end_lsn = 0
+        return messages
+
+
+class TestNeverEnds(Planted):
+    decoder = EndsAtTheCommit
+    caught_by = "test_positions_never_go_back"
+
+
+class DropsCommits(PgOutput):
+    def feed(self, frames):
+        return [m for m in super().feed(frames) if not isinstance(m, Commit)]
+
+
+class TestDropsCommits(Planted):
+    decoder = DropsCommits
+    caught_by = "test_transactions_are_whole"
+
+
+class SharesState(PgOutput):
+    """Keeps its cache of relations in the class."""
+
+    shared = None
+
+    def __init__(self, context):
+        super().__init__(context)
+        SharesState.shared = self
+
+    def feed(self, frames):
+        return [m for f in frames for m in super(SharesState, SharesState.shared).feed([f])]
+
+
+class TestSharesStateBetweenSessions(Planted):
+    decoder = SharesState
+    caught_by = "test_decoders_share_no_state"
+
+
+class ShortRows(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Insert) and message.new[-1] is None:
+                message.new = message.new[:-1]
+        return messages
+
+
+class TestLeavesTrailingNullsOut(Planted):
+    decoder = ShortRows
+    caught_by = "test_tuples_are_as_long_as_their_relation"
+
+
+class PointsNowhere(PgOutput):
+    def feed(self, frames):
+        try:
+            return super().feed(frames)
+        except DecodeError as cause:
+            raise DecodeError(
+                self.name, lsn=0, offset=0, expected="something else", found="this"
+            ) from cause
+
+
+class TestErrorsDoNotSayWhere(Planted):
+    decoder = PointsNowhere
+    caught_by = "test_errors_tell_where"
+
+
+class NoCommitTime(PgOutput):
+    def feed(self, frames):
+        messages = super().feed(frames)
+        for message in messages:
+            if isinstance(message, Commit):
+                message.commit_ts = 0
+        return messages
+
+
+class TestDeclaresTimesAndHasNone(Planted):
+    decoder = NoCommitTime
+    caught_by = "test_commit_times_are_there_where_declared"
+
+
+class ForgetsPublications(PgOutput):
+    def start_options(self):
+        options = super().start_options()
+        options["publication_names"] = "waltap"
+        return options
+
+
+class TestForgetsPublications(Planted):
+    decoder = ForgetsPublications
+    caught_by = "test_publications_are_asked_for_where_filters_are_declared"
+
+
+class DropsTruncates(PgOutput):
+    def feed(self, frames):
+        return [m for m in super().feed(frames) if not isinstance(m, Truncate)]
+
+
+class TestDeclaresTruncateAndDropsIt(Planted):
+    decoder = DropsTruncates
+    caught_by = "test_it_does_all_it_declares"

@@ -1,0 +1,336 @@
+"""Sinks with one planted fault each. ``caught_by`` names the promise of the suite it breaks.
+
+The faults stand in a small sink of lines that is right without them, or in our own `jsonl`.
+"""
+
+import json
+import os
+from typing import ClassVar
+
+import orjson
+import pytest
+
+from waltap.errors import SinkError
+from waltap.render.record import Record
+from waltap.sink.sink import Sink, SinkCapabilities
+from waltap.source.position import Position
+from waltap.specs import SinkSpec
+from waltap.testing.sink_suite import SinkRig, SinkSuite
+
+
+class Refused(SinkError):
+    """The file did not take it."""
+
+    code = "WT-5900"
+
+
+class Lines(Sink):
+    """A file of lines: at least once, durable at flush. Right as it is."""
+
+    capabilities = SinkCapabilities()
+
+    def __init__(self, path, context):
+        self.path, self.context = path, context
+        self.file = None
+        self.accepted = None
+        self.pending = b""
+
+    def open(self):
+        self.path.touch()
+        whole = self.path.read_bytes().rpartition(b"\n")
+        with self.path.open("r+b") as file:
+            file.truncate(len(whole[0]) + len(whole[1]))
+        self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        return None
+
+    def write(self, batch):
+        self.pending += self.block(batch.records)
+        self.accepted = batch.position
+
+    def block(self, records):
+        return b"".join(self.line(record) for record in records)
+
+    def line(self, record):
+        headers = [[name, value.decode()] for name, value in record.headers]
+        texts = [None if part is None else part.decode() for part in (record.key, record.value)]
+        return orjson.dumps([record.topic, *texts, headers]) + b"\n"
+
+    def flush(self):
+        try:
+            view = memoryview(self.pending)
+            while view:
+                view = view[os.write(self.file, view) :]
+            os.fsync(self.file)
+        except OSError as cause:
+            raise Refused("the file did not take it") from cause
+        self.pending = b""
+        return self.accepted
+
+    def close(self):
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+def read_lines(path):
+    found = []
+    for line in path.read_text().split("\n")[:-1] if path.exists() else ():
+        topic, key, value, headers = json.loads(line)
+        parts = [None if part is None else part.encode() for part in (key, value)]
+        found.append(Record(topic, *parts, tuple((n, v.encode()) for n, v in headers)))
+    return found
+
+
+class Planted(SinkSuite):
+    """The suite on a faulty sink."""
+
+    sink_class: ClassVar[type[Sink]]
+
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "lines"
+            spec = SinkSpec(name="lines", summary="Lines.", factory=self.sink_class)
+            return SinkRig(spec, path, lambda: read_lines(path))
+
+        return make
+
+
+class TestWithoutFault(Planted):
+    sink_class = Lines
+    caught_by = ""
+
+
+class LosesTheLast(Lines):
+    def flush(self):
+        head, _, tail = self.pending[:-1].rpartition(b"\n")
+        self.pending = head + b"\n" if head else tail[:0]
+        return super().flush()
+
+
+class TestLosesTheLastRecordAtFlush(Planted):
+    sink_class = LosesTheLast
+    caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class Reorders(Lines):
+    def block(self, records):
+        return super().block(sorted(records, key=lambda record: (record.topic, record.key or b"")))
+
+
+class TestReordersInABatch(Planted):
+    sink_class = Reorders
+    caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class PromisesEarly(Lines):
+    """Writes through a buffer of its own and promises what is still in it."""
+
+    def flush(self):
+        if len(self.pending) > 600:
+            super().flush()
+        return self.accepted
+
+    def close(self):
+        super().flush()
+        super().close()
+
+
+class TestPromisesBeforeItIsDurable(Planted):
+    sink_class = PromisesEarly
+    caught_by = "test_a_kill_at_any_step_loses_nothing"
+
+
+class ClaimsExactlyOnce(Lines):
+    """Stores the position in a second file, after the data: a crash between them doubles."""
+
+    capabilities = SinkCapabilities(exactly_once=True)
+
+    def open(self):
+        super().open()
+        mark = self.path.with_suffix(".position")
+        if not mark.exists():
+            return None
+        return Position(*json.loads(mark.read_text()))
+
+    def flush(self):
+        promised = super().flush()
+        if promised is not None:
+            mark = self.path.with_suffix(".position")
+            new = mark.with_suffix(".new")
+            new.write_text(json.dumps([promised.end_lsn, promised.commit_lsn, promised.index]))
+            new.replace(mark)
+        return promised
+
+
+class TestClaimsExactlyOnceAndIsNot(Planted):
+    sink_class = ClaimsExactlyOnce
+    caught_by = "test_a_kill_before_the_offset_is_stored_doubles_nothing"
+
+
+class ForgetsItsPosition(Lines):
+    capabilities = SinkCapabilities(exactly_once=True)
+
+
+class TestClaimsExactlyOnceAndForgets(Planted):
+    sink_class = ForgetsItsPosition
+    caught_by = "test_a_sink_opened_again_goes_on"
+
+
+class StartsOver(Lines):
+    def open(self):
+        self.path.write_bytes(b"")
+        return super().open()
+
+
+class TestStartsOverWhenOpenedAgain(Planted):
+    sink_class = StartsOver
+    caught_by = "test_a_sink_opened_again_goes_on"
+
+
+class LeavesTornLines(Lines):
+    def open(self):
+        self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        return None
+
+
+def read_whole_lines(path):
+    """Read as a tolerant consumer: what is no line is left out."""
+    found = []
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        try:
+            topic, key, value, headers = orjson.loads(line)
+        except ValueError:
+            continue
+        parts = [None if part is None else part.encode() for part in (key, value)]
+        found.append(Record(topic, *parts, tuple((n, v.encode()) for n, v in headers)))
+    return found
+
+
+class TestLeavesTornLines(Planted):
+    sink_class = LeavesTornLines
+    caught_by = "test_a_kill_inside_a_write_loses_nothing"
+
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "lines"
+            spec = SinkSpec(name="lines", summary="Lines.", factory=self.sink_class)
+            return SinkRig(spec, path, lambda: read_whole_lines(path))
+
+        return make
+
+
+class LeaksOsError(Lines):
+    def flush(self):
+        try:
+            return super().flush()
+        except Refused as refused:
+            raise refused.__cause__ from None
+
+
+class TestLeaksOsErrorOnAFullDisk(Planted):
+    sink_class = LeaksOsError
+    caught_by = "test_a_destination_that_refuses_loses_nothing"
+
+
+class SwallowsOsError(Lines):
+    def flush(self):
+        try:
+            return super().flush()
+        except Refused:
+            self.pending = b""
+            return self.accepted
+
+
+class TestPromisesOnAFullDisk(Planted):
+    sink_class = SwallowsOsError
+    caught_by = "test_a_destination_that_refuses_loses_nothing"
+
+
+class EmptyTombstones(Lines):
+    def line(self, record):
+        return super().line(Record(record.topic, record.key, record.value or b'""', record.headers))
+
+
+class TestTombstonesAreEmptyTexts(Planted):
+    sink_class = EmptyTombstones
+    caught_by = "test_records_without_key_and_with_headers_survive"
+
+
+class BreaksText(Lines):
+    def line(self, record):
+        return super().line(record).replace(b"\\u2028", b" ").replace("\u2028".encode(), b" ")
+
+
+class TestBreaksText(Planted):
+    sink_class = BreaksText
+    caught_by = "test_text_survives"
+
+
+class SkipsEmptyBatches(Lines):
+    def write(self, batch):
+        if batch.records:
+            super().write(batch)
+
+
+class TestSkipsEmptyBatches(Planted):
+    sink_class = SkipsEmptyBatches
+    caught_by = "test_an_empty_batch_moves_the_position"
+
+
+class ClosesOnce(Lines):
+    def close(self):
+        os.close(self.file)
+
+
+class TestClosesOnlyOnce(Planted):
+    sink_class = ClosesOnce
+    caught_by = "test_close_may_be_called_twice"
+
+
+class PromisesTheFuture(Lines):
+    def flush(self):
+        promised = super().flush()
+        return None if promised is None else Position(promised.end_lsn + 8)
+
+
+class TestPromisesMoreThanItTook(Planted):
+    sink_class = PromisesTheFuture
+    caught_by = "test_flush_promises_the_last_whole_transaction"
+
+
+class FirstColumnsForEver(Lines):
+    """Remembers the columns of the first row of a topic, and writes those of every later row."""
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.columns = {}
+
+    def line(self, record):
+        if record.value is None:
+            return super().line(record)
+        value = orjson.loads(record.value)
+        known = self.columns.setdefault(record.topic, set(value))
+        kept = orjson.dumps({name: item for name, item in value.items() if name in known})
+        return super().line(replace_value(record, kept))
+
+
+def replace_value(record, value):
+    return Record(record.topic, record.key, value, record.headers)
+
+
+class TestIgnoresSchemaChanges(Planted):
+    sink_class = FirstColumnsForEver
+    caught_by = "test_a_schema_change_is_taken_in_mid_stream"
+
+
+class DropsSnapshots(Lines):
+    def write(self, batch):
+        if not batch.snapshot:
+            super().write(batch)
+
+
+class TestDropsSnapshots(Planted):
+    sink_class = DropsSnapshots
+    caught_by = "test_a_snapshot_is_followed_by_the_stream"
