@@ -87,6 +87,9 @@ def _point(value: Any) -> str:
 
 
 def _string(value: str) -> str:
+    if value.__class__ is not str:  # protobuf hands out a string that is not UTF-8 as bytes
+        message = "text in UTF-8"
+        raise ValueError(message)
     if "\0" in value:
         message = "text without NUL"
         raise ValueError(message)
@@ -94,7 +97,11 @@ def _string(value: str) -> str:
 
 
 def _text_bytes(value: bytes) -> str:
-    return _string(value.decode())
+    try:
+        return _string(value.decode())
+    except UnicodeDecodeError as error:
+        message = f"text in UTF-8 (byte {error.start} of it is not)"
+        raise ValueError(message) from error
 
 
 _STRING = DatumKind("datum_string", _string)

@@ -30,7 +30,7 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
     DatumMessage,
     RowMessage,
 )
-from waltap_decoders.decoderbufs.row_messages import examine, fail, read
+from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
 from waltap_decoders.named_relations import ColumnFact, Layout, NamedRelations
 from waltap_decoders.skipping import skip
 
@@ -57,6 +57,10 @@ class _Frame:
 
     def __init__(self, lsn: int, data: bytes) -> None:
         self.lsn, self.data = lsn, data
+
+    def text(self, value: str) -> str:
+        """Return a string field, checked to be one."""
+        return is_text(self.lsn, self.data, value)
 
     def fail(self, expected: str, found: str, near: bytes = b"") -> Never:
         """Raise a DecodeError where ``near`` stands."""
@@ -85,12 +89,7 @@ class DecoderBufs(Decoder):
         messages: list[Message] = []
         for lsn, data in frames:
             message = read(lsn, data)
-            frame = _Frame(lsn, data)
-            try:
-                self._take(frame, message, messages)
-            except UnicodeDecodeError as error:
-                examine(lsn, data)
-                frame.fail("text in UTF-8", str(error), bytes(error.object))
+            self._take(_Frame(lsn, data), message, messages)
         return messages
 
     def _take(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
@@ -178,7 +177,7 @@ class DecoderBufs(Decoder):
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
     def _plan(self, frame: _Frame, schema: str, table: str, message: RowMessage) -> _Plan:
-        modifiers = [kind.modifier for kind in message.new_typeinfo]
+        modifiers = [frame.text(kind.modifier) for kind in message.new_typeinfo]
         new = self._facts(frame, message.new_tuple, modifiers)
         old = self._facts(frame, message.old_tuple, None)
         layout = self._relations.layout(schema, table, new, old, complete=True, old_lists_all=True)
@@ -193,10 +192,11 @@ class DecoderBufs(Decoder):
     ) -> tuple[ColumnFact, ...]:
         facts: dict[str, ColumnFact] = {}
         for number, datum in enumerate(datums):
+            written = frame.text(datum.column_name)
             try:
-                name = unquoted(datum.column_name)
+                name = unquoted(written)
             except ValueError as error:
-                frame.fail(str(error), repr(datum.column_name), datum.column_name.encode())
+                frame.fail(str(error), repr(written), written.encode())
             oid = datum.column_type
             if name in facts:
                 frame.fail("each column once", f"column {name!r} again", name.encode())
@@ -210,7 +210,7 @@ class DecoderBufs(Decoder):
         known = self._tables.get(text)
         if known is None:
             try:
-                known = self._tables[text] = unquoted_pair(text)
+                known = self._tables[text] = unquoted_pair(frame.text(text))
             except ValueError as error:
                 frame.fail(str(error), repr(text), text.encode())
         return known
@@ -232,10 +232,9 @@ def _values(
         if member == kind.member:
             try:
                 values.append(kind.text(getattr(datum, member)))
-            except UnicodeDecodeError:
-                raise
             except ValueError as error:
-                name = datum.column_name
+                examine(frame.lsn, frame.data)
+                name = frame.text(datum.column_name)
                 frame.fail(f"column {name}: {error}", "another value", name.encode())
         elif member is None:
             values.append(None)

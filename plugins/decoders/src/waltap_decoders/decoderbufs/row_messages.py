@@ -16,7 +16,7 @@ from google.protobuf.message import Error as ProtobufError
 from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.row_message_pb2 import RowMessage
 
-__all__ = ["examine", "fail", "read"]
+__all__ = ["examine", "fail", "is_text", "read"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_NAMES = {_VARINT: "varint", _FIXED64: "fixed64", _BYTES: "bytes", _FIXED32: "fixed32"}
@@ -73,11 +73,21 @@ def read(lsn: int, data: bytes) -> RowMessage:
     except (ProtobufError, UnicodeDecodeError) as error:
         examine(lsn, data)
         fail(lsn, data, 0, "a RowMessage", str(error))
-    if not plain:
+    if not plain or message.op < 0:
         examine(lsn, data)
     if not message.HasField("op"):
         fail(lsn, data, len(data), "field 4 op", "none")
     return message
+
+
+def is_text(lsn: int, data: bytes, value: str) -> str:
+    """Return ``value``, a string field of the message in ``data``.
+
+    protobuf hands out a string that is not UTF-8 as bytes. Raises: DecodeError.
+    """
+    if value.__class__ is not str:
+        examine(lsn, data)
+    return value
 
 
 def examine(lsn: int, data: bytes) -> None:
