@@ -106,9 +106,11 @@ def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
             item, at = _quoted(text, at + 1)
             current.append(item)
         else:
-            stop = at
-            while stop < end and text[stop] != delimiter and text[stop] != "}":
-                stop += 1
+            comma = text.find(delimiter, at)
+            stop = text.find("}", at, comma if comma >= 0 else end)
+            stop = comma if stop < 0 else stop
+            if stop < 0:
+                break
             item = text[at:stop]
             current.append(None if item == "NULL" else item)
             at = stop
@@ -366,7 +368,7 @@ class _Reader:
 
         def whole(text: str) -> str:
             """Integers without quotes, braces or NULL are JSON but for the braces."""
-            if text[0] == "{" and "N" not in text and text.find("{", 1) < 0:
+            if text[:1] == "{" and "N" not in text and text.find("{", 1) < 0:
                 return f"[{text[1:-1]}]"
             return general(text)
 

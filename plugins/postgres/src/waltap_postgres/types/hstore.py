@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["HSTORE_SPECS", "java_order", "parse_hstore"]
 
 _CACHED_KEYS = 65_536
+_CACHED_KEY_LENGTH = 64  # longer keys are no names that come again
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:
@@ -80,7 +81,9 @@ class _Spread(dict[str, int]):
         units = key.encode("utf-16-be")
         for (unit,) in struct.iter_unpack(">H", units):
             code = (31 * code + unit) & 0xFFFFFFFF
-        self[key] = code = code ^ (code >> 16)
+        code ^= code >> 16
+        if len(key) <= _CACHED_KEY_LENGTH:
+            self[key] = code
         return code
 
 

@@ -38,6 +38,9 @@ def parse_interval(text: str) -> Interval:
     """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``. Raises ValueError otherwise."""
     months = days = micros = 0
     words = text.split()
+    if not words:
+        msg = "malformed interval: nothing there"
+        raise ValueError(msg)
     if ":" in words[-1]:
         micros = _clock(words.pop())
     if len(words) % 2:
