@@ -8,6 +8,7 @@ what `confirm` was told.
 import threading
 import time
 from contextlib import suppress
+from operator import itemgetter
 
 from waltap.decode.decoder import Decoder
 from waltap.decode.message import Message
@@ -20,6 +21,7 @@ from waltap_postgres.replication.wire import status_update
 __all__ = ["ReplicationStream", "start_replication_sql"]
 
 EPOCH_2000_US = 946_684_800_000_000
+_lsn = itemgetter(0)
 
 
 def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
@@ -64,8 +66,8 @@ class ReplicationStream(ChangeStream):
             self._send_status()
         if not frames:
             return []
-        highest = frames[-1][0]
-        self._received = max(self._received, highest)
+        # Rows of a later transaction may lie before the last commit, and relations at 0.
+        self._received = max(self._received, max(map(_lsn, frames)))
         return self._decoder.feed(frames)
 
     def confirm(self, end_lsn: int) -> None:
