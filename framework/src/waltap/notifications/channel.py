@@ -1,0 +1,24 @@
+"""The contract of a notification channel: where notifications go."""
+
+from typing import Protocol
+
+from waltap.notifications.notification import Notification
+
+__all__ = ["NotificationChannel"]
+
+
+class NotificationChannel(Protocol):
+    """A place that notifications are sent to; what a `NotificationChannelSpec`'s factory returns.
+
+    Called in the engine's thread, a few times a second at most.
+    """
+
+    def send(self, notification: Notification) -> None:
+        """Hand over one notification, in order.
+
+        Raises: WaltapError when the place does not take it; that is logged and nothing more, since
+        a notification must not stop a pipeline.
+        """
+
+    def close(self) -> None:
+        """Hand over what is still held and release everything; may be called twice."""

@@ -1,0 +1,31 @@
+"""Every replica identity of ours keeps the kit's promises."""
+
+import pytest
+
+import waltap_postgres.plugin
+import waltap_yugabyte.plugin
+from waltap.decode.message import OldTuple
+from waltap.testing.identity_suite import IdentityRig, IdentitySuite
+
+SPECS = {
+    spec.name: spec
+    for plugin in (waltap_postgres.plugin, waltap_yugabyte.plugin)
+    for spec in plugin.register_replica_identities()
+}
+OLD_TUPLES = {
+    "default": (OldTuple.NONE, OldTuple.KEY),
+    "index": (OldTuple.NONE, OldTuple.KEY),
+    "full": (OldTuple.FULL,),
+    "nothing": (OldTuple.NONE,),
+    "change": (OldTuple.NONE, OldTuple.KEY),
+}
+
+
+class TestIdentities(IdentitySuite):
+    @pytest.fixture(params=list(OLD_TUPLES))
+    def rig(self, request):
+        return IdentityRig(SPECS[request.param], OLD_TUPLES[request.param])
+
+
+def test_every_registered_identity_is_here():
+    assert set(SPECS) == set(OLD_TUPLES)
