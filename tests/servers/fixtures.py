@@ -3,6 +3,7 @@
 - ``server``: a PostgreSQL with ``wal_level=logical``, from ``WALTAP_TEST_POSTGRES``, else a
   container, else the installed programs;
 - ``database``: a fresh database on it, dropped with its slots; a slot still in use fails the test;
+- ``yb_database``: the same with the output plugin ``yboutput``, a double of YugabyteDB's;
 - ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import postgres
+from tests.servers import output_plugin, postgres
 from tests.servers.java import OLDEST, java_home, java_version
 from tests.servers.postgres import Cluster, Database, Server, Unavailable
 from tests.servers.requirement import missing
@@ -27,7 +28,7 @@ from tests.servers.requirement import missing
 STATE = "WALTAP_TEST_STATE"
 """Environment variable, set by the first process for its workers: where they meet."""
 
-POSTGRES_FIXTURES = frozenset({"server", "database", "private_server"})
+POSTGRES_FIXTURES = frozenset({"server", "database", "private_server", "yb_server", "yb_database"})
 JAVA_FIXTURES = frozenset({"java", "spark", "peer"})
 
 _numbers = itertools.count(1)
@@ -45,6 +46,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ and STATE in os.environ:
         state = Path(os.environ.pop(STATE))
         postgres.stop_shared(state)
+        output_plugin.remove(state)
         shutil.rmtree(state, ignore_errors=True)
 
 
@@ -76,6 +78,34 @@ def server() -> Server:
 @pytest.fixture
 def database(server: Server) -> Iterator[Database]:
     """Return an empty database, dropped at the end with its slots; a slot in use fails the test."""
+    yield from _fresh_database(server)
+
+
+@pytest.fixture(scope="session")
+def yb_server(server: Server) -> Iterator[Server]:
+    """Return a server that can load the output plugin ``yboutput``: the shared one where it can."""
+    try:
+        if output_plugin.loadable(server, output_plugin.built(Path(os.environ[STATE]))):
+            yield server
+            return
+        made = Cluster.create()  # the shared one is elsewhere, or of another version
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def yb_database(yb_server: Server) -> Iterator[Database]:
+    """Return a database whose slots may use ``yboutput``: a double built from published sources, no
+    YugabyteDB. ``SELECT yb_replica_identity(table, 'CHANGE')`` sets what it emulates.
+    """
+    for made in _fresh_database(yb_server):
+        output_plugin.prepare(made, output_plugin.built(Path(os.environ[STATE])))
+        yield made
+
+
+def _fresh_database(server: Server) -> Iterator[Database]:
     made = server.create_database(f"waltap_test_{os.getpid()}_{next(_numbers)}")
     yield made
     leaked = made.drop()

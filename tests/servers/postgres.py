@@ -31,6 +31,7 @@ __all__ = [
     "Database",
     "Server",
     "Unavailable",
+    "locked",
     "program",
     "server_at",
     "server_programs",
@@ -430,7 +431,7 @@ def shared(state: Path) -> Server:
     """
     if address := os.environ.get(ADDRESS):
         return server_at(address)
-    with _locked(state):
+    with locked(state):
         record = state / "server.json"
         if record.exists():
             return _load(json.loads(record.read_text()))
@@ -567,7 +568,8 @@ def _start_container(state: Path) -> Server:
 
 
 @contextlib.contextmanager
-def _locked(state: Path) -> Iterator[None]:
+def locked(state: Path) -> Iterator[None]:
+    """Hold a lock that processes share through the folder ``state``."""
     state.mkdir(parents=True, exist_ok=True)
     with (state / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
