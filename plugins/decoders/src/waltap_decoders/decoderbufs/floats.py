@@ -22,11 +22,17 @@ def float8_text(value: float) -> str:
     return _laid_out(sign, digits, int(exponent), 15)
 
 
-@lru_cache(maxsize=65536)
 def float4_text(value: float) -> str:
     """Return a single-precision number, given as a double, as PostgreSQL prints it."""
     if not math.isfinite(value):
         return _special(value)
+    if not value:  # -0 and 0 are equal: a cache would mix them up
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    return _float4_text(value)
+
+
+@lru_cache(maxsize=65536)
+def _float4_text(value: float) -> str:
     exact = Decimal(value)
     for precision in range(1, 10):
         near = [
@@ -37,8 +43,9 @@ def float4_text(value: float) -> str:
         if fitting:
             best = min(fitting, key=lambda number: abs(number - exact))
             sign, digits, exponent = best.as_tuple()
-            return _laid_out(sign or int(math.copysign(1, value) < 0), digits, int(exponent), 6)
-    return _special(value)
+            return _laid_out(sign, digits, int(exponent), 6)
+    message = f"{value!r} is no single-precision number"
+    raise ValueError(message)
 
 
 def _same(number: Decimal, value: float) -> bool:

@@ -204,6 +204,8 @@ class Wal2Json(Decoder):
                 fail(lsn, data, "a transaction's opener first", repr(data[:10]))
             if body.endswith(b"["):
                 opener = read_transaction(lsn, body + b"]}")
+                if opener.xid is None:  # a message between transactions, cut
+                    fail(lsn, data, "xid in a transaction's opener", "none")
                 self._end_lsn = _lsn(lsn, data, opener.nextlsn, "nextlsn")
                 self._start(lsn, data, messages, opener, 0)
                 self._chunks = 0
