@@ -21,6 +21,7 @@ __all__ = [
     "float_from_binary",
     "pg_double_text",
     "pg_float_text",
+    "single",
     "whole_number",
 ]
 
@@ -75,14 +76,19 @@ def _float_json(text: str) -> str:
     Where PostgreSQL prints no exponent between 0.001 and 10**6, Java's digits are the same number.
     """
     if "e" in text or text[:5] in {"0.000", "-0.00"}:
-        return float_text(float(text))
+        return float_text(single(text))
     if "." in text:
         return text
     return _whole(text)
 
 
-def _single(text: str) -> float:
-    value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
+def single(text: str) -> float:
+    """Return the float that ``text`` names. Raises ValueError where there is none as large."""
+    try:
+        value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
+    except OverflowError as cause:
+        msg = "number beyond the largest float"
+        raise ValueError(msg) from cause
     return value
 
 
@@ -179,8 +185,8 @@ def pg_float_text(value: float) -> str:
 def _means(text: str, size: float) -> bool:
     """Tell whether ``text`` lies strictly nearer to the float ``size`` than to any other."""
     try:
-        return _single(text) == size and (size < 2**24 or _inside(text, _around(size)))
-    except OverflowError:  # rounds beyond the largest float
+        return single(text) == size and (size < 2**24 or _inside(text, _around(size)))
+    except ValueError:  # rounds beyond the largest float
         return False
 
 
@@ -287,7 +293,7 @@ def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
     double = builtin_name(column.data_type) == "float8"
-    convert = float if double else _single
+    convert = float if double else single
     form = ValueForm(
         schema=Schema(kind=Kind.FLOAT64 if double else Kind.FLOAT32),
         to_json=_double_json if double else _float_json,

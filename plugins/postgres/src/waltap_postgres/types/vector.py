@@ -11,7 +11,7 @@ from waltap.render.schema_json import number_json
 from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
 from waltap.render.value_form import ValueForm, column_mapping
 from waltap_postgres.types.claims import extension
-from waltap_postgres.types.number import pg_float_text
+from waltap_postgres.types.number import pg_float_text, single
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["VECTOR_SPECS"]
 
 
-def _numbers(text: str) -> list[float]:
-    """Return the numbers of ``[1,2,3]``."""
+def _items(text: str) -> list[str]:
+    """Return the texts of the numbers of ``[1,2,3]``."""
     if text[:1] != "[" or text[-1:] != "]":
         msg = "malformed vector"
         raise ValueError(msg)
     inner = text[1:-1]
-    return [float(item) for item in inner.split(",")] if inner else []
+    return inner.split(",") if inner else []
 
 
-def _single(value: float) -> float:
-    narrow: float = struct.unpack(">f", struct.pack(">f", value))[0]
-    return narrow
+def _numbers(text: str) -> list[float]:
+    return [float(item) for item in _items(text)]
 
 
 def _vector_json(text: str) -> str:
@@ -42,11 +41,11 @@ def _vector_connect(text: str) -> list[float]:
 
 
 def _half_json(text: str) -> str:
-    return f"[{','.join(float_text(n) for n in _numbers(text))}]"
+    return f"[{','.join(float_text(n) for n in _half_connect(text))}]"
 
 
 def _half_connect(text: str) -> list[float]:
-    return [_single(n) for n in _numbers(text)]
+    return [single(item) for item in _items(text)]
 
 
 def _vector_from_binary(data: bytes) -> str:
