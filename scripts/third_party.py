@@ -17,7 +17,10 @@ def requirements(folders: list[Path]) -> list[str]:
     for folder in folders:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         optional = project.get("optional-dependencies", {}).values()
-        for requirement in [*project["dependencies"], *(item for group in optional for item in group)]:
+        for requirement in [
+            *project["dependencies"],
+            *(item for group in optional for item in group),
+        ]:
             if not requirement.startswith("waltap"):
                 found.add(requirement.replace(" ", ""))
     return sorted(found)

@@ -33,7 +33,7 @@ def capture(variant: Variant, server: Server, folder: Path, engine: str) -> list
             run.wait_ready()
             with ThreadPoolExecutor(len(variant.workloads)) as pool:
                 list(pool.map(database.psql, variant.workloads))
-            run.finish(database, len(variant.expected()), variant.collapse)
+            run.finish(database, variant.expected(), variant.collapse)
             return run.records()
         finally:
             run.stop()

@@ -168,7 +168,7 @@ def snapshots(database: Database, folder: Path) -> tuple[list[Record], list[Reco
     )
     waltap = Waltap(folder / "w", properties(database, "waltap", **once))
     try:
-        waltap.finish(database, len(dumped[0]))
+        waltap.finish(database, dumped[0])
     finally:
         waltap.stop()
     dumped.append(waltap.records())

@@ -60,6 +60,8 @@ SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "jit": "off",
+    # its transactions would stand in the stream, empty, at any place
+    "autovacuum": "off",
     "checkpoint_timeout": "30min",
     "max_wal_size": "4GB",
 }
