@@ -1,25 +1,36 @@
 """Floating-point numbers to the text that PostgreSQL prints (extra_float_digits above 0).
 
-The digits are the fewest that give the number back. float8 goes to exponents from 1e+15 on and below
-1e-4, float4 from 1e+06 on. Source: ryu's output as PostgreSQL bends it, src/common/d2s.c, f2s.c.
+The digits are the fewest that lie strictly between the midpoints to the neighbouring numbers, the
+nearest of them. Python's ``repr`` takes a midpoint, too, where reading it back rounds to the number;
+such digits are found again here. float8 goes to exponents from 1e+15 on and below 1e-4, float4 from
+1e+06 on. Source: PostgreSQL's src/common/d2s.c and f2s.c (ryu, with ``acceptBounds`` off).
 """
 
 import math
 import struct
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 
 __all__ = ["float4_text", "float8_text"]
 
-_FLOAT = struct.Struct("<f")
+_SINGLE = struct.Struct("<f")
+_SINGLE_BITS = struct.Struct("<I")
+_MIDPOINTS_SHORT = 2.0**54
+"""Below it no midpoint between doubles has as few digits as a double needs."""
+
+_Neighbours = Callable[[float], tuple[Fraction, Fraction]]
 
 
 def float8_text(value: float) -> str:
     """Return a double as PostgreSQL prints it."""
     if not math.isfinite(value):
         return _special(value)
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    return _laid_out(sign, digits, int(exponent), 15)
+    shortest = Decimal(repr(value))
+    if abs(value) >= _MIDPOINTS_SHORT:
+        shortest = _strictly_inside(value, len(shortest.as_tuple().digits), 17, _double_midpoints)
+    return _laid_out(shortest, 15)
 
 
 def float4_text(value: float) -> str:
@@ -33,26 +44,47 @@ def float4_text(value: float) -> str:
 
 @lru_cache(maxsize=65536)
 def _float4_text(value: float) -> str:
-    exact = Decimal(value)
-    for precision in range(1, 10):
-        near = [
-            Context(prec=precision, rounding=rounding).plus(exact)
+    return _laid_out(_strictly_inside(value, 1, 9, _single_midpoints), 6)
+
+
+def _strictly_inside(value: float, fewest: int, most: int, midpoints: _Neighbours) -> Decimal:
+    """Return the decimal of the fewest digits between the midpoints, the nearest to ``value``.
+
+    Raises: ValueError when ``most`` digits do not do.
+    """
+    low, high = midpoints(abs(value))
+    exact, magnitude = Fraction(abs(value)), Decimal(abs(value))
+    for precision in range(fewest, most + 1):
+        fitting = [
+            number
             for rounding in (ROUND_FLOOR, ROUND_CEILING)
+            if low < Fraction(number := Context(precision, rounding).plus(magnitude)) < high
         ]
-        fitting = [number for number in near if _same(number, value)]
         if fitting:
-            best = min(fitting, key=lambda number: abs(number - exact))
-            sign, digits, exponent = best.as_tuple()
-            return _laid_out(sign, digits, int(exponent), 6)
-    message = f"{value!r} is no single-precision number"
+            nearest = min(
+                fitting, key=lambda n: (abs(Fraction(n) - exact), n.as_tuple().digits[-1] & 1)
+            )
+            return nearest.copy_sign(Decimal(value))
+    message = f"{value!r} needs more than {most} digits"
     raise ValueError(message)
 
 
-def _same(number: Decimal, value: float) -> bool:
-    try:
-        return bool(_FLOAT.unpack(_FLOAT.pack(float(number)))[0] == value)
-    except OverflowError:
-        return False
+def _double_midpoints(value: float) -> tuple[Fraction, Fraction]:
+    """Return the midpoints from a positive double to its neighbours."""
+    exact = Fraction(value)
+    below, above = math.nextafter(value, 0.0), math.nextafter(value, math.inf)
+    step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
+    return (exact + Fraction(below)) / 2, exact + step / 2
+
+
+def _single_midpoints(value: float) -> tuple[Fraction, Fraction]:
+    """Return the midpoints from a positive single-precision number to its neighbours."""
+    (bits,) = _SINGLE_BITS.unpack(_SINGLE.pack(value))
+    exact = Fraction(value)
+    (below,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits - 1))
+    (above,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits + 1))
+    step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
+    return (exact + Fraction(below)) / 2, exact + step / 2
 
 
 def _special(value: float) -> str:
@@ -61,9 +93,10 @@ def _special(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _laid_out(sign: int, digits: tuple[int, ...], exponent: int, limit: int) -> str:
-    """Return digits × 10^exponent, with an exponent where PostgreSQL writes one."""
-    text = "".join(map(str, digits)).lstrip("0")
+def _laid_out(number: Decimal, limit: int) -> str:
+    """Return ``number``, with an exponent where PostgreSQL writes one."""
+    sign, digits, scale = number.as_tuple()
+    text, exponent = "".join(map(str, digits)).lstrip("0"), int(scale)
     minus = "-" if sign else ""
     if not text:
         return minus + "0"

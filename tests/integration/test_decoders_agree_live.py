@@ -1,0 +1,322 @@
+"""One workload on a real server, read through every decoder: equal changes, but for what is declared.
+
+The slots are read through SQL functions, whose payloads are those of START_REPLICATION.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.decode import (
+    Decoder,
+    DecoderCapabilities,
+    DecoderContext,
+    Delete,
+    Insert,
+    LogicalMessage,
+    ServerInfo,
+    Truncate,
+    Update,
+)
+from waltap.events.assembly import Assembler
+from waltap.source.position import START, Position, parse_lsn
+from waltap_decoders.plugin import register_decoders
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
+
+from tests.servers.postgres import Database
+
+WORKLOAD = Path(__file__).parent.parent / "workloads" / "decoders.sql"
+SETUP = """
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');
+CREATE DOMAIN posint AS int CHECK (VALUE > 0);
+CREATE TYPE pair AS (x int, y text);
+CREATE TABLE kinds (
+  id int PRIMARY KEY, i2 smallint, i8 bigint, f4 real, f8 double precision, n numeric,
+  n2 numeric(10,3), b boolean, c char(5), vc varchar(10), tx text, by bytea, d date, t time,
+  ttz timetz, ts timestamp, tstz timestamptz, iv interval, u uuid, j json, jb jsonb, ia int[],
+  ta text[], o oid, m money, pt point, ip inet, bt bit(4), vb varbit, r int4range, q "char", nm name,
+  md mood, pi posint, pr pair);
+CREATE TABLE by_key (id int PRIMARY KEY, a text, big text);
+ALTER TABLE by_key ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE whole (LIKE by_key INCLUDING ALL); ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE by_index (id int PRIMARY KEY, u varchar(20) NOT NULL, a text);
+CREATE UNIQUE INDEX by_index_u ON by_index (u);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_u;
+CREATE SCHEMA "Odd Schema";
+CREATE TABLE "Odd Schema"."Odd ""T.a,b" ("ID" int PRIMARY KEY, "sp ace" text, "q""uote" mood);
+CREATE PUBLICATION p FOR ALL TABLES;
+"""
+PINNED = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
+    "logical_decoding_work_mem": "64kB",
+}
+SPECS = {spec.name: spec for spec in register_decoders()}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "pgoutput text": ("pgoutput", {}),
+    "pgoutput binary": ("pgoutput", {"pgoutput.binary": True}),
+    "pgoutput streaming": ("pgoutput", {"pgoutput.streaming": "on"}),
+    "wal2json format 2": ("wal2json", {}),
+    "wal2json format 1": ("wal2json", {"wal2json.format-version": "1"}),
+    "wal2json chunks": ("wal2json_streaming", SPECS["wal2json_streaming"].forced_options),
+    "decoderbufs": ("decoderbufs", {}),
+}
+
+
+@dataclass
+class Reading:
+    """What one decoder made of the workload: a list of changes per transaction, and how."""
+
+    transactions: list[list[tuple[Any, ...]]]
+    capabilities: DecoderCapabilities
+    kinds: set[str]
+
+
+class Rig:
+    """A database with the workload done, and its slots."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.connection = database.connect()
+        self.folder = folder
+        self.name = database.name
+        for name, value in PINNED.items():
+            self.connection.execute(f"SELECT set_config('{name}', '{value}', false)")
+        self.connection.execute(SETUP)
+        for plugin in ("pgoutput", "wal2json", "decoderbufs"):
+            self.connection.execute(
+                "SELECT pg_create_logical_replication_slot(%s, %s)", [self.slot(plugin), plugin]
+            )
+        self.version = self.connection.info.server_version
+        properties = PostgresProperties.model_validate({"database.dbname": database.name})
+        self.catalogue = PostgresCatalogue(self.connection, properties)
+        with database.connect() as writer:
+            for statement in re.split(r";\n", WORKLOAD.read_text(encoding="utf-8")):
+                for part in statement.split("; "):
+                    writer.execute(part.encode())
+
+    def slot(self, plugin: str) -> str:
+        return f"{self.name}_{plugin}"
+
+    def decoder(self, variant: str) -> Decoder:
+        name, options = VARIANTS[variant]
+        context = DecoderContext(
+            server=ServerInfo(version_num=self.version),
+            catalogue=self.catalogue,
+            publications=("p",),
+            options=options,
+        )
+        return SPECS[name].factory(context)
+
+    def frames(self, decoder: Decoder, plugin: str) -> list[tuple[int, bytes]]:
+        options = [text for pair in decoder.start_options().items() for text in pair]
+        rows = self.connection.execute(
+            "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL"
+            + ", %s" * len(options)
+            + ")",
+            [self.slot(plugin), *options],
+        ).fetchall()
+        return [(parse_lsn(lsn), bytes(data)) for lsn, data in rows]
+
+    def read(self, variant: str, *, feed: int = 100) -> Reading:
+        decoder = self.decoder(variant)
+        frames = self.frames(decoder, SPECS[VARIANTS[variant][0]].output_plugin)
+        assembler = Assembler(START, None, self.folder / variant, 4096)
+        found = Reading([], decoder.capabilities, set())
+        changes: list[tuple[Any, ...]] = []
+        position = Position(0)
+        parts = []
+        for at in range(0, len(frames), feed):
+            messages = decoder.feed(frames[at : at + feed])
+            found.kinds |= {type(message).__name__ for message in messages}
+            parts += assembler.feed(messages)
+            while assembler.backlog:
+                parts += assembler.feed(())
+        for part in parts:
+            assert position < part.position(position)
+            position = part.position(position)
+            changes += [self.plain(change) for change in part.changes]
+            if part.complete and changes:
+                found.transactions.append(changes)
+                changes = []
+        assembler.close()
+        return found
+
+    @staticmethod
+    def plain(change: Any) -> tuple[Any, ...]:
+        if isinstance(change, Insert):
+            return "I", change.relation.name, change.new
+        if isinstance(change, Update):
+            return "U", change.relation.name, change.new, change.old, change.old_kind
+        if isinstance(change, Delete):
+            return "D", change.relation.name, change.old, change.old_kind
+        if isinstance(change, Truncate):
+            names = [relation.name for relation in change.relations]
+            return "T", names
+        assert isinstance(change, LogicalMessage)
+        return "M", change.transactional, change.prefix, change.content
+
+
+@pytest.fixture
+def rig(database: Database, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(database, tmp_path)
+    yield made
+    made.connection.close()
+
+
+def carried(
+    transactions: list[list[tuple[Any, ...]]], capabilities: DecoderCapabilities
+) -> list[list[tuple[Any, ...]]]:
+    """Return what a decoder with ``capabilities`` can tell of ``transactions``."""
+    result = []
+    for transaction in transactions:
+        kept: list[tuple[Any, ...]] = []
+        for change in transaction:
+            if change[0] == "T":
+                if capabilities.truncate:
+                    names = change[1]
+                    kept += [change] if capabilities.filters else [("T", [n]) for n in names]
+            elif change[0] == "M":
+                kept += [change] * capabilities.logical_messages
+            elif not capabilities.special_numbers:
+                kept.append(
+                    tuple(
+                        tuple(None if v in ("NaN", "Infinity", "-Infinity") else v for v in part)
+                        if isinstance(part, tuple)
+                        else part
+                        for part in change
+                    )
+                )
+            else:
+                kept.append(change)
+        if kept:
+            result.append(kept)
+    return result
+
+
+def test_every_decoder_tells_the_same_changes_but_for_what_it_declares(rig: Rig) -> None:
+    text = rig.read("pgoutput text")
+    assert len(text.transactions) > 25
+    assert {change[0] for t in text.transactions for change in t} == {"I", "U", "D", "T", "M"}
+    for variant in VARIANTS:
+        if variant not in ("pgoutput text", "pgoutput binary"):
+            reading = rig.read(variant)
+            wanted = carried(text.transactions, reading.capabilities)
+            for found, expected in zip(reading.transactions, wanted, strict=False):
+                assert found == expected, variant
+            assert len(reading.transactions) == len(wanted), variant
+
+
+def test_streaming_streams_and_savepoints_inside_it_are_exact(rig: Rig) -> None:
+    reading = rig.read("pgoutput streaming", feed=7)
+    assert {"StreamStart", "StreamAbort", "StreamCommit", "Begin", "Commit"} <= reading.kinds
+    large = max(reading.transactions, key=len)
+    assert len(large) == 1500 + 1000 + 500
+    assert {change[2][1] for change in large if change[0] == "I"}.isdisjoint({"lost", "never"})
+    assert large == max(rig.read("pgoutput text").transactions, key=len)
+
+
+def test_binary_rows_are_what_the_server_makes_of_them(rig: Rig) -> None:
+    """Binary values go back to the server by COPY, which must print what the text decoder said."""
+    text = rig.read("pgoutput text").transactions
+    binary = rig.read("pgoutput binary").transactions
+    assert [[change[:2] for change in t] for t in binary] == [
+        [change[:2] for change in t] for t in text
+    ]
+    pairs = [
+        (said, sent)
+        for t_text, t_binary in zip(text, binary, strict=True)
+        for said, sent in zip(t_text, t_binary, strict=True)
+        if said[:2] == ("I", "public.kinds")
+    ]
+    assert len(pairs) == 6
+    rig.connection.execute("CREATE TEMPORARY TABLE copied (LIKE kinds)")
+    body = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
+    for _, (_, _, row) in pairs:
+        body += struct.pack("!h", len(row))
+        for value in row:
+            assert value is None or isinstance(value, bytes)
+            body += struct.pack("!i", -1 if value is None else len(value)) + (value or b"")
+    with (
+        rig.connection.cursor() as cursor,
+        cursor.copy("COPY copied FROM STDIN (FORMAT binary)") as copy,
+    ):
+        copy.write(body + struct.pack("!h", -1))
+    columns = [
+        name
+        for (name,) in rig.connection.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'copied'::regclass AND attnum > 0"
+            " ORDER BY attnum"
+        )
+    ]
+    # format() calls a type's output function; a cast of char(n) or "char" would do more than that.
+    listed = ", ".join(
+        f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END" for name in columns
+    )
+    found = rig.connection.execute(f"SELECT {listed} FROM copied ORDER BY id").fetchall()
+    assert found == [said[2] for said, _ in pairs]
+
+
+def test_times_between_decoders_agree(rig: Rig) -> None:
+    def ends(variant: str) -> list[tuple[int, int, int | None]]:
+        decoder = rig.decoder(variant)
+        plugin = SPECS[VARIANTS[variant][0]].output_plugin
+        parts = Assembler(START, None, None, 0).feed(decoder.feed(rig.frames(decoder, plugin)))
+        return [(p.end_lsn, p.commit_ts, p.xid) for p in parts if p.changes and p.xid]
+
+    text = ends("pgoutput text")
+    assert ends("wal2json format 2") == text
+    for variant in ("wal2json format 1", "decoderbufs"):  # neither tells of a TRUNCATE alone
+        assert set(ends(variant)) < set(text)
+
+
+@pytest.mark.parametrize("values", ["float8", "float4"])
+def test_floats_of_decoderbufs_are_printed_like_the_server_does(
+    database: Database, values: str
+) -> None:
+    """Thousands of numbers of all sizes: our digits against the server's own."""
+    from waltap_decoders.decoderbufs.floats import float4_text, float8_text
+
+    ours = float8_text if values == "float8" else float4_text
+    with database.connect() as connection:
+        connection.execute("SET extra_float_digits = 3")
+        rows = connection.execute(
+            f"""SELECT v, v::text FROM (
+              SELECT (random() * 10 ^ (g % 70 - 35))::{values} AS v FROM generate_series(1, 7000) g
+              UNION ALL SELECT (g * 10.0 ^ (g % 30 - 15))::{values} FROM generate_series(-500, 500) g
+              UNION ALL SELECT (2.0 ^ (g % 120 - 60))::{values} FROM generate_series(1, 120) g
+            ) numbers""",
+            binary=True,
+        ).fetchall()
+    assert [text for _, text in rows] == [ours(value) for value, _ in rows]
+
+
+def test_dates_and_times_of_decoderbufs_are_printed_like_the_server_does(
+    database: Database,
+) -> None:
+    from waltap_decoders.decoderbufs.moments import date_text, time_text, timestamp_text
+
+    with database.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        dates = connection.execute(
+            "SELECT d - '1970-01-01'::date, d::text FROM ("
+            " SELECT '4714-11-24 BC'::date + g * 700001 FROM generate_series(0, 3065) g) x(d)"
+        ).fetchall()
+        stamps = connection.execute(
+            "SELECT (extract(epoch FROM s) * 1000000)::int8, s::text, s::time::text FROM ("
+            " SELECT '4714-11-24 00:00:00 BC'::timestamp + g * interval '40003 days 1.234567 s'"
+            " FROM generate_series(0, 2600) g) x(s)"
+        ).fetchall()
+    assert [text for _, text in dates] == [date_text(days) for days, _ in dates]
+    assert [row[1] for row in stamps] == [timestamp_text(micros) for micros, _, _ in stamps]
+    assert [row[2] for row in stamps] == [
+        time_text(micros % 86_400_000_000) for micros, _, _ in stamps
+    ]
