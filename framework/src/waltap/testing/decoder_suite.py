@@ -48,6 +48,7 @@ from waltap.specs import DecoderSpec
 from waltap.testing.damage import chance, damaged, evenly, noise, truncated
 from waltap.testing.limits import measured
 from waltap.testing.recording import Recording, Shapes, StaticCatalogue, neutral
+from waltap.testing.spec_promises import assert_well_formed
 
 __all__ = ["DecoderRig", "DecoderSuite"]
 
@@ -113,6 +114,10 @@ class DecoderSuite:
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a DecoderRig)")
 
     # --- what it says of itself ---
+
+    def test_spec_is_well_formed(self, rig: DecoderRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
 
     def test_spec_and_decoder_agree(self, rig: DecoderRig) -> None:
         """The decoder has its spec's name; an instance can do nothing that the spec does not say."""

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from waltap.render.record import Record
-from waltap.render.type_registry import TypeRegistry
 from waltap.sink.sink import Sink, SinkContext
-from waltap.specs import ReplicaIdentitySpec, SinkSpec
+from waltap.specs import SinkSpec
+from waltap.testing.installed import identity_kept, mapper
 
 __all__ = ["Delivered", "SinkRig"]
 
@@ -66,21 +65,10 @@ class SinkRig:
         return sink
 
 
-@lru_cache(maxsize=1)
-def _installed() -> tuple[TypeRegistry, Mapping[str, ReplicaIdentitySpec]]:
-    from waltap.host import Host
-
-    host = Host()
-    by_letter = {spec.letter: spec for spec in host.replica_identities.values()}
-    return TypeRegistry(host.types), by_letter
-
-
 def _with_installed_types(context: SinkContext) -> SinkContext:
     """Give a sink of changes the types and identities of the installed plugins, as engines do."""
-    types, identities = _installed()
     return replace(
         context,
-        types=context.types or types,
-        identity=context.identity
-        or (lambda relation: identities[relation.identity].factory(relation)),
+        types=context.types or mapper(),
+        identity=context.identity or identity_kept(),
     )

@@ -39,6 +39,8 @@ from waltap.testing.sink_crash import (
 )
 from waltap.testing.sink_findings import assert_complete, parsed, values_of
 from waltap.testing.sink_rig import Delivered, SinkRig
+from waltap.testing.spec_promises import assert_well_formed
+from waltap.testing.texts import TEXTS
 from waltap.testing.workload import ITEMS, NOTES, Workload, relation
 
 __all__ = ["Delivered", "SinkRig", "SinkSuite"]
@@ -75,18 +77,6 @@ KINDS_VALUES: Mapping[str, object] = {
     "at": dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC),
     "note": None,
 }
-TEXTS = {
-    "empty": "",
-    "blank": "  \t ",
-    "control characters": "".join(map(chr, range(1, 32))) + "\x7f",
-    "quotes and backslashes": "\"'`\\\\n\\",
-    "line ends": "a\nb\r\nc\rd\u2028e\u2029f\u0085g",
-    "beyond the plane": "naïve Ω 漢字 🐘👩‍👩‍👧‍👦 \U0010ffff",
-    "combining": "e\u0301 vs \u00e9",
-    "looks like null": "null",
-    "looks like json": '{"a": [1, null]}',
-    "long": "0123456789" * 20_000,
-}
 WIDER = relation(
     "items",
     [("id", "int4"), ("serial", "int8"), ("name", "text"), ("colour", "text")],
@@ -118,6 +108,10 @@ class SinkSuite:
         assert sink.open() is None, "an empty destination has no position"
         yield sink
         sink.close()
+
+    def test_spec_is_well_formed(self, rig: SinkRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
 
     # --- positions ---
 

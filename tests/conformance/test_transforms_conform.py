@@ -1,0 +1,27 @@
+"""Every transform of ours keeps the kit's promises."""
+
+import pytest
+
+import waltap.plugin
+from waltap.testing.transform_suite import TransformRig, TransformSuite
+
+SPECS = {spec.name: spec for spec in waltap.plugin.register_transforms()}
+CASES = {
+    "a table left out": ("filter", {"tables": r"public\.notes"}),
+    "an operation left out": ("filter", {"operations": "u,t"}),
+    "everything left out": ("filter", {}),
+    "one table elsewhere": ("route", {"regex": r"public\.(i.*)", "replacement": "all.$1"}),
+    "no table elsewhere": ("route", {"regex": r"other\.x", "replacement": "y"}),
+}
+
+
+class TestTransforms(TransformSuite):
+    @pytest.fixture(params=list(CASES))
+    def rig(self, request):
+        name, given = CASES[request.param]
+        properties = SPECS[name].properties.model_validate(given)
+        return TransformRig(SPECS[name], properties)
+
+
+def test_every_registered_transform_is_here():
+    assert set(SPECS) == {name for name, _ in CASES.values()}
