@@ -9,7 +9,9 @@ Only the death of a process is simulated. What the kernel has taken survives it:
 not show.
 """
 
+import builtins
 import contextlib
+import io
 import os
 import resource
 import signal
@@ -18,7 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import msgspec
 
@@ -99,12 +101,22 @@ class Child:
         for name in WATCHED:
             if hasattr(os, name):
                 setattr(os, name, self._watched(name, getattr(os, name)))
+        builtins.open = io.open = self._watched_open(builtins.open)  # type: ignore[assignment]
         sys.addaudithook(self._audit)
 
     def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             self.mark(f"os.{name}")
             return real(*arguments, **options)
+
+        return call
+
+    def _watched_open(self, real: Callable[..., IO[Any]]) -> Callable[..., IO[Any]]:
+        def call(*arguments: Any, **options: Any) -> IO[Any]:
+            file = real(*arguments, **options)
+            if file.writable():
+                self.mark("opened for writing")  # and emptied, if it is to be written anew
+            return file
 
         return call
 
