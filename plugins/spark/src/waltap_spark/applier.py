@@ -163,15 +163,23 @@ class _Step:
         if table.pending and table.key != group.key:
             table = self._fold(table)  # what is pending goes by the key it was written under
         if group.replaces:
-            table = msgspec.structs.replace(table, base=None, base_rows=0, pending=())
+            table = msgspec.structs.replace(
+                table, base=None, base_rows=0, base_columns={}, pending=()
+            )
         table = self._learn(table, group)
         if not group.rows:
             return table
         change = self._write_changes(table, group)
-        table = msgspec.structs.replace(
-            table, pending=(*table.pending, change), changes=(*table.changes, change)
-        )
-        if group.replaces or group.moved or "t" in group.operations:
+        table = msgspec.structs.replace(table, changes=(*table.changes, change))
+        if group.replaces:  # a snapshot has every row once: its files are the base as they are
+            return msgspec.structs.replace(
+                table,
+                base=change.path,
+                base_rows=change.rows,
+                base_columns=table.versions[change.fingerprint],
+            )
+        table = msgspec.structs.replace(table, pending=(*table.pending, change))
+        if group.moved or "t" in group.operations:
             table = self._fold(table)
         return table
 

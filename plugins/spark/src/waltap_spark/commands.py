@@ -109,6 +109,8 @@ def sql(
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
 ) -> None:
     """Run a query over the tables as they stand now; NAME_changes is a table's history."""
+    import os
+
     from rich.console import Console
 
     from waltap_spark.live import open_tables
@@ -119,7 +121,7 @@ def sql(
         Console(stderr=True).print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     with Console(stderr=True).status("starting Spark (about 5 s)"):
-        spark = start_session("waltap sql", master=master)
+        spark = start_session("waltap sql", master=master, notes=Path(os.devnull))
     try:
         views = open_tables(spark, found.location).register()
         Console(stderr=True, highlight=False).print(f"views: {', '.join(views)}", style="dim")
@@ -127,6 +129,49 @@ def sql(
         _show(frame, rows)
     finally:
         spark.stop()
+
+
+@application.command()
+def verify(
+    output: OutputArgument,
+    dsn: Annotated[
+        str, typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs.")
+    ],
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="SCHEMA.TABLE", help="Compare only this one; repeatable."),
+    ] = None,
+    master: MasterOption = "local[*]",
+) -> None:
+    """Compare every table in the source with Spark's: row counts and content hashes.
+
+    Changes that are under way count as differences: compare when the source is quiet and Spark
+    has caught up. Exit code 1 when something differs.
+    """
+    import os
+
+    import psycopg
+    from rich.console import Console
+
+    from waltap.errors import ConnectionLost
+    from waltap_spark.live import open_tables
+    from waltap_spark.session import start_session
+    from waltap_spark.verify import compare, comparison_table
+
+    found = _output(output)
+    try:
+        connection = psycopg.connect(dsn, autocommit=True)
+    except psycopg.OperationalError as cause:
+        raise ConnectionLost(str(cause).strip()) from cause
+    with connection, Console(stderr=True).status("starting Spark (about 5 s)"):
+        spark = start_session("waltap verify", master=master, notes=Path(os.devnull))
+        try:
+            results = compare(connection, open_tables(spark, found.location), table)
+        finally:
+            spark.stop()
+    Console(highlight=False).print(comparison_table(results))
+    if not all(result.equal for result in results):
+        raise typer.Exit(1)
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:

@@ -1,6 +1,10 @@
 """Spark sessions that read and write waltap's tables as they should be read and written."""
 
-from collections.abc import Mapping
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.java import require_java
@@ -28,7 +32,7 @@ REQUIRED: Final = {
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -40,9 +44,17 @@ DEFAULTS: Final = {
 
 
 def start_session(
-    name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    notes: Path | None = None,
 ) -> "SparkSession":
-    """Start a Spark session, or join the one of this process. Raises: JavaMissing."""
+    """Start a Spark session, or join the one of this process.
+
+    ``notes`` takes what the JVM writes to standard error, which is much and seldom of use.
+    Raises: JavaMissing.
+    """
     require_java()
     from pyspark.sql import SparkSession
 
@@ -50,9 +62,28 @@ def start_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **REQUIRED}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _standard_error_to(notes):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel(chosen.get("spark.log.level", "ERROR"))
     return session
+
+
+@contextlib.contextmanager
+def _standard_error_to(path: Path | None) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error to ``path``."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def prepare(spark: "SparkSession") -> "SparkSession":

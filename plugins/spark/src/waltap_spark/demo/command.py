@@ -1,0 +1,257 @@
+"""The ``waltap demo`` command: set up, capture, replay, compare, answer."""
+
+import contextlib
+import datetime as dt
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.errors import ConfigurationError, Problem
+from waltap_spark.demo.embedded_server import EmbeddedServer, embedded_server
+from waltap_spark.demo.engine_process import EngineProcess, write_profile
+from waltap_spark.demo.errors import DemoDifferent
+from waltap_spark.demo.flights import DayData, load, row_counts
+from waltap_spark.demo.operations import day_of_operations, night_run
+from waltap_spark.demo.replay import Progress, Replay
+from waltap_spark.java import require_java
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["demo"]
+
+STORMY = "2013-02-08"
+"""A blizzard: of 930 flights 472 were cancelled."""
+
+DATABASE = "flights"
+
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""A session that answers a dozen queries never earns back what the JVM's second compiler costs."""
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for everything the demo makes.")
+    ] = Path("demo-output"),
+    day: Annotated[
+        str, typer.Option("--day", help="Day of 2013 that is held back and replayed.")
+    ] = STORMY,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="Time that the day takes in the replay.")
+    ] = 20.0,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Leave database and pipeline running at the end.")
+    ] = False,
+) -> None:
+    """Turn a PostgreSQL database into live Spark tables, on real data, and compare row by row.
+
+    Starts an embedded PostgreSQL, loads every flight that left New York in 2013, runs the engine
+    with the Spark sink, replays a day of operations, and checks that both sides are equal.
+    """
+    from waltap.cli.screen import answers
+
+    console = answers()
+    try:
+        chosen = dt.date.fromisoformat(day)
+    except ValueError as cause:
+        problem = Problem("--day", "is no date", value=day, allowed="2013-01-01 to 2013-12-31")
+        raise ConfigurationError([problem], origin="the command line") from cause
+    if chosen.year != 2013:
+        problem = Problem("--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31")
+        raise ConfigurationError([problem], origin="the command line")
+    require_java()
+    _Demo(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
+
+
+class _Demo:
+    """One run of the demo."""
+
+    def __init__(
+        self, console: "Console", folder: Path, day: dt.date, seconds: float, *, keep_running: bool
+    ) -> None:
+        self.console, self.folder, self.day, self.seconds = console, folder, day, seconds
+        self.keep_running = keep_running
+        self.began = time.monotonic()
+        self.rates: list[tuple[str, str]] = []
+
+    def run(self) -> None:
+        """Run all of it. Raises: DemoDifferent, DemoIncomplete, DemoStuck, and what parts raise."""
+        self._clear()
+        with embedded_server(self.folder / "postgres", keep=self.keep_running) as server:
+            data = self._load(server)
+            engine = self._engine(server)
+            engine.start()
+            try:
+                self._snapshot(engine)
+                self._replay(server, engine, data)
+                if not self.keep_running:
+                    self._step("Stopping: what is written is made durable, Spark applies the rest")
+                    engine.stop()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    engine.kill()
+                raise
+            equal = self._compare(server)
+            if self.keep_running:
+                engine.leave()
+            self._tell(server, engine)
+        if not equal:
+            raise DemoDifferent("source and Spark are not equal", folder=self.folder)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Start from nothing: what an earlier demo left is removed, nothing else."""
+        marker = self.folder / ".waltap-demo"
+        if self.folder.exists() and any(self.folder.iterdir()):
+            if not marker.exists():
+                problem = Problem(
+                    "--output", "is a folder with other files in it", value=str(self.folder)
+                )
+                raise ConfigurationError([problem], origin="the command line")
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+    def _load(self, server: EmbeddedServer) -> DayData:
+        self._step(f"PostgreSQL {server.version} is running; loading the flights of 2013")
+        started = time.monotonic()
+        with server.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        with server.connect(DATABASE) as connection:
+            data, rows = load(connection, self.day)
+            counts = row_counts(connection)
+        took = time.monotonic() - started
+        self._note(", ".join(f"{count:,} {table}" for table, count in counts.items()))
+        self.rates.append(("load by COPY", f"{rows:,} rows in {took:.1f} s"))
+        return data
+
+    def _engine(self, server: EmbeddedServer) -> EngineProcess:
+        profile = self.folder / "flights.toml"
+        write_profile(
+            profile,
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            database=DATABASE,
+            output=self.folder / "lake",
+            state=self.folder / "state",
+        )
+        return EngineProcess(profile, self.folder)
+
+    def _snapshot(self, engine: EngineProcess) -> None:
+        self._step(f"waltap run {engine.profile.name}: initial snapshot; Spark is starting (≈ 5 s)")
+        started = time.monotonic()
+        progress = Progress(self.folder / "lake")
+        with self._spinner("reading the snapshot") as status:
+            engine.wait_until(engine.ready_file.exists, 120, "the snapshot", lambda: None)
+            took = time.monotonic() - started
+            rows = progress.logged_rows()
+            self._note(f"{rows:,} rows are in the change log after {took:.1f} s; streaming begins")
+            self.rates.append(("snapshot, start of waltap included", _rate(rows, took)))
+            status("Spark builds the tables")
+            engine.wait_until(lambda: progress.applied_rows() >= rows, 120, "Spark", lambda: None)
+        took = time.monotonic() - started
+        self._note(f"{progress.applied_rows():,} rows are in Spark tables after {took:.1f} s")
+        self.rates.append(("the same, as Spark tables, start of Spark included", _rate(rows, took)))
+
+    def _replay(self, server: EmbeddedServer, engine: EngineProcess, data: DayData) -> None:
+        events = day_of_operations(data)
+        self._step(
+            f"Replaying {self.day:%A, %d %B %Y}: {len(events):,} transactions in "
+            f"{self.seconds:.0f} s while Spark follows"
+        )
+        with server.connect(DATABASE) as connection:
+            replay = Replay(connection, Progress(self.folder / "lake"), self.console)
+            replay.play(events, self.seconds)
+            self._wait(engine, replay)
+            latency = replay.latency()
+            self._note(
+                f"{replay.transactions:,} transactions with {replay.rows:,} changed rows: "
+                + ", ".join(f"{count:,} {kind}" for kind, count in replay.kinds.items())
+            )
+            self.rates.append(("commit in PostgreSQL to Spark table, p50 / p95", latency))
+            self._step("Night run: a new column, and one transaction over all flights of the month")
+            night = Replay(connection, Progress(self.folder / "lake"), self.console)
+            started = time.monotonic()
+            night.play(night_run(self.day), 0)
+            self._wait(engine, night)
+            took = time.monotonic() - started
+            self._note(f"{night.rows:,} rows updated at once are in Spark {took:.1f} s later")
+            self.rates.append(("one large transaction, to Spark", _rate(night.rows, took)))
+
+    def _wait(self, engine: EngineProcess, replay: Replay) -> None:
+        with self._spinner("Spark catches up"):
+            engine.wait_until(replay.caught_up, 120, "catching up", lambda: None)
+
+    def _compare(self, server: EmbeddedServer) -> bool:
+        from waltap_spark.demo.answers import QUESTIONS, answer
+        from waltap_spark.live import open_tables
+        from waltap_spark.session import start_session
+        from waltap_spark.verify import compare, comparison_table
+
+        self._step("Comparing source and Spark, row by row")
+        with self._spinner("starting Spark (≈ 5 s)") as status:
+            notes = self.folder / "spark-comparison.log"
+            spark = start_session(
+                "waltap demo", master="local[2]", settings=SHORT_LIVED, notes=notes
+            )
+            try:
+                status("comparing")
+                tables = open_tables(spark, str(self.folder / "lake" / "tables"))
+                with server.connect(DATABASE) as connection:
+                    names = [f"public.{name}" for name in row_counts(connection)]
+                    found = compare(connection, tables, names)
+                self.console.print(comparison_table(found))
+                status("asking")
+                tables.register()
+                for question in QUESTIONS:
+                    self.console.print(answer(spark, question, day=self.day.isoformat()))
+            finally:
+                spark.stop()
+        return all(each.equal for each in found)
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def _tell(self, server: EmbeddedServer, engine: EngineProcess) -> None:
+        from rich.table import Table
+
+        rates = Table(title="rates", show_header=False)
+        for name, value in self.rates:
+            rates.add_row(name, value)
+        self.console.print(rates)
+        lake = self.folder / "lake"
+        places = Table(title="where everything lies", show_header=False)
+        places.add_row("profile", str(self.folder / "flights.toml"))
+        places.add_row("change log (Parquet and manifests)", str(lake / "changelog"))
+        places.add_row("Spark tables (Parquet)", str(lake / "tables"))
+        places.add_row("logs", f"{engine.log_file}, {engine.spark_log}")
+        places.add_row("ask yourself", f'waltap spark sql {lake} "select * from flights limit 5"')
+        if self.keep_running:
+            places.add_row("database", f'psql "{server.dsn(DATABASE)}"')
+            places.add_row("stop", f"kill {engine.pid}; then stop the server: kill {server.pid}")
+        self.console.print(places)
+        self.console.print(f"Done in {time.monotonic() - self.began:.0f} s.")
+
+    def _step(self, text: str) -> None:
+        self.console.print(f"[bold cyan]{time.monotonic() - self.began:5.1f} s[/]  [bold]{text}[/]")
+
+    def _note(self, text: str) -> None:
+        self.console.print(f"         {text}", style="dim")
+
+    @contextlib.contextmanager
+    def _spinner(self, text: str) -> Iterator[Any]:
+        """Show that something goes on, on a terminal; the yielded function changes the text."""
+        if self.console.is_terminal:
+            with self.console.status(text) as status:
+                yield status.update
+        else:
+            yield lambda _text: None
+
+
+def _rate(rows: int, seconds: float) -> str:
+    return f"{rows:,} rows in {seconds:.1f} s: {rows / max(seconds, 1e-9):,.0f} rows/s"

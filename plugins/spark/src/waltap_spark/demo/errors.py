@@ -1,0 +1,33 @@
+"""What can go wrong with the demo.
+
+SourceError
+└── DemoIncomplete    WT-2901   something the demo needs is not installed
+WaltapError
+├── DemoStuck         WT-9101   nothing moves any more
+└── DemoDifferent     WT-9102   source and Spark are not equal in the end
+"""
+
+from waltap.errors import SourceError, WaltapError
+
+__all__ = ["DemoDifferent", "DemoIncomplete", "DemoStuck"]
+
+
+class DemoIncomplete(SourceError):
+    """A package that only the demo needs is missing."""
+
+    code = "WT-2901"
+    remedy = "Install what the demo needs: pip install 'waltap-spark[demo]'."
+
+
+class DemoStuck(WaltapError):
+    """The engine or Spark does not get on."""
+
+    code = "WT-9101"
+    remedy = "The engine's log is {engine_log}, Spark's is {spark_log}; please report both."
+
+
+class DemoDifferent(WaltapError):
+    """Source and Spark tables differ."""
+
+    code = "WT-9102"
+    remedy = "This is a bug in waltap: please report it with what lies in {folder}."
