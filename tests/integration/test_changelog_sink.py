@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap.events.transaction import Batch, SnapshotRows
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import (
@@ -317,6 +318,33 @@ def test_a_log_that_starts_over_begins_an_epoch(tmp_path: Path) -> None:
     again.close()
     assert [row["name"] for row in rows(tmp_path)] == ["old", "new"]
     assert [manifest.mark.epoch for manifest in ChangeLog(str(tmp_path)).manifests()] == [1, 2]
+
+
+def test_rows_of_an_incremental_snapshot_stand_between_transactions(tmp_path: Path) -> None:
+    """What was streamed before the chunk is older than it, what comes after is newer."""
+    db = Database()
+    log = opened(tmp_path)
+    db.insert(PEOPLE, ["1", "first", None])
+    before = db.commit()
+    db.update(PEOPLE, ["1"], name="last")
+    after = db.commit()
+    chunk = SnapshotRows(
+        relation=PEOPLE,
+        rows=[("1", "read", None), ("2", "read", None)],
+        ts=before.commit_ts,
+        lsn=None,
+        xid=None,
+        first_marker="incremental",
+        last_marker="incremental",
+        kind="incremental",
+    )
+    log.write(Batch(parts=[before, chunk, after], position=Position(after.end_lsn), events=4))
+    log.flush()
+    log.close()
+    found = sorted(rows(tmp_path), key=lambda r: (r["_commit_lsn"], r["_seq"], r["_sub"]))
+    assert [(row["_op"], row["id"]) for row in found] == [("c", 1), ("r", 1), ("r", 2), ("u", 1)]
+    assert as_text(replay(found, ["id"])) == [("1", "last", None), ("2", "read", None)]
+    assert next(ChangeLog(str(tmp_path)).manifests()).snapshot is None
 
 
 # --- the log's own limits -----------------------------------------------------------------------------

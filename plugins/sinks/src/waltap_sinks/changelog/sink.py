@@ -242,12 +242,14 @@ class ChangeLogSink(Sink):
                 )
 
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
-        lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.kind != "initial":  # rows of tables that go on being streamed: plain upserts
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
+                # they stand behind every transaction taken so far and before the next
+                lsn = self._mark.end_lsn if self._position is None else self._position.end_lsn
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
+        lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         name = (part.relation.schema, part.relation.table)
         if (
             self._generation is None
