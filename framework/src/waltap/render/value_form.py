@@ -58,7 +58,8 @@ class ValueForm:
     ``zero``         Connect value that stands for NULL in a required field without default.
     ``default``      the column default as a Connect value, None without one.
     ``unavailable``  Connect value of the placeholder; None: the type has none, the field is null.
-    ``always_optional``  the schema is optional even where the column is NOT NULL.
+    ``always_optional``  the schema is optional even where the column is NOT NULL; what is missing
+                     there is still written as ``zero``.
     ``from_binary``  may raise what indexing and `struct` raise: the mapping turns it to ValueError.
     The rest is as in `ColumnMapping`.
     """
@@ -94,18 +95,19 @@ def column_mapping(
         doc=form.schema.doc if form.schema.doc is not None else column.comment,
     )
     fallback = form.zero if form.default is None else form.default
-    if not optional:
+    required = column.nullable is False
+    if required:
         null_json = value_json(schema, fallback)
     elif options.replace_null_with_default:
         null_json = value_json(schema, form.default)
     else:
         null_json = "null"
     if misfit is not None:
-        misfit.null_json = null_json if optional else "null"
+        misfit.null_json = "null" if required else null_json
     if form.unavailable is not None:
         unavailable_json = value_json(schema, form.unavailable)
     else:
-        unavailable_json = null_json if optional else "null"
+        unavailable_json = "null" if required else null_json
     return ColumnMapping(
         schema=schema,
         to_json=form.to_json,
@@ -116,7 +118,7 @@ def column_mapping(
         from_binary=None if form.from_binary is None else _checked(form.from_binary),
         arrow=form.arrow,
         unavailable=form.unavailable,
-        fallback=None if optional else fallback,
+        fallback=fallback if required else None,
         json_expression=form.json_expression,
         streamed_as_null=form.streamed_as_null,
         opaque=form.opaque,

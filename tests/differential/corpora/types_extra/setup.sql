@@ -1,0 +1,16 @@
+create extension hstore; create extension citext; create extension ltree; create extension isn; create extension postgis;
+create type mood as enum ('sad', 'it''s ok', 'so so');
+create sequence sq;
+create table req (id int primary key, b bool not null, i2 int2 not null, i8 int8 not null, r4 float4 not null, r8 float8 not null, n numeric not null, n2 numeric(6,2) not null,
+  m money not null, o oid not null, t text not null, c char(3) not null, ci citext not null, nm name not null, x xml not null, u uuid not null, j json not null, jb jsonb not null,
+  ba bytea not null, b1 bit not null, b8 bit(8) not null, vb varbit not null, d date not null, tm time not null, t3 time(3) not null, tz timetz not null, ts timestamp not null, ts3 timestamp(3) not null, tt timestamptz not null, tt0 timestamptz(0) not null,
+  iv interval not null, e mood not null, ia int[] not null, ta text[] not null, ip inet not null, ma macaddr not null, rg int4range not null, tv tsvector not null, p point not null, h hstore not null, l ltree not null, isb isbn not null, g geometry not null);
+create table defs (id serial primary key, big bigserial, e mood default 'so so', ci citext default 'x', nm name default 'n', t1 text default upper('x'), t2 text default ('a' || 'b'), t3 text default current_user, t4 varchar(5) default null,
+  bt bit default B'1', bt2 bit(2) default B'10', vb varbit default B'110', i8 int8 default 9223372036854775807, neg int default -5, n numeric(6,2) default -1.5, nn numeric(5) default 1e2, f4 real default 1.1, f8 float8 default 1e20,
+  ch char(4) default 'a', tz timestamptz default now(), tz0 timestamptz(0) default now(), ts timestamp default current_timestamp, ts2 timestamp default (now() at time zone 'utc'), d date default current_date, tm time default localtime, iv interval default '1 year 2 days', bo bool default false, bo2 bool default (not true),
+  u uuid default gen_random_uuid(), j json default '{}', x xml default '<a/>', m money default 1.5, ip inet default '1.2.3.4', r int4range default '[1,3)', sm smallint default 3, di date default '2020-01-01', dbc date default '0044-03-15 BC');
+create table arrs (id int primary key, bi bit(3)[], ca citext[], ea mood[], la ltree[], ip inet[], jb jsonb[], u uuid[], b bool[], d date[], tz timestamptz[], tt timetz[], tm time[], ts timestamp[], n2 numeric(6,2)[], n numeric[], h hstore[], by bytea[], v varchar(3)[], ch char(2)[], r int4range[], tv tsvector[], f4 float4[], o oid[], mc macaddr[]);
+create table odd (id int primary key, d date, ts timestamp, ts3 timestamp(3), tz timestamptz, tm time, t0 time(0), n numeric, n2 numeric(6,2), r4 real, r8 float8, isb isbn, c "char", iv interval, u uuid, p point, hs hstore);
+alter table odd replica identity full;
+create table toasty (id int primary key, n numeric, e text, ca citext, l ltree, ea mood[], na numeric[], ua uuid[], da date[], b8 int8[], f8 float8[], by bytea, bya bytea[], tv tsvector, hm hstore, g geometry, vb varbit, chr char(3000)[], tsa timestamp[], ba bool[]);
+do $$ declare c text; begin for c in select attname from pg_attribute where attrelid='toasty'::regclass and attnum>1 and attstorage<>'p' loop execute format('alter table toasty alter %I set storage external', c); end loop; end $$;
