@@ -56,6 +56,7 @@ def context(
     version: int = 150020,
     catalogue: Any = None,
     captures: Callable[[str, str], bool] | None = None,
+    describe: Callable[[Relation], Relation] | None = None,
     two_phase_slot: bool = False,
     publications: tuple[str, ...] = ("p",),
     **options: object,
@@ -70,6 +71,7 @@ def context(
             for name, value in options.items()
         },
         captures=captures,
+        describe=describe,
     )
 
 
@@ -93,6 +95,7 @@ def wal2json(format_version: str = "2", *, chunks: bool = False, **arguments: An
             catalogue=made.catalogue,
             options=options,
             captures=made.captures,
+            describe=made.describe,
         )
     )
 

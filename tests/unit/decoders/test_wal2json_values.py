@@ -246,6 +246,23 @@ def test_rows_of_tables_that_are_not_captured_are_counted() -> None:
     assert skipped.count == 3
 
 
+def test_relations_are_completed_once_per_version() -> None:
+    asked = []
+
+    def describe(relation: Relation) -> Relation:
+        asked.append(relation)
+        return msgspec.structs.replace(relation, primary_key=("id",))
+
+    decoder = wal2json(catalogue=Catalogue(ID, V), describe=describe)
+    full = action("I", {"id": ONE, "v": X})
+    part = action("U", {"id": ONE}, identity={"id": ONE})
+    rows = feed(decoder, full, part, full, action("T"), action("D", identity={"id": ONE}))
+    assert len(asked) == 1
+    relations = [row.relations[0] if isinstance(row, Truncate) else row.relation for row in rows]
+    assert {relation.primary_key for relation in relations} == {("id",)}
+    assert len({id(relation) for relation in relations}) == 1
+
+
 # --- options -------------------------------------------------------------------------------------
 
 

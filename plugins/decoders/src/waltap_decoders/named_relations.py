@@ -6,10 +6,10 @@ schema; what the rows themselves say goes before it. A relation is made anew onl
 changed, so that a stable table keeps one `Relation` object.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from waltap.decode.decoder import Catalogue
+from waltap.decode.decoder import DecoderContext
 from waltap.decode.message import OldTuple
 from waltap.decode.relation import Column, Relation, TypeKind
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
@@ -59,13 +59,25 @@ class Layout:
         return all(after == before for i, after, before in pairs if i >= 0)
 
 
-class NamedRelations:
-    """The tables of one session. Asks the catalogue once per make-up of rows, never per row."""
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A table at one point of the stream: as the rows show it, and completed from the catalogue."""
 
-    def __init__(self, catalogue: Catalogue, captures: Callable[[str, str], bool] | None) -> None:
-        self._catalogue, self._captures = catalogue, captures
+    shown: Relation
+    relation: Relation
+
+
+class NamedRelations:
+    """The tables of one session. Asks the catalogue once per make-up of rows, never per row.
+
+    Of ``context``, its catalogue, ``captures`` and ``describe`` are used.
+    """
+
+    def __init__(self, context: DecoderContext) -> None:
+        self._catalogue, self._captures = context.catalogue, context.captures
+        self._describe = context.describe
         self._captured: dict[tuple[str, str], bool] = {}
-        self._current: dict[tuple[str, str], Relation] = {}
+        self._current: dict[tuple[str, str], _Version] = {}
 
     def captured(self, schema: str, table: str) -> bool:
         """Tell whether changes of a table are wanted."""
@@ -81,7 +93,7 @@ class NamedRelations:
         """Return the relation as last seen, else as the catalogue has it, else without columns."""
         current = self._current.get((schema, table))
         if current is not None:
-            return current
+            return current.relation
         present = self._catalogue.relation(schema, table)
         known = present.columns if present else ()
         columns = tuple(_column(ColumnFact(column.name), column) for column in known)
@@ -141,9 +153,10 @@ class NamedRelations:
         """
         known = {column.name: column for column in present.columns} if present else {}
         names: tuple[str, ...] = tuple(fact.name for fact in new or old)
-        current = self._current.get((schema, table))
-        if current is not None:
-            known |= {column.name: column for column in current.columns}
+        version = self._current.get((schema, table))
+        current = version.relation if version else None
+        if version is not None:
+            known |= {column.name: column for column in version.shown.columns}
         if not complete:
             fitting = [
                 candidate
@@ -169,7 +182,7 @@ class NamedRelations:
         present: Relation | None,
     ) -> Relation:
         """Return the relation of this shape: the last one if it has it."""
-        relation = Relation(
+        shown = Relation(
             oid=present.oid if present else 0,
             schema=schema,
             table=table,
@@ -185,10 +198,11 @@ class NamedRelations:
             identity=identity,
         )
         current = self._current.get((schema, table))
-        if current is not None and current.same_shape(relation):
-            return current
-        self._current[schema, table] = relation
-        return relation
+        if current is None or not current.shown.same_shape(shown):
+            describe = self._describe if self.captured(schema, table) else None
+            current = _Version(shown, describe(shown) if describe else shown)
+            self._current[schema, table] = current
+        return current.relation
 
 
 def _column(fact: ColumnFact, known: Column | None) -> Column:

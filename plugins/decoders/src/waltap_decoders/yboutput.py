@@ -5,15 +5,22 @@ of every type; an update's key-only old tuple, which older servers send, says no
 (it is all ``u`` under CHANGE and all ``n`` under DEFAULT). TRUNCATE, logical messages, in-progress
 and prepared transactions are never sent.
 
+Under CHANGE a column outside the key may lack its value in any update or delete, so that relations
+are described with such columns nullable, whatever NOT NULL says.
+
 Source: yugabyte-db, src/postgres/src/backend/replication (proto.c, pgoutput.c); its
-TestPgReplicationSlot.java for the two generations of old tuples.
+TestPgReplicationSlot.java for the two generations of old tuples; Debezium's fork for YugabyteDB,
+which makes the same columns optional.
 """
 
 from dataclasses import replace
 from typing import ClassVar
 
+import msgspec
+
 from waltap.config.property import Properties, declare
 from waltap.decode.decoder import DecoderCapabilities, DecoderContext
+from waltap.decode.relation import Relation
 from waltap_decoders.pgoutput.decoder import CAPABILITIES as PGOUTPUT_CAPABILITIES
 from waltap_decoders.pgoutput.decoder import PgOutput
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
@@ -57,9 +64,29 @@ class YbOutput(PgOutput):
     old_keys_of_updates: ClassVar[bool] = False
     can_carry: ClassVar[DecoderCapabilities] = CAPABILITIES
 
+    def __init__(self, context: DecoderContext) -> None:
+        describe = context.describe
+        if describe is not None:
+            context = replace(context, describe=lambda relation: _described(describe(relation)))
+        super().__init__(context)
+
     def _negotiate(self, context: DecoderContext) -> dict[str, str]:
         asked = YbOutputProperties.model_validate(dict(context.options))
         properties = PgOutputProperties(
             proto_version=asked.proto_version, binary=asked.binary, messages=False
         )
         return negotiate(properties, context.server, context.publications, protocol_limit=3)
+
+
+def _described(relation: Relation) -> Relation:
+    """Return ``relation`` with its columns outside the key nullable if its identity is CHANGE."""
+    if relation.identity != "c":
+        return relation
+    key = relation.primary_key or ()
+    columns = tuple(
+        column
+        if column.in_identity or column.name in key
+        else msgspec.structs.replace(column, nullable=True)
+        for column in relation.columns
+    )
+    return msgspec.structs.replace(relation, columns=columns)

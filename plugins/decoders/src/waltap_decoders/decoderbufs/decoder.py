@@ -74,7 +74,7 @@ class DecoderBufs(Decoder):
     capabilities = CAPABILITIES
 
     def __init__(self, context: DecoderContext) -> None:
-        self._relations = NamedRelations(context.catalogue, context.captures)
+        self._relations = NamedRelations(context)
         self._plans: dict[tuple[object, ...], _Plan] = {}
         self._tables: dict[str, tuple[str, str]] = {}
         self._announced: set[Relation] = set()

@@ -20,12 +20,9 @@ _VERSIONS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A relation in force in a scope. ``wire`` is its message from the OID on; ``order`` counts
-    announcements in the session.
-    """
+    """A relation in force in a scope; ``order`` counts announcements in the session."""
 
     relation: Relation
-    wire: bytes
     captured: bool
     order: int
 
@@ -107,7 +104,7 @@ class RelationCache:
             described = self._describe(relation)
             if not relation.same_shape(described):
                 relation = versions[wire] = described
-        scope.announce(Announced(relation, wire, captured, self._order))
+        scope.announce(Announced(relation, captured, self._order))
         return relation
 
     def promote(self, xid: int) -> None:

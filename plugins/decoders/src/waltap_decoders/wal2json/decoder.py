@@ -97,7 +97,7 @@ class Wal2Json(Decoder):
             truncate=not self._first_format,
             special_numbers=properties.numbers_as_strings,
         )
-        self._relations = NamedRelations(context.catalogue, context.captures)
+        self._relations = NamedRelations(context)
         self._plans: dict[tuple[object, ...], _Plan] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
