@@ -10,7 +10,7 @@ class ArrowMisfit(SinkError):
 
     code = "WT-5301"
     remedy = (
-        "Set the sink's arrow.misfit to null (the value becomes null) or to string (columns of such "
+        "Set waltap.arrow.misfit to null (the value becomes null) or to string (columns of such "
         "types become text)."
     )
 
