@@ -1,6 +1,5 @@
 """Offsets in a file: replaced atomically, durable before `store` returns."""
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -86,5 +85,7 @@ class FileOffsetStore(OffsetStore):
             raise OffsetUnwritable(f"offset cannot be stored: {error}", path=self.path) from error
 
     def clear(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise OffsetUnwritable(f"offset cannot be removed: {error}", path=self.path) from error

@@ -56,4 +56,4 @@ class OffsetStore(abc.ABC):
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Forget the stored offset."""
+        """Forget the stored offset. Raises: OffsetError."""

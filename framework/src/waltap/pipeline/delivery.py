@@ -147,10 +147,6 @@ class Delivery:
         self.unflushed_since = None
         self.store(msgspec.structs.replace(self.offset, snapshot=None))
 
-    def forget(self) -> None:
-        """Remove the stored offset: the run it belonged to delivered nothing."""
-        self._store.clear()
-
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
         self._store.store(offset)

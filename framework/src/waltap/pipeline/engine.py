@@ -12,24 +12,31 @@ import logging
 import threading
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from waltap.config.profile import Profile
-from waltap.errors import Retry, WaltapError
+from waltap.errors import ConnectionLost, Retry, WaltapError
 from waltap.events.assembly import Assembler
-from waltap.events.transaction import Heartbeat, TransactionPart
+from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery, Part
-from waltap.pipeline.limits import Limits, cut
+from waltap.pipeline.limits import Limits, Silence, cut
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Visibility
 from waltap.snapshot.incremental import IncrementalSnapshots, State
-from waltap.source.connector import ChangeStream, Connector, ConnectorContext, Start
+from waltap.source.connector import (
+    ChangeStream,
+    Connector,
+    ConnectorContext,
+    Start,
+    StopRequested,
+)
 from waltap.source.position import Position
 
 __all__ = ["Engine"]
@@ -62,12 +69,13 @@ class Engine:
         self.delivery: Delivery | None = None
         self._ready_file = ready_file
         self._stop = threading.Event()
-        self._began = self._idle_since = time.monotonic()
+        self._began = time.monotonic()
         engine = profile.engine
         self._reconnects = Backoff(
             self._wait, retries=engine.max_retries, ceiling_s=engine.retry_delay_ms / 1000
         )
-        self._started_once = False
+        self._started_once = self._cut = False
+        self._created: set[str] = set()
 
     def stop(self) -> None:
         """Ask for a clean end: what was written is flushed and confirmed first."""
@@ -76,6 +84,8 @@ class Engine:
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on."""
         self._began = time.monotonic()
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)  # an earlier run's says nothing of this one
         self._enter("checking", self.profile.name)
         parts = build(self.profile, self.host, run_id=self.run_id)
         sink = parts.sink
@@ -85,6 +95,8 @@ class Engine:
                 try:
                     self._run_once(parts, held)
                     break
+                except StopRequested:
+                    break
                 except WaltapError as error:
                     if not self._may_retry(error):
                         raise
@@ -93,7 +105,7 @@ class Engine:
                         "on_failure", pipeline=self.profile.name, error=error, retried=True
                     )
                     if not self._reconnects.wait():
-                        raise
+                        break  # a stop: what was written is flushed and stored
                 held = None
             self._enter("stopped", self.profile.name)
         except BaseException as error:
@@ -108,9 +120,7 @@ class Engine:
 
     def _may_retry(self, error: WaltapError) -> bool:
         """A link that never stood is an error of set-up; one that broke comes back."""
-        return (
-            error.retry is Retry.RECONNECT and self._started_once and not self._stop.is_set()
-        ) and not self._reconnects.spent
+        return error.retry is Retry.RECONNECT and self._started_once and not self._reconnects.spent
 
     # --- one connection -----------------------------------------------------------------------
 
@@ -121,33 +131,61 @@ class Engine:
             captures=parts.capture.captures,
             identity=parts.identity,
             stopping=self._stop.is_set,
+            created=self._created,
+            reconnects=self._started_once,
         )
+        stored = parts.store.load()
         connector = spec.factory(properties, context)
         parts.connect(connector)
         try:
-            offset = _newest(parts.store.load(), held)
-            start = self._prepare(connector, offset)
-            delivery = self._deliver(parts, start, offset)
-            if start.snapshot:
-                self._snapshot(connector, delivery, start)
-            if start.stream and not self._stop.is_set():
-                self._stream(connector, parts, delivery, start)
-            else:
+            with self._nothing_half_way(connector, parts, stored):
+                offset = _newest(stored, held)
+                start = connector.prepare(offset)
+                for note in start.notes:
+                    log.info(note)
+                delivery = self._deliver(parts, start, offset)
+                if start.snapshot:
+                    self._snapshot(connector, delivery, start)
+                stream = None
+                if start.stream and not self._stop.is_set():
+                    stream = connector.stream(delivery.written)
+            if stream is not None:
+                self._stream(connector, stream, parts, delivery)
+            elif not start.stream and not self._stop.is_set():
                 self._ready()
-            connector.finish()
+            if connector.finish():
+                parts.store.clear()
         finally:
             connector.close()
 
-    def _prepare(self, connector: Connector, offset: Offset | None) -> Start:
+    @contextmanager
+    def _nothing_half_way(
+        self, connector: Connector, parts: Parts, stored: Offset | None
+    ) -> Iterator[None]:
+        """A start that fails, or is stopped, before the sink got anything leaves nothing behind: what
+        it made on the server is removed, and the offset is what it was."""
+        before = self.delivery.events if self.delivery is not None else 0
         try:
-            start = connector.prepare(offset)
+            yield
+            if not self._stop.is_set() or not self._in_snapshot():
+                return
         except BaseException:
-            with suppress(WaltapError):
-                connector.undo()
+            self._undo(connector, parts, stored, before)
             raise
-        for note in start.notes:
-            log.info(note)
-        return start
+        self._undo(connector, parts, stored, before)
+
+    def _in_snapshot(self) -> bool:
+        return self.delivery is not None and self.delivery.offset.snapshot is not None
+
+    def _undo(self, connector: Connector, parts: Parts, stored: Offset | None, before: int) -> None:
+        if self.delivery is not None and self.delivery.events > before:
+            return
+        with suppress(WaltapError):
+            connector.undo()
+            if stored is None:
+                parts.store.clear()
+            else:
+                parts.store.store(stored)
 
     def _deliver(self, parts: Parts, start: Start, offset: Offset | None) -> Delivery:
         """Make the delivery of this connection; counts go on over reconnects."""
@@ -174,8 +212,8 @@ class Engine:
         )
         if self.delivery is not None:
             delivery.events, delivery.records = self.delivery.events, self.delivery.records
-        delivery.store(stored)
         self.delivery = delivery
+        delivery.store(stored)
         return delivery
 
     # --- snapshot -----------------------------------------------------------------------------
@@ -183,85 +221,57 @@ class Engine:
     def _snapshot(self, connector: Connector, delivery: Delivery, start: Start) -> None:
         self._enter("snapshot", self.profile.name)
         interval = self.profile.engine.flush_interval_ms / 1000
-        notify, name = self.host.notify, self.profile.name
-        notify("on_snapshot", pipeline=name, event="started", table="", rows=0, total=None)
+        self._progress("started", "", 0, None)
         table, rows = "", 0
-        try:
-            for piece in connector.snapshot(start):
-                if piece.relation.name != table:
-                    self._table_done(table, rows)
-                    table, rows = piece.relation.name, 0
-                    total = connector.estimate(piece.relation)
-                    notify(
-                        "on_snapshot",
-                        pipeline=name,
-                        event="table_started",
-                        table=table,
-                        rows=0,
-                        total=total,
-                    )
-                delivery.write([piece], snapshot=True)
-                rows += len(piece.rows)
-                notify(
-                    "on_snapshot",
-                    pipeline=name,
-                    event="progress",
-                    table=table,
-                    rows=rows,
-                    total=total,
-                )
-                if self._due(delivery, interval):
-                    delivery.flush()
-                if self._stop.is_set() or self._over(delivery):
-                    self._stop.set()
-                    delivery.flush()
-                    notify(
-                        "on_snapshot",
-                        pipeline=name,
-                        event="aborted",
-                        table="",
-                        rows=rows,
-                        total=None,
-                    )
-                    return
-            self._table_done(table, rows)
-            delivery.finish_snapshot()
-        except WaltapError:
-            self._undo_if_nothing_delivered(connector, delivery)
-            raise
-        self._started_once = True
-        notify("on_snapshot", pipeline=name, event="completed", table="", rows=rows, total=None)
+        for piece in connector.snapshot(start):
+            if piece.relation.name != table:
+                self._table_done(table, rows)
+                table, rows = piece.relation.name, 0
+                total = connector.estimate(piece.relation)
+                self._progress("table_started", table, 0, total)
+            self._cut_rows(piece, delivery)
+            delivery.write([piece], snapshot=True)
+            self._started_once = True
+            rows += len(piece.rows)
+            self._progress("progress", table, rows, total)
+            if self._due(delivery, interval):
+                delivery.flush()
+            if self._stop.is_set() or self._over(delivery):
+                self._stop.set()
+                delivery.flush()
+                self._progress("aborted", "", rows, None)
+                return
+        self._table_done(table, rows)
+        delivery.finish_snapshot()
+        self._progress("completed", "", rows, None)
 
-    def _undo_if_nothing_delivered(self, connector: Connector, delivery: Delivery) -> None:
-        """A start that fails before anything was delivered leaves nothing behind."""
-        if delivery.events or self._started_once or not delivery.offset.slot_created_lsn:
-            return
-        with suppress(WaltapError):
-            connector.undo()
-            delivery.forget()
+    def _cut_rows(self, piece: SnapshotRows, delivery: Delivery) -> None:
+        left = self._left(delivery)
+        if left is not None and left < len(piece.rows):
+            piece.rows = piece.rows[:left]
+
+    def _progress(self, event: str, table: str, rows: int, total: int | None) -> None:
+        self.host.notify(
+            "on_snapshot",
+            pipeline=self.profile.name,
+            event=event,
+            table=table,
+            rows=rows,
+            total=total,
+        )
 
     def _table_done(self, table: str, rows: int) -> None:
         if table:
-            self.host.notify(
-                "on_snapshot",
-                pipeline=self.profile.name,
-                event="table_completed",
-                table=table,
-                rows=rows,
-                total=rows,
-            )
+            self._progress("table_completed", table, rows, rows)
 
     # --- stream -------------------------------------------------------------------------------
 
-    def _stream(self, connector: Connector, parts: Parts, delivery: Delivery, start: Start) -> None:
+    def _stream(
+        self, connector: Connector, stream: ChangeStream, parts: Parts, delivery: Delivery
+    ) -> None:
         position = delivery.written
-        try:
-            stream = connector.stream(position)
-        except WaltapError:
-            self._undo_if_nothing_delivered(connector, delivery)
-            raise
-        self._enter("streaming", str(position))
         self._started_once = True
+        self._enter("streaming", str(position))
         self._ready()
         assembler = Assembler(
             resume=position,
@@ -271,14 +281,17 @@ class Engine:
             two_phase=getattr(self.profile.decoder.properties, "two_phase_policy", "commit"),
         )
         try:
-            incremental = self._incremental(connector, parts, delivery)
-            self._pull(connector, stream, assembler, incremental, delivery)
-        finally:
             try:
-                self._settle(stream, assembler, delivery)
+                incremental = self._incremental(connector, parts, delivery)
+                self._pull(connector, stream, assembler, incremental, delivery)
             finally:
-                stream.close()
-                assembler.close()
+                self._flush_last(stream, assembler, delivery)
+            if not self._cut:
+                with suppress(ConnectionLost):
+                    self._idle_progress(stream, assembler, delivery)
+        finally:
+            stream.close()
+            assembler.close()
 
     def _pull(
         self,
@@ -293,10 +306,13 @@ class Engine:
         flush_s = engine.flush_interval_ms / 1000
         idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
         beat_s = engine.heartbeat_interval_ms / 1000
-        ask = self.limits.until_lsn is not None
-        now = self._idle_since = time.monotonic()
+        silence = self._silence(connector)
+        now = time.monotonic()
         next_beat, next_idle = now, now + idle_s
         while not self._stop.is_set():
+            ask = self.limits.until_lsn is not None or (
+                silence is not None and not silence.caught_up
+            )
             timeout = POLL_S if delivery.unflushed_since is None else min(POLL_S, flush_s)
             backlog = assembler.backlog
             messages = [] if backlog else stream.receive(ASK_S if ask else timeout)
@@ -307,7 +323,8 @@ class Engine:
                     parts = visibility.filter(parts)
                 if parts:
                     self._reconnects.succeeded()
-                    self._idle_since = now
+                    if silence is not None:
+                        silence.broken(now)
                     self._write(delivery, parts, incremental)
             elif ask:
                 stream.ask()
@@ -320,11 +337,9 @@ class Engine:
             if now >= next_idle:
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)
-            if (
-                self._over(delivery)
-                or self._idle(now)
-                or self._reached(stream, assembler, delivery)
-            ):
+            if self._over(delivery) or self._reached(stream, assembler, delivery):
+                return
+            if silence is not None and assembler.idle and silence.lasted(now, stream.idle_lsn()):
                 return
 
     def _incremental(
@@ -361,10 +376,9 @@ class Engine:
         parts: list[TransactionPart],
         incremental: IncrementalSnapshots | None,
     ) -> None:
-        most = self.limits.max_records
-        if most is not None:
-            counted = delivery.records if delivery.counts_records else delivery.events
-            parts = cut(parts, most - counted)
+        left = self._left(delivery)
+        if left is not None:
+            parts, self._cut = cut(parts, left)
         if incremental is None:
             delivery.write(list[Part](parts))
             return
@@ -381,11 +395,21 @@ class Engine:
         if end_lsn is not None:
             stream.confirm(assembler.confirmable(end_lsn))
 
+    def _flush_last(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
+        """Make durable what was written, also when the link is gone: then nothing is confirmed."""
+        end_lsn = delivery.flush()
+        if end_lsn is not None:
+            with suppress(ConnectionLost):
+                stream.confirm(assembler.confirmable(end_lsn))
+
     def _idle_progress(
         self, stream: ChangeStream, assembler: Assembler, delivery: Delivery
     ) -> None:
         """When nothing captured is pending, what the server has read counts as delivered: a quiet
-        table beside busy ones never holds WAL."""
+        table beside busy ones never holds WAL.
+
+        Never after a failure or a cut: what was received may then not have been written.
+        """
         if delivery.unflushed_since is not None or not assembler.idle:
             return
         if delivery.written != delivery.offset.position:
@@ -394,28 +418,26 @@ class Engine:
         if lsn > delivery.offset.position.end_lsn:
             stream.confirm(delivery.advance(Position(lsn)))
 
-    def _settle(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
-        """Make durable what was written, also when the link is gone: then nothing is confirmed."""
-        end_lsn = delivery.flush()
-        with suppress(WaltapError):
-            if end_lsn is not None:
-                stream.confirm(assembler.confirmable(end_lsn))
-            self._idle_progress(stream, assembler, delivery)
-
     # --- ends ---------------------------------------------------------------------------------
 
     def _over(self, delivery: Delivery) -> bool:
-        limits = self.limits
-        counted = delivery.records if delivery.counts_records else delivery.events
-        if limits.max_records is not None and counted >= limits.max_records:
+        left, seconds = self._left(delivery), self.limits.max_seconds
+        if left is not None and left <= 0:
             return True
-        return (
-            limits.max_seconds is not None and time.monotonic() - self._began >= limits.max_seconds
-        )
+        return seconds is not None and time.monotonic() - self._began >= seconds
 
-    def _idle(self, now: float) -> bool:
-        limit = self.limits.until_idle
-        return limit is not None and now - self._idle_since >= limit
+    def _left(self, delivery: Delivery) -> int | None:
+        """Return how much may still be delivered, None without a limit."""
+        if self.limits.max_records is None:
+            return None
+        counted = delivery.records if delivery.counts_records else delivery.events
+        return self.limits.max_records - counted
+
+    def _silence(self, connector: Connector) -> Silence | None:
+        if self.limits.until_idle is None:
+            return None
+        slot = connector.slot()
+        return Silence(self.limits.until_idle, slot.server_lsn if slot else 0, now=time.monotonic())
 
     def _reached(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> bool:
         lsn = self.limits.until_lsn
@@ -440,7 +462,13 @@ class Engine:
         return self.profile.engine.state_dir / self.profile.name
 
     def _wait(self, seconds: float) -> bool:
-        """Wait; False when a stop came in the meantime."""
+        """Wait; False when a stop, or the end of ``max_seconds``, came in the meantime."""
+        most = self.limits.max_seconds
+        if most is not None:
+            left = most - (time.monotonic() - self._began)
+            if left < seconds:
+                self._stop.wait(max(0.0, left))
+                self._stop.set()
         return not self._stop.wait(seconds)
 
 

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 from waltap.events.transaction import TransactionPart
 
-__all__ = ["Limits", "cut"]
+__all__ = ["Limits", "Silence", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Ends of a run, each None when it does not apply.
 
-    ``until_idle``: seconds without a change while streaming. ``until_lsn``: everything up to this
+    ``until_idle``: seconds without a change while streaming, once everything that was there at the
+    start is delivered. ``until_lsn``: everything up to this
     LSN is delivered. ``max_records``: so many records (or changes, for sinks that take changes).
     ``max_seconds``: since the start.
     """
@@ -22,15 +23,52 @@ class Limits:
     max_seconds: float | None = None
 
 
-def cut(parts: list[TransactionPart], events: int) -> list[TransactionPart]:
-    """Return the first ``events`` changes of ``parts``; the last part may then be incomplete."""
+class Silence:
+    """Tells when a stream has been silent long enough to count as idle. Sans-IO.
+
+    A server that still works through old WAL is silent too. So, until it has read up to ``target``,
+    its progress breaks the silence, and only a much longer one counts (PATIENCE_S more): it may be
+    in the middle of something that it cannot tell of.
+    """
+
+    PATIENCE_S = 30.0
+
+    def __init__(self, seconds: float, target: int, *, now: float) -> None:
+        """``target`` is where the server's WAL ended at the start, 0 where nobody knows."""
+        self._seconds, self._target = seconds, target
+        self._since, self._read = now, 0
+        self.caught_up = not target
+
+    def broken(self, now: float) -> None:
+        """Take note of a change."""
+        self._since = now
+
+    def lasted(self, now: float, read: int) -> bool:
+        """Tell whether the silence is long enough. ``read``: up to where the server has read."""
+        if not self.caught_up:
+            if read > self._read:
+                self._read, self._since = read, now
+            self.caught_up = read >= self._target
+        wanted = self._seconds if self.caught_up else self._seconds + self.PATIENCE_S
+        return now - self._since >= wanted
+
+
+def cut(parts: list[TransactionPart], events: int) -> tuple[list[TransactionPart], bool]:
+    """Return the first ``events`` changes of ``parts``, and whether anything was left out.
+
+    The last part may then be incomplete. Its position counts the changes that are in it: of those
+    that the decoder passed over nobody knows where they stood, so a few changes may come again, none
+    is lost.
+    """
     kept: list[TransactionPart] = []
     for part in parts:
         if events <= 0:
-            break
+            return kept, True
         if len(part.changes) > events:
             part.changes = part.changes[:events]
-            part.complete, part.end_lsn = False, 0
+            part.complete, part.end_lsn, part.wire_count = False, 0, None
+            kept.append(part)
+            return kept, True
         events -= len(part.changes)
         kept.append(part)
-    return kept
+    return kept, False

@@ -9,11 +9,13 @@ __all__ = ["Known", "Snapshotter"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What a start knows: is there a stored offset, was a snapshot left incomplete, and can the
-    server still stream from the stored position."""
+    server still stream from the stored position. ``reconnects``: this is no start, but a link that
+    broke in mid-run and came back."""
 
     offset: bool
     snapshot_incomplete: bool
     position_available: bool
+    reconnects: bool = False
 
 
 class Snapshotter(abc.ABC):

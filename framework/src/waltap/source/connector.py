@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.snapshot.incremental import ChunkSource
 
-__all__ = ["ChangeStream", "Check", "Connector", "ConnectorContext", "SlotStatus", "Start"]
+__all__ = [
+    "ChangeStream",
+    "Check",
+    "Connector",
+    "ConnectorContext",
+    "SlotStatus",
+    "Start",
+    "StopRequested",
+]
+
+
+class StopRequested(Exception):
+    """A wait of the connector ended because `ConnectorContext.stopping` said so; no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +47,17 @@ class ConnectorContext:
 
     ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives
     the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
-    ``stopping`` tells, during waits, that the engine wants to stop.
+    ``stopping`` tells, during waits, that the engine wants to stop. ``created`` is the connector's to
+    keep names of what it made on the server, over the reconnects of one run; ``reconnects`` tells
+    that this run has streamed, or read rows, before.
     """
 
     profile: "Profile"
     captures: Callable[[str, str], bool]
     identity: "Callable[[Relation], ReplicaIdentity]"
     stopping: Callable[[], bool] = lambda: False
+    created: set[str] = field(default_factory=set)
+    reconnects: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +155,10 @@ class Connector(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, offset: Offset | None) -> Start:
-        """Make what is missing and decide how to start. Raises: SourceError, OffsetError."""
+        """Make what is missing and decide how to start.
+
+        Raises: SourceError, OffsetError, SnapshotError, StopRequested.
+        """
 
     @abc.abstractmethod
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
@@ -147,7 +166,10 @@ class Connector(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:
-        """Start streaming after ``position``. Raises: ConnectionLost, SourceError."""
+        """Start streaming after ``position``.
+
+        Raises: ConnectionLost, SourceError, StopRequested.
+        """
 
     @abc.abstractmethod
     def describe(self, relation: Relation) -> Relation:
@@ -164,8 +186,12 @@ class Connector(abc.ABC):
     def heartbeat(self) -> None:
         """Do what the profile wants done on the server with each heartbeat."""
 
-    def finish(self) -> None:
-        """Do what the profile wants done on the server at a clean stop."""
+    def finish(self) -> bool:
+        """Do what the profile wants done on the server at a clean stop.
+
+        True when the stored offset is of no more use, because its slot is gone by intent.
+        """
+        return False
 
     def slot(self) -> SlotStatus | None:
         """Return where the replication slot stands, None when there is none. Raises: SourceError."""
@@ -177,7 +203,7 @@ class Connector(abc.ABC):
 
     @abc.abstractmethod
     def undo(self) -> None:
-        """Remove what this run created on the server; called when a start fails early."""
+        """Remove what this connector made on the server; called when a start fails early."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -31,6 +31,9 @@ SESSION = {
 """Settings that decide how the server prints values: the same on every connection, whatever a role's
 or database's ALTER … SET says, so that a snapshot row and a streamed row cannot differ."""
 
+SESSION_14 = b"SET idle_session_timeout = 0"
+"""Older servers refuse a connection that names a setting they do not know."""
+
 CONNECT_TIMEOUT_S = 15
 
 
@@ -108,9 +111,16 @@ def connect(properties: PostgresProperties, *, role: str) -> psycopg.Connection[
     """Open an ordinary connection in autocommit. Raises: SourceError."""
     try:
         connection = psycopg.connect(conninfo(properties, role=role), autocommit=True)
+    except psycopg.Error as error:
+        raise driver_error(error, properties) from error
+    try:
+        if connection.info.server_version >= 140000:
+            connection.execute(SESSION_14)
+        connection.execute(f"SET statement_timeout = {properties.query_timeout_ms}".encode())
         for statement in _statements(properties.initial_statements):
             connection.execute(statement.encode())
     except psycopg.Error as error:
+        connection.close()
         raise driver_error(error, properties) from error
     return connection
 
@@ -143,6 +153,12 @@ class Session:
             self.pgconn.finish()
             raise unreachable(message, properties)
         self.pgconn.notice_handler = None
+        try:
+            if self.pgconn.server_version >= 140000:
+                self.execute(SESSION_14.decode())
+        except BaseException:
+            self.close()
+            raise
 
     def execute(self, sql: str) -> list[tuple[str | None, ...]]:
         """Run one simple query; return its rows as text. Raises: SourceError."""

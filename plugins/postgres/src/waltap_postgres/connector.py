@@ -3,41 +3,57 @@
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 
 import msgspec
 import psycopg
 
 from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
-from waltap.errors import OffsetError, SourceError
+from waltap.errors import OffsetError, SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.snapshot.snapshotter import Known, Snapshotter
-from waltap.source.connector import Check, Connector, ConnectorContext, SlotStatus, Start
+from waltap.source.connector import (
+    Check,
+    Connector,
+    ConnectorContext,
+    SlotStatus,
+    Start,
+    StopRequested,
+)
 from waltap.source.position import Position, lsn_text, parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
 from waltap_postgres.connection import Session, connect, driver_error
 from waltap_postgres.errors import (
     OtherServer,
+    PositionAhead,
     PositionGap,
+    PrivilegeMissing,
     SlotActive,
     SlotInvalidated,
     SlotMissing,
     SlotUnfit,
+    TableUnreadable,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import PublicationPlan, identifier, plan_publication
 from waltap_postgres.replication.slot import Slot, create_slot, drop_slot, read_slot
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
-from waltap_postgres.replication.transport import open_transport
+from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.reader import SnapshotPoint, mark, read_table, snapshot_tables
 
 __all__ = ["PostgresConnector"]
 
 log = logging.getLogger(__name__)
+
+SLOT_POLL_S = 0.1
+SLOT_SILENCE_S = 1.5
+"""After so long the server is asked what keeps a new slot waiting."""
 
 ISOLATION = {
     "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
@@ -57,8 +73,6 @@ class PostgresConnector(Connector):
         self._decoder_spec = context.profile.decoder
         plugin = self._decoder_spec.spec.output_plugin
         self._plugin = plugin
-        self._connection = connect(properties, role="catalogue")
-        self.catalogue = PostgresCatalogue(self._connection, properties)
         self._replication: Session | None = None
         self._reader: Session | None = None
         self._exported: str | None = None
@@ -67,19 +81,33 @@ class PostgresConnector(Connector):
         self._made_slot = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
-        self.server = self._identify()
+        self._connection = connect(properties, role="catalogue")
+        self.catalogue = PostgresCatalogue(self._connection, properties)
+        try:
+            self.server = self._identify()
+        except BaseException:
+            self.close()
+            raise
 
     # --- what there is ------------------------------------------------------------------------
 
     def _identify(self) -> ServerInfo:
-        version_num = self._connection.info.server_version
-        rows = self.catalogue.query(
-            "SELECT system_identifier::text, timeline_id, version()"
-            " FROM pg_control_system(), pg_control_checkpoint()"
-        )
-        system_id, timeline, version = rows[0]
+        """Ask by SQL; where a role may not do that, ask a walsender: REPLICATION is enough there."""
+        try:
+            rows = self.catalogue.query(
+                "SELECT system_identifier::text, timeline_id"
+                " FROM pg_control_system(), pg_control_checkpoint()"
+            )
+            system_id, timeline = rows[0]
+        except PrivilegeMissing:
+            with closing(self._replication_session()) as session:
+                system_id, timeline, *_ = session.execute("IDENTIFY_SYSTEM")[0]
+        ((version,),) = self.catalogue.query("SELECT version()")
         return ServerInfo(
-            version_num=version_num, version=version, system_id=system_id, timeline=timeline
+            version_num=self._connection.info.server_version,
+            version=version,
+            system_id=str(system_id),
+            timeline=int(timeline),
         )
 
     def captured(self) -> list[Table]:
@@ -104,94 +132,153 @@ class PostgresConnector(Connector):
         )
 
     def slot(self) -> SlotStatus | None:
-        slot = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
+        slot = self._read_slot()
         if slot is None:
             return None
-        rows = self.catalogue.query(
-            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-            " ELSE pg_current_wal_lsn() END::text"
-        )
         return SlotStatus(
             name=slot.name,
             decoder=slot.plugin,
             reader=slot.active_pid,
             restart_lsn=slot.restart_lsn,
             confirmed_lsn=slot.confirmed_flush_lsn,
-            server_lsn=parse_lsn(rows[0][0]),
+            server_lsn=self._server_lsn(),
             wal_status=slot.wal_status,
         )
 
+    def _server_lsn(self) -> int:
+        """Return the end of the server's WAL, written or replayed."""
+        ((text,),) = self.catalogue.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END::text"
+        )
+        return parse_lsn(text)
+
     def drop_slot(self) -> bool:
-        found = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
-        drop_slot(self.catalogue, self.properties.slot_name)
-        return found is not None
+        return drop_slot(self.catalogue, self.properties.slot_name)
 
     # --- how to start -------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> Start:
-        slot = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
-        snapshotter = self._snapshotter()
+        slot = self._read_slot()
         incomplete = offset is not None and offset.snapshot is not None
-        lost = self._lost(offset, slot) if offset is not None and not incomplete else None
+        ours = incomplete and offset is not None and self._made_by_us(offset)
+        lost = self._lost(offset, slot, incomplete=incomplete)
         known = Known(
             offset=offset is not None,
             snapshot_incomplete=incomplete,
             position_available=lost is None,
+            reconnects=self.context.reconnects,
         )
+        snapshotter = self._snapshotter()
         snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
-        if lost is not None and stream and not (snapshot and snapshotter.recovers_lost_position()):
-            raise lost
         if not stream:
             return self._read_only_start(offset, snapshot=snapshot)
+        if slot is not None:
+            self._fits(slot)
+        recovers = snapshot and snapshotter.recovers_lost_position()
+        if lost is not None and not (recovers or ours):
+            raise lost
+        if snapshot:
+            self._refuse_unreadable()
+        if slot is not None and slot.active_pid is not None:
+            self._await_free(slot)
         self._publish()
         self._set_identities()
-        anew = slot is None or (lost is not None and snapshot)
-        if slot is not None and not anew:
-            self._fits(slot)
-            anew = incomplete and offset is not None and offset.slot_created_lsn > 0
-        if anew:
+        if slot is None or slot.invalidated or ours:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
-        assert slot is not None
-        return self._start_with_old_slot(offset, slot, snapshot=snapshot)
+        notes = (f"{lost.problem}: a new snapshot is taken",) if lost else ()
+        start = self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
+        return replace(start, notes=notes)
+
+    def _read_slot(self) -> Slot | None:
+        return read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
+
+    def _identity(self) -> tuple[str, str, str]:
+        """Return what ties an offset to a server history: system, database, slot."""
+        return self.server.system_id, self.properties.dbname, self.properties.slot_name
+
+    def _made_by_us(self, offset: Offset) -> bool:
+        """Tell whether the run that stored ``offset`` made the slot, on this server."""
+        where = (offset.system_id, offset.database, offset.slot)
+        return offset.slot_created_lsn > 0 and where == self._identity()
 
     def _snapshotter(self) -> Snapshotter:
         component = self.context.profile.snapshotter
         return component.spec.factory(component.properties)
 
-    def _lost(self, offset: Offset, slot: Slot | None) -> SourceError | OffsetError | None:
-        """Return why streaming cannot go on from ``offset``, None when it can."""
-        name, end_lsn = self.properties.slot_name, offset.position.end_lsn
-        mine = (offset.system_id, offset.database, offset.slot)
-        here = (self.server.system_id, self.properties.dbname, name)
-        if mine != here:
-            return OtherServer(
-                "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
-                " database {!r}, slot {!r}".format(*mine, *here)
-            )
-        if slot is None:
-            return SlotMissing(
-                f"replication slot {name!r} does not exist any more, but an offset at "
-                f"{lsn_text(end_lsn)} is stored",
-                position=lsn_text(end_lsn),
-            )
-        if slot.wal_status == "lost" or not slot.restart_lsn:
+    def _lost(
+        self, offset: Offset | None, slot: Slot | None, *, incomplete: bool
+    ) -> SourceError | OffsetError | None:
+        """Return why streaming cannot go on from where it ended, None when it can.
+
+        Of an offset without a complete snapshot, as without any, only the slot counts.
+        """
+        name = self.properties.slot_name
+        if offset is not None and not incomplete:
+            wrong = self._of_another_server(offset)
+            if wrong is not None:
+                return wrong
+            if slot is None:
+                position = lsn_text(offset.position.end_lsn)
+                return SlotMissing(
+                    f"replication slot {name!r} does not exist any more, but an offset at {position} "
+                    "is stored",
+                    position=position,
+                )
+        if slot is not None and slot.invalidated:
             return SlotInvalidated(f"replication slot {name!r} was invalidated", slot=name)
-        if self.server.timeline != offset.timeline and slot.confirmed_flush_lsn < end_lsn:
-            return OtherServer(
-                f"the server is on timeline {self.server.timeline}, the stored offset is of timeline "
-                f"{offset.timeline} at {lsn_text(end_lsn)}, and the slot stands before it at "
-                f"{lsn_text(slot.confirmed_flush_lsn)}"
+        if offset is None or incomplete or slot is None:
+            return None
+        return self._gap(offset, slot)
+
+    def _of_another_server(self, offset: Offset) -> OtherServer | None:
+        mine = (offset.system_id, offset.database, offset.slot)
+        if mine == self._identity():
+            return None
+        return OtherServer(
+            "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
+            " database {!r}, slot {!r}".format(*mine, *self._identity())
+        )
+
+    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
+        """Return what lies between the stored offset and what this server can send."""
+        end_lsn, here = offset.position.end_lsn, self._server_lsn()
+        if offset.timeline != self.server.timeline:
+            parted = self._parted_from(offset.timeline)
+            if parted is None or parted < end_lsn:
+                where = f"at {lsn_text(parted)}" if parted else "before that"
+                return OtherServer(
+                    f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.timeline}; the "
+                    f"server is on timeline {self.server.timeline}, which left it {where}"
+                )
+        if end_lsn > here:
+            return PositionAhead(
+                f"the stored offset {lsn_text(end_lsn)} lies {end_lsn - here} bytes after the end of "
+                f"the server's WAL {lsn_text(here)}"
             )
-        strategy = self.properties.offset_mismatch_strategy
-        if slot.confirmed_flush_lsn > end_lsn and strategy not in {
+        if slot.confirmed_flush_lsn <= end_lsn or self.properties.offset_mismatch_strategy in {
             "trust_slot",
             "trust_greater_lsn",
         }:
-            gap = slot.confirmed_flush_lsn - end_lsn
-            return PositionGap(
-                f"slot {name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
-                f"after the stored offset {lsn_text(end_lsn)}: it was dropped and made anew, or moved"
-            )
+            return None
+        gap = slot.confirmed_flush_lsn - end_lsn
+        return PositionGap(
+            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
+            f"after the stored offset {lsn_text(end_lsn)}: it was dropped and made anew, or moved"
+        )
+
+    def _parted_from(self, timeline: int) -> int | None:
+        """Return where this server's history left ``timeline``, None when it was never on it.
+
+        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY; a line of the
+        file is: timeline, the LSN where the next one began, a reason.
+        """
+        with closing(self._replication_session()) as session:
+            ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
+        for line in (content or "").splitlines():
+            words = line.split()
+            if len(words) > 1 and words[0] == str(timeline):
+                return parse_lsn(words[1])
         return None
 
     def _fits(self, slot: Slot) -> None:
@@ -202,6 +289,43 @@ class PostgresConnector(Connector):
                 slot=slot.name,
             )
 
+    def _refuse_unreadable(self) -> None:
+        """Refuse before anything is made when the snapshot could not read a table."""
+        unreadable = self.catalogue.unreadable([t.relation for t in self.snapshot_tables()])
+        if unreadable:
+            names = ", ".join(relation.name for relation in unreadable)
+            raise TableUnreadable(
+                f"role {self.properties.user!r} may not read {names}",
+                tables=", ".join(identifier(r.schema, r.table) for r in unreadable),
+                schemas=", ".join(sorted({identifier(r.schema) for r in unreadable})),
+                user=identifier(self.properties.user),
+            )
+
+    def _await_free(self, slot: Slot) -> None:
+        """Wait until nobody reads the slot; our own last walsender may still have to notice."""
+        patience = self.properties.slot_max_retries * self.properties.slot_retry_delay_ms / 1000
+        deadline = time.monotonic() + patience
+        told = False
+        found: Slot | None = slot
+        while found is not None and found.active_pid is not None:
+            if time.monotonic() >= deadline:
+                raise SlotActive(
+                    f"replication slot {found.name!r} is active for PID {found.active_pid}",
+                    slot=found.name,
+                    pid=found.active_pid,
+                )
+            if not told:
+                log.warning(
+                    "slot %s is read by pid %d: waiting up to %.0f s for it to be free",
+                    found.name,
+                    found.active_pid,
+                    patience,
+                    extra={"slot": found.name, "error_code": SlotActive.code},
+                )
+                told = True
+            self._pause(min(SLOT_POLL_S, max(0.0, deadline - time.monotonic())))
+            found = self._read_slot()
+
     def _publish(self) -> None:
         """Make or adjust the publication where the decoder uses one."""
         if not self._decoder_spec.spec.capabilities.filters:
@@ -210,6 +334,7 @@ class PostgresConnector(Connector):
         plan.run(self._connection, self.properties)
         self._publications = plan.names
         self._made_publications = plan.created
+        self.context.created.update(plan.created)
 
     def _plan(self) -> PublicationPlan:
         return plan_publication(
@@ -258,7 +383,7 @@ class PostgresConnector(Connector):
         notes = []
         if old is not None:
             drop_slot(self.catalogue, old.name)
-            why = lost.problem if lost else "the last run ended in its snapshot"
+            why = "the last run ended in its snapshot" if lost is None else lost.problem
             notes.append(f"slot {old.name} was dropped and made anew: {why}")
         self._replication = self._replication_session()
         made = create_slot(
@@ -269,6 +394,7 @@ class PostgresConnector(Connector):
             temporary=properties.slot_temporary,
             failover=properties.slot_failover,
             two_phase=bool(getattr(self._decoder_spec.properties, "two_phase", False)),
+            waiting=self._while_slot_is_made,
         )
         self._made_slot = True
         self._exported = made.snapshot
@@ -283,6 +409,27 @@ class PostgresConnector(Connector):
             position=offset.position,
             offset=offset,
             notes=tuple(notes),
+        )
+
+    def _while_slot_is_made(self, seconds: float) -> None:
+        """Called every half second; says once what the server waits for."""
+        if self.context.stopping():
+            raise StopRequested
+        if not SLOT_SILENCE_S <= seconds < SLOT_SILENCE_S + 0.5:
+            return
+        rows = self.catalogue.query(
+            "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
+            " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
+        )
+        prepared = self.catalogue.query(
+            "SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5"
+        )
+        waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]
+        waits += [f"prepared transaction {gid!r}" for (gid,) in prepared]
+        log.warning(
+            "the slot can be made once open transactions have ended: %s",
+            "; ".join(waits) or "none that this role can see",
+            extra={"slot": self.properties.slot_name},
         )
 
     def _start_with_old_slot(self, offset: Offset | None, slot: Slot, *, snapshot: bool) -> Start:
@@ -344,18 +491,19 @@ class PostgresConnector(Connector):
         if self._reader is not None:
             return self._reader
         reader = Session(self.properties, role="snapshot")
+        self._reader = reader
+        # A policy that hides rows from this role must fail the snapshot, not shorten it.
+        reader.execute("SET row_security = off")
         if exported is not None:
             reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             reader.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
         else:
             mode = self.properties.snapshot_isolation_mode
             reader.execute(f"BEGIN ISOLATION LEVEL {ISOLATION[mode]}")
-        self._reader = reader
         return reader
 
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
-        if self.properties.snapshot_delay_ms:
-            time.sleep(self.properties.snapshot_delay_ms / 1000)
+        self._pause(self.properties.snapshot_delay_ms / 1000)
         reader = self._begin_reading(self._exported)
         tables = self.snapshot_tables()
         if self.properties.snapshot_locking_mode == "shared":
@@ -389,19 +537,21 @@ class PostgresConnector(Connector):
             reader.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
 
     def _point(self, reader: Session, start: Start) -> SnapshotPoint:
-        """Return where the reading transaction stands; a standby gives no transaction id."""
-        standby = reader.execute("SELECT pg_is_in_recovery()")[0][0] == "t"
-        xid = "pg_current_xact_id()" if self.server.version_num >= 130000 else "txid_current()"
-        row = reader.execute(
-            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8"
-            + ("" if standby else f", {xid}::text, (pg_current_wal_lsn() - '0/0')::int8")
-        )[0]
-        lsn = start.position.end_lsn
-        if self._exported is None and not standby:
-            lsn = int(row[2] or 0)
-        return SnapshotPoint(
-            ts=int(row[0] or 0), xid=None if standby else int(row[1] or 0), lsn=lsn
+        """Return where the reading transaction stands; a standby gives no transaction id.
+
+        The id is one of the catalogue connection's, and ends at once: an id of the reading
+        transaction would hold back every slot on the server until the snapshot is over.
+        """
+        ((ts,),) = reader.execute(
+            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
         )
+        lsn, xid = start.position.end_lsn, None
+        ((standby,),) = self.catalogue.query("SELECT pg_is_in_recovery()")
+        if not standby:
+            ((xid,),) = self.catalogue.query("SELECT txid_current()")
+            if self._exported is None:
+                lsn = self._server_lsn()
+        return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
 
     # --- stream -------------------------------------------------------------------------------
 
@@ -413,23 +563,7 @@ class PostgresConnector(Connector):
             if equals:
                 options[name.strip()] = value.strip()
         sql = start_replication_sql(self.properties.slot_name, position.end_lsn, options)
-        tries = self.properties.slot_max_retries
-        while True:
-            session = self._replication or self._replication_session()
-            self._replication = None
-            transport = open_transport(session)
-            try:
-                transport.start(sql)
-                break
-            except SlotActive:
-                transport.close()
-                if tries == 0 or self.context.stopping():
-                    raise
-                tries -= 1
-                self._wait(self.properties.slot_retry_delay_ms / 1000)
-            except BaseException:
-                transport.close()
-                raise
+        transport = self._open_stream(sql)
         return ReplicationStream(
             transport,
             decoder,
@@ -437,9 +571,29 @@ class PostgresConnector(Connector):
             status_interval=self._status_interval(),
         )
 
+    def _open_stream(self, sql: str) -> Transport:
+        """Start replication; between our look at the slot and this, another may have taken it."""
+        while True:
+            session = self._replication or self._replication_session()
+            self._replication = None
+            transport = open_transport(session)
+            try:
+                transport.start(sql)
+            except SlotActive:
+                transport.close()
+                slot = self._read_slot()
+                if slot is not None and self.properties.slot_max_retries:
+                    self._await_free(slot)
+                    continue
+                raise
+            except BaseException:
+                transport.close()
+                raise
+            return transport
+
     def _decoder(self) -> Decoder:
         spec, properties = self._decoder_spec.spec, self._decoder_spec.properties
-        slot = read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
+        slot = self._read_slot()
         server = ServerInfo(
             version_num=self.server.version_num,
             version=self.server.version,
@@ -476,10 +630,13 @@ class PostgresConnector(Connector):
         wanted_ms = self.context.profile.engine.status_interval_ms
         return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000
 
-    def _wait(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
+        """Wait. Raises: StopRequested."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.context.stopping():
-            time.sleep(0.1)
+        while (left := deadline - time.monotonic()) > 0:
+            if self.context.stopping():
+                raise StopRequested
+            time.sleep(min(left, 0.1))
 
     def estimate(self, relation: Relation) -> int | None:
         for table in self.captured():
@@ -511,25 +668,31 @@ class PostgresConnector(Connector):
     # --- end ----------------------------------------------------------------------------------
 
     def undo(self) -> None:
-        """Drop the slot and the publications that this run made."""
+        """Drop the slot and the publications that this connector made."""
         if self._made_slot:
             self._release()
             drop_slot(self.catalogue, self.properties.slot_name)
             self._made_slot = False
-        self._drop_publications()
-
-    def finish(self) -> None:
-        """Do what a clean stop asks for: ``slot.drop.on.stop``, ``publication.drop.on.stop``."""
-        self._release()
-        if self.properties.slot_drop_on_stop and not self.properties.slot_temporary:
-            drop_slot(self.catalogue, self.properties.slot_name)
-        if self.properties.publication_drop_on_stop:
-            self._drop_publications()
-
-    def _drop_publications(self) -> None:
-        for name in self._made_publications:
-            self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
+        self._drop_publications(self._made_publications)
         self._made_publications = []
+
+    def finish(self) -> bool:
+        """Do what a clean stop asks for: ``slot.drop.on.stop``, ``publication.drop.on.stop``."""
+        properties = self.properties
+        self._release()
+        if properties.slot_drop_on_stop and not properties.slot_temporary:
+            drop_slot(self.catalogue, properties.slot_name)
+        if properties.publication_drop_on_stop:
+            self._drop_publications(self.context.created)
+        return properties.slot_drop_on_stop or properties.slot_temporary
+
+    def _drop_publications(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            try:
+                self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
+            except psycopg.Error as error:
+                raise driver_error(error, self.properties) from error
+            self.context.created.discard(name)
 
     def _release(self) -> None:
         for session in (self._replication, self._reader):
@@ -541,4 +704,7 @@ class PostgresConnector(Connector):
         if self._chunks is not None:
             self._chunks.close()
         self._release()
+        if self.properties.slot_temporary and self.properties.publication_drop_on_stop:
+            with suppress(WaltapError):  # a run that leaves nothing behind may also end by an error
+                self._drop_publications(list(self.context.created))
         self._connection.close()

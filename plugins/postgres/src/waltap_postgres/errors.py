@@ -8,10 +8,12 @@ from waltap.errors import ConnectionLost, OffsetError, Retry, SnapshotError, Sou
 
 __all__ = [
     "AuthenticationRefused",
+    "ConnectionsUsedUp",
     "DatabaseMissing",
     "IdentityMissing",
     "OtherServer",
     "OutputPluginUnavailable",
+    "PositionAhead",
     "PositionGap",
     "PrivilegeMissing",
     "PublicationMissing",
@@ -25,6 +27,7 @@ __all__ = [
     "SlotUnfit",
     "SnapshotInterrupted",
     "SnapshotReadFailed",
+    "TableUnreadable",
     "WalLevelTooLow",
     "source_error",
 ]
@@ -67,6 +70,16 @@ class PrivilegeMissing(SourceError):
     )
 
 
+class TableUnreadable(SourceError):
+    """The snapshot could not read a captured table."""
+
+    code = "WT-2011"
+    remedy = (
+        "As their owner: GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {tables} TO "
+        "{user}; or leave them out with table.exclude.list."
+    )
+
+
 class WalLevelTooLow(SourceError):
     """``wal_level`` does not allow logical decoding."""
 
@@ -75,12 +88,24 @@ class WalLevelTooLow(SourceError):
 
 
 class ServerLimit(SourceError):
-    """No replication slot, walsender or connection is free."""
+    """No replication slot is free."""
 
     code = "WT-2007"
     remedy = (
-        "Raise max_replication_slots, max_wal_senders or max_connections and restart the server, or "
-        "drop slots that nobody reads: SELECT slot_name, active FROM pg_replication_slots."
+        "Raise max_replication_slots and restart the server, or drop a slot that nobody reads: "
+        "SELECT slot_name, active FROM pg_replication_slots."
+    )
+
+
+class ConnectionsUsedUp(ServerLimit):
+    """No connection or walsender is free at the moment."""
+
+    code = "WT-2010"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Wait for others to leave, or raise max_connections or max_wal_senders and restart the "
+        "server; SELECT pid, usename, application_name, backend_type FROM pg_stat_activity tells "
+        "who is there."
     )
 
 
@@ -175,13 +200,26 @@ class PositionGap(OffsetError):
     )
 
 
+class PositionAhead(OffsetError):
+    """The stored offset lies after the end of the server's WAL: the server was restored from an older
+    copy, or the offset was set by hand."""
+
+    code = "WT-6103"
+    remedy = (
+        "This server never had what was delivered last, and would skip as much of what comes now. To "
+        "start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
+        "snapshot.mode=when_needed."
+    )
+
+
 class OtherServer(OffsetError):
     """The stored offset belongs to another server, database, slot or timeline."""
 
     code = "WT-6102"
     remedy = (
         "Positions of one server mean nothing on another. Point the profile at the server it belongs "
-        "to, or start over with a new snapshot: `waltap offsets clear FILE`."
+        "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
+        "snapshot.mode=when_needed."
     )
 
 
@@ -250,7 +288,9 @@ def source_error(
         return SlotInvalidated(text, slot=slot)
     if sqlstate == "55000" and "slot" in text:
         return SlotUnfit(text, slot=slot)
-    if sqlstate in {"53300", "53400"}:
+    if sqlstate == "53300":
+        return ConnectionsUsedUp(text)
+    if sqlstate == "53400":
         return ServerLimit(text)
     if sqlstate[:2] in {"08", "57"} or sqlstate == "40001":
         return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)

@@ -136,6 +136,20 @@ class PostgresCatalogue:
         found = self.table(schema, table)
         return found.relation if found else None
 
+    def unreadable(self, relations: list[Relation]) -> list[Relation]:
+        """Return those of ``relations`` that this role may not read whole."""
+        oids = [relation.oid for relation in relations]
+        rows = self.query(
+            "SELECT c.oid::int8 FROM unnest(%s::oid[]) o(oid) JOIN pg_class c ON c.oid = o.oid"
+            " WHERE NOT has_schema_privilege(c.relnamespace, 'USAGE')"
+            "    OR NOT (has_table_privilege(c.oid, 'SELECT') OR (SELECT coalesce(bool_and("
+            "      has_column_privilege(c.oid, a.attnum, 'SELECT')), false) FROM pg_attribute a"
+            "      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))",
+            (oids,),
+        )
+        found = {row[0] for row in rows}
+        return [relation for relation in relations if relation.oid in found]
+
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation of the stream: data types, nullability, defaults, comments, key.
 

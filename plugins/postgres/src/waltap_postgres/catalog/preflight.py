@@ -25,7 +25,7 @@ def preflight(
             "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(SETTINGS),)
         )
     )
-    checks = [
+    return [
         _version(version_num),
         _wal_level(settings),
         _slots(catalogue, properties, settings, version_num),
@@ -35,9 +35,8 @@ def preflight(
         _captured(captured),
         _publication(catalogue, properties, captured, plugin),
         *_identities(captured, properties),
-        *_readable(catalogue, captured),
+        *_readable(catalogue, captured, properties),
     ]
-    return checks
 
 
 def _version(version_num: int) -> Check:
@@ -222,21 +221,20 @@ def _identities(captured: list[Table], properties: PostgresProperties) -> list[C
     return checks
 
 
-def _readable(catalogue: PostgresCatalogue, captured: list[Table]) -> list[Check]:
-    oids = [t.relation.oid for t in captured]
-    rows = catalogue.query(
-        "SELECT oid::regclass::text FROM unnest(%s::oid[]) oid"
-        " WHERE NOT has_table_privilege(oid, 'SELECT')",
-        (oids,),
-    )
-    if not rows:
+def _readable(
+    catalogue: PostgresCatalogue, captured: list[Table], properties: PostgresProperties
+) -> list[Check]:
+    relations = catalogue.unreadable([t.relation for t in captured])
+    if not relations:
         return []
-    tables = ", ".join(row[0] for row in rows)
+    tables = ", ".join(identifier(r.schema, r.table) for r in relations)
+    schemas = ", ".join(sorted({identifier(r.schema) for r in relations}))
+    user = identifier(properties.user)
     return [
         Check(
             name="privileges",
             verdict="error",
-            found=f"may not read {tables}",
-            remedy=f"GRANT SELECT ON {tables} TO the role",
+            found=f"may not read {', '.join(r.name for r in relations)}",
+            remedy=f"GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {tables} TO {user}",
         )
     ]

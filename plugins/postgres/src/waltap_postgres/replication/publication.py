@@ -42,6 +42,25 @@ def identifier(*parts: str) -> str:
     return sql.Identifier(*parts).as_string(None)
 
 
+def _for_all_tables(catalogue: PostgresCatalogue, name: str) -> bool:
+    return bool(
+        catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s AND puballtables", (name,))
+    )
+
+
+def _members(catalogue: PostgresCatalogue, name: str) -> list[tuple[str, str]]:
+    """Return the tables that the publication names; not partitioned ones, whose partitions it covers
+    unless it publishes via the root."""
+    return catalogue.query(
+        "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
+        " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE p.pubname = %s AND (c.relkind = 'r' OR coalesce("
+        "   (to_jsonb(p) ->> 'pubviaroot')::bool, false)) ORDER BY 1, 2",
+        (name,),
+    )
+
+
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
     """Return (schema, table) of what the publication covers; None when it does not exist."""
     if not catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
@@ -126,19 +145,27 @@ def _cover(
     tables: list[Table],
     options: str,
 ) -> None:
-    """Create the publication for ``tables``, or change its tables where they differ."""
+    """Create the publication for ``tables``, or add and drop tables where it differs.
+
+    Tables that stay are not touched: SET TABLE would drop their row filters and column lists.
+    """
     existing = published(catalogue, name)
-    listed = _listed(tables)
+    wanted = {(t.relation.schema, t.relation.table): None for t in tables}
     if existing is None:
-        what = f" FOR TABLE {listed}" if listed else ""
+        what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
         plan.created.append(name)
-    elif listed and existing != {(t.relation.schema, t.relation.table) for t in tables}:
-        plan.statements.append(f"ALTER PUBLICATION {identifier(name)} SET TABLE {listed}")
+    elif wanted and not _for_all_tables(catalogue, name):
+        new = [pair for pair in wanted if pair not in existing]
+        surplus = [pair for pair in _members(catalogue, name) if pair not in wanted]
+        for verb, pairs in (("ADD", new), ("DROP", surplus)):
+            if pairs:
+                alter = f"ALTER PUBLICATION {identifier(name)} {verb} TABLE {_listed(pairs)}"
+                plan.statements.append(alter)
 
 
-def _listed(tables: Iterable[Table]) -> str:
-    return ", ".join(identifier(t.relation.schema, t.relation.table) for t in tables)
+def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(identifier(*pair) for pair in pairs)
 
 
 def _options(properties: PostgresProperties, operations: str | None, version_num: int) -> str:

@@ -2,18 +2,23 @@
 
 import select
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
+import psycopg
 from psycopg import pq
 
 from waltap.errors import SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session
+from waltap_postgres.connection import Session, driver_error
+from waltap_postgres.errors import SlotActive
 
 __all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "create_slot", "drop_slot", "read_slot"]
 
 CREATE_DEADLINE_S = 120.0
+DROP_DEADLINE_S = 5.0
 
 
 class SlotNotCreated(SourceError):
@@ -39,6 +44,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_flush_lsn: int
     wal_status: str
     two_phase: bool
+
+    @property
+    def invalidated(self) -> bool:
+        """Tell whether the server has given up what the slot needs."""
+        return self.wal_status == "lost" or not self.restart_lsn
 
 
 class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +94,13 @@ def create_slot(
     temporary: bool = False,
     failover: bool = False,
     two_phase: bool = False,
+    waiting: Callable[[float], None] = lambda _seconds: None,
 ) -> CreatedSlot:
     """Create the slot on a replication connection; its snapshot is exported.
 
-    Raises: SlotNotCreated when open transactions keep it from becoming consistent in time;
-    SourceError.
+    ``waiting`` is called about every half second with the seconds since the command; what it raises
+    ends the wait. Raises: SlotNotCreated when open transactions keep it from becoming consistent in
+    time; SourceError.
     """
     kind = "TEMPORARY " if temporary else ""
     if version_num >= 150000:
@@ -101,23 +113,10 @@ def create_slot(
     else:
         tail = "EXPORT_SNAPSHOT"
     sql = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
-    pgconn = session.pgconn
-    pgconn.send_query(sql.encode())
-    pgconn.flush()
-    deadline = time.monotonic() + CREATE_DEADLINE_S
-    while pgconn.is_busy():
-        if time.monotonic() > deadline:
-            pgconn.get_cancel().cancel()
-            while pgconn.get_result() is not None:
-                pass
-            raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
-        select.select([pgconn.socket], [], [], 0.5)
-        pgconn.consume_input()
-    result = pgconn.get_result()
-    while pgconn.get_result() is not None:
-        pass
-    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-        assert result is not None
+    result = _await_result(session, sql, waiting)
+    if result is None:
+        raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
+    if result.status != pq.ExecStatus.TUPLES_OK:
         raise session.error(result)
     point, snapshot = result.get_value(0, 1) or b"0/0", result.get_value(0, 2)
     return CreatedSlot(
@@ -126,9 +125,58 @@ def create_slot(
     )
 
 
-def drop_slot(catalogue: PostgresCatalogue, name: str) -> None:
-    """Drop the slot if it exists. Raises: SlotActive, SourceError."""
-    catalogue.query(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
-        (name,),
-    )
+def _await_result(
+    session: Session, sql: str, waiting: Callable[[float], None]
+) -> "pq.abc.PGresult | None":
+    """Run ``sql``; None when it took too long and was cancelled."""
+    pgconn = session.pgconn
+    began = time.monotonic()
+    try:
+        pgconn.send_query(sql.encode())
+        pgconn.flush()
+        while pgconn.is_busy():
+            waited = time.monotonic() - began
+            if waited > CREATE_DEADLINE_S:
+                _cancel(session)
+                return None
+            if not select.select([pgconn.socket], [], [], 0.5)[0]:
+                waiting(time.monotonic() - began)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        while pgconn.get_result() is not None:
+            pass
+    except psycopg.Error as error:
+        raise driver_error(error, session.properties, session.plugin) from error
+    except BaseException:
+        _cancel(session)
+        raise
+    assert result is not None
+    return result
+
+
+def _cancel(session: Session) -> None:
+    """End the command at hand; the server drops a slot that is not ready."""
+    with suppress(psycopg.Error):
+        session.pgconn.get_cancel().cancel()
+        while session.pgconn.get_result() is not None:
+            pass
+
+
+def drop_slot(catalogue: PostgresCatalogue, name: str) -> bool:
+    """Drop the slot; False when there is none. A walsender that has just been left gets a moment to
+    let go of it. Raises: SlotActive, SourceError.
+    """
+    deadline = time.monotonic() + DROP_DEADLINE_S
+    while True:
+        try:
+            dropped = catalogue.query(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                (name,),
+            )
+        except SlotActive:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return bool(dropped)

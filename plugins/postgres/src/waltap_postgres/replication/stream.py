@@ -67,7 +67,8 @@ class ReplicationStream(ChangeStream):
         if not frames:
             return []
         # Rows of a later transaction may lie before the last commit, and relations at 0.
-        self._received = max(self._received, max(map(_lsn, frames)))
+        highest = max(map(_lsn, frames))
+        self._received = max(self._received, highest)
         return self._decoder.feed(frames)
 
     def confirm(self, end_lsn: int) -> None:

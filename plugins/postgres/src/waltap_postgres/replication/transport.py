@@ -3,6 +3,7 @@
 import abc
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ __all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_t
 
 RECEIVE_BYTES = 1 << 20
 RECEIVE_BUFFER_BYTES = 4 << 20
+START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 MOST_FRAMES = 8192
 GATHER_S = 0.001
@@ -94,8 +96,11 @@ class SocketTransport(Transport):
         query = sql.encode() + b"\0"
         self.send(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
         early: list[Frame] = []
+        deadline = time.monotonic() + START_DEADLINE_S
         while not self.splitter.started:
             early += self._receive(1.0)
+            if time.monotonic() > deadline:
+                raise ConnectionLost(f"replication did not start within {START_DEADLINE_S:.0f} s")
         self._early = early
 
     def read(self, timeout: float) -> list[Frame]:
@@ -158,7 +163,15 @@ class SocketTransport(Transport):
 
 
 class LibpqTransport(Transport):
-    """Goes through libpq: for TLS and GSS, where only libpq can read the socket."""
+    """Goes through libpq: for TLS and GSS, where only libpq can read the socket.
+
+    Neither libpq's connection nor OpenSSL's allows two threads at once, so a lock guards every call;
+    nobody holds it while waiting for data.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._lock = threading.Lock()
 
     def start(self, sql: str) -> None:
         pgconn = self.session.pgconn
@@ -172,14 +185,16 @@ class LibpqTransport(Transport):
     def read(self, timeout: float) -> list[Frame]:
         frames: list[Frame] = []
         self._gather()
-        self._drain(frames)
+        with self._lock:
+            self._drain(frames)
         wait_ms = 0.0 if frames else timeout * 1000
         while len(frames) < MOST_FRAMES and self._poll.poll(wait_ms):
-            try:
-                self.session.pgconn.consume_input()
-            except psycopg.Error as error:
-                raise ConnectionLost(f"connection to the server broke: {error}") from error
-            self._drain(frames)
+            with self._lock:
+                try:
+                    self.session.pgconn.consume_input()
+                except psycopg.Error as error:
+                    raise ConnectionLost(f"connection to the server broke: {error}") from error
+                self._drain(frames)
             wait_ms = 0.0
         if frames:
             self._last_data = time.monotonic()
@@ -203,18 +218,24 @@ class LibpqTransport(Transport):
 
     def send(self, message: bytes) -> None:
         pgconn = self.session.pgconn
+        deadline = time.monotonic() + SEND_DEADLINE_S
         try:
-            pgconn.put_copy_data(message[5:])
-            deadline = time.monotonic() + SEND_DEADLINE_S
-            while pgconn.flush():
+            with self._lock:
+                pgconn.put_copy_data(message[5:])
+                rest = pgconn.flush()
+            while rest:
                 if time.monotonic() > deadline:
                     raise ConnectionLost("the server takes no messages any more")
-                select.select([], [pgconn.socket], [], 0.1)
+                # Over TLS a write may wait for something to be read first.
+                select.select([pgconn.socket], [pgconn.socket], [], 0.1)
+                with self._lock:
+                    pgconn.consume_input()
+                    rest = pgconn.flush()
         except psycopg.Error as error:
             raise ConnectionLost(f"connection to the server broke: {error}") from error
 
     def close(self) -> None:
-        with suppress(psycopg.Error):
+        with self._lock, suppress(psycopg.Error):
             self.session.pgconn.put_copy_end()
             self.session.pgconn.flush()
         self.session.close()
@@ -282,8 +303,8 @@ def _copy_by_libpq(session: Session, sql: str) -> Iterator[bytes]:
                 rows, size_held = [], 0
     except psycopg.Error as error:
         raise driver_error(error, session.properties) from error
-    while (result := pgconn.get_result()) is not None:
-        if result.status == pq.ExecStatus.FATAL_ERROR:
-            raise session.error(result)
+    while (end := pgconn.get_result()) is not None:
+        if end.status == pq.ExecStatus.FATAL_ERROR:
+            raise session.error(end)
     if rows:
         yield b"".join(rows)

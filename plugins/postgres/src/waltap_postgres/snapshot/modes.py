@@ -9,10 +9,10 @@ __all__ = ["SNAPSHOTTERS"]
 
 
 class Always(Snapshotter):
-    """Every start reads the tables, then streams."""
+    """Every start reads the tables, then streams; a link that comes back is no start."""
 
     def takes_snapshot(self, known: Known) -> bool:
-        return True
+        return not known.reconnects or known.snapshot_incomplete
 
     def streams(self, known: Known) -> bool:
         return True
@@ -89,7 +89,9 @@ class ConfigurationBased(Snapshotter):
     def takes_snapshot(self, known: Known) -> bool:
         if known.snapshot_incomplete and not self._flags.data:
             raise SnapshotInterrupted("the last run ended in its snapshot")
-        return self._flags.data or (not known.position_available and self._flags.on_data_error)
+        if self._flags.data and (not known.reconnects or known.snapshot_incomplete):
+            return True
+        return not known.position_available and self._flags.on_data_error
 
     def streams(self, known: Known) -> bool:
         return self._flags.stream
