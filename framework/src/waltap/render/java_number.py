@@ -7,7 +7,7 @@ matter to everybody who compares events. The digit generation below follows the 
 Steele and White's fixed-format algorithm with the three peculiarities that Java 17's documentation
 and behaviour show: at least two digits in exponent form, whole numbers of up to 62 bits printed
 from the integer, and a symmetric stopping test. It was compared with a Java 17 on 300,000 floats and
-100,000 doubles (`tests/unit/types/test_types_java_number.py` keeps a sample).
+100,000 doubles (`tests/unit/types/test_types_java.py` keeps a sample).
 """
 
 import math
