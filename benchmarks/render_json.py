@@ -9,13 +9,14 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation
-from waltap.decode.tuple_image import ABSENT
-from waltap.events.transaction import SnapshotRows, TransactionPart
+from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.render.capture import Capture, CaptureProperties
 from waltap.render.format import FormatContext
 from waltap.render.json_format import JsonFormat
@@ -42,6 +43,8 @@ COLUMNS = (
 IDENTITIES = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
 RUNS = 5
 
+Part = TransactionPart | SnapshotRows | Heartbeat
+
 
 def relation(identity: str) -> Relation:
     """Return the table with a replica identity."""
@@ -65,7 +68,7 @@ def relation(identity: str) -> Relation:
     )
 
 
-def row(n: int) -> tuple[str | None, ...]:
+def row(n: int) -> Tuple:
     """Return a row as text; every tenth has a NULL."""
     return (
         str(n),
@@ -83,7 +86,9 @@ def row(n: int) -> tuple[str | None, ...]:
     )
 
 
-def json_format(*, schemas: bool = False, **properties: str) -> JsonFormat:
+def json_format(
+    *, schemas: bool = False, properties: Mapping[str, str] = MappingProxyType({})
+) -> JsonFormat:
     """Return a format in its default modes."""
     capture = CaptureProperties.model_validate({"topic.prefix": "bench", **properties})
     wanted = {f"{part}.converter.schemas.enable": schemas for part in ("key", "value")}
@@ -100,9 +105,9 @@ def json_format(*, schemas: bool = False, **properties: str) -> JsonFormat:
     )
 
 
-def parts(changes: list[Change], per_transaction: int) -> list[TransactionPart]:
+def parts(changes: Sequence[Change], per_transaction: int) -> list[Part]:
     """Return ``changes`` as transactions."""
-    out = []
+    out: list[Part] = []
     for at in range(0, len(changes), per_transaction):
         some = changes[at : at + per_transaction]
         out.append(
@@ -113,7 +118,7 @@ def parts(changes: list[Change], per_transaction: int) -> list[TransactionPart]:
                 commit_ts=1_700_000_000_123_456 + at,
                 end_lsn=some[-1].lsn + 88,
                 previous_end_lsn=some[0].lsn - 32,
-                changes=some,
+                changes=list(some),
             )
         )
     return out
@@ -148,7 +153,7 @@ def main() -> None:
     deletes = [Delete(plain, lsn, r, OldTuple.KEY) for lsn, r in zip(lsns, key_only, strict=True)]
     snapshot = [SnapshotRows(relation=plain, rows=rows, ts=now // 1000, lsn=lsns[0], xid=700)]
     bare, wrapped = json_format(), json_format(schemas=True)
-    counted = json_format(**{"provide.transaction.metadata": "true"})
+    counted = json_format(properties={"provide.transaction.metadata": "true"})
     records = bare.render(parts(inserts, 1000), now)
     lines = JsonLines()
     cases: dict[str, Callable[[], object]] = {
