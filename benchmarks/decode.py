@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from waltap.decode import DataType, DecoderContext, Frame, Message, Relation, ServerInfo
+from waltap.decode import DataType, Decoder, DecoderContext, Frame, Message, Relation, ServerInfo
+from waltap_decoders.decoderbufs import DecoderBufs
 from waltap_decoders.pgoutput import PgOutput
+from waltap_decoders.wal2json import Wal2Json
 
 ROWS = 20_000
 GROUP = 512
@@ -80,7 +82,53 @@ def decoder(**options: object) -> PgOutput:
     return PgOutput(context)
 
 
-def best(frames: list[Frame], make: Callable[[], PgOutput], first: list[Frame]) -> float:
+def json_row(number: int) -> bytes:
+    """Return the insert as wal2json format 2 writes it."""
+    bare = {16, 20, 21, 23, 701, 1700}
+    columns = []
+    for (name, oid), value in zip(COLUMNS.items(), text_row(number), strict=True):
+        text = (value or b"").decode()
+        value_json = ("true" if oid == 16 else text) if oid in bare else json.dumps(text)
+        columns.append(f'{{"name":"{name}","typeoid":{oid},"value":{value_json}}}')
+    head = '"xid":7,"timestamp":"2024-02-29 12:34:56.789012+00","origin":0,"lsn":"0/10"'
+    tail = ",".join(columns)
+    text = f'{{"action":"I",{head},"schema":"public","table":"wide","columns":[{tail}]}}'
+    return text.encode()
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def block(field: int, data: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def protobuf_row(number: int) -> bytes:
+    """Return the insert as decoderbufs writes it."""
+    texts = text_row(number)
+    fields = {
+        "id": b"\x20" + varint(number), "small": b"\x18" + varint((1 << 64) - 42),
+        "number": b"\x18" + varint(number), "ratio": b"\x31" + struct.pack("<d", 3.14),
+        "price": block(8, texts[4] or b""), "flag": b"\x38\x01", "name": block(8, texts[6] or b""),
+        "note": block(8, texts[7] or b""), "made": b"\x20" + varint(1709210096789012),
+        "seen": b"\x20" + varint(1709210096789012), "day": b"\x18" + varint(19782),
+        "ref": block(8, texts[11] or b""),
+    }  # fmt: skip
+    datums = [
+        block(1, name.encode()) + b"\x10" + varint(oid) + fields[name]
+        for name, oid in COLUMNS.items()
+    ]
+    info = block(7, block(1, b"text") + b"\x10\x01")
+    head = b"\x08\x07\x10\x05" + block(3, b"public.wide") + b"\x20\x00"
+    return head + b"".join(block(5, datum) for datum in datums) + info * len(datums)
+
+
+def best(frames: list[Frame], make: Callable[[], Decoder], first: list[Frame]) -> float:
     """Return microseconds per frame of the best round."""
     groups = [frames[start : start + GROUP] for start in range(0, len(frames), GROUP)]
     seconds = []
@@ -102,7 +150,7 @@ def main() -> None:
     numbers = range(ROWS)
     insert, key = b"I" + mark + b"N", tuple_data([b"1", *[None] * 11], b"t")
     plain = [tuple_data(text_row(n), b"t") for n in numbers]
-    cases: dict[str, tuple[list[bytes], Callable[[], PgOutput]]] = {
+    cases: dict[str, tuple[list[bytes], Callable[[], Decoder]]] = {
         "insert, text": ([insert + row for row in plain], decoder),
         "insert, text, 3 nulls": (
             [insert + tuple_data(text_row(n, nulls=True), b"t") for n in numbers],
@@ -120,11 +168,20 @@ def main() -> None:
             lambda: decoder(binary=True),
         ),
     }
-    result = {
+    found = {
         name: round(best([(n, payload) for n, payload in enumerate(payloads)], make, first), 3)
         for name, (payloads, make) in cases.items()
     }
-    json.dump({"unit": "us per row, 12 columns", "pgoutput": result}, sys.stdout, indent=2)
+    result: dict[str, object] = {"unit": "us per row, 12 columns", "pgoutput": found}
+    bare = DecoderContext(server=ServerInfo(version_num=150000), catalogue=NoCatalogue())
+    begin = b'{"action":"B","xid":7,"timestamp":null,"origin":0,"lsn":"0/10","nextlsn":"0/20"}'
+    frames = [(n, json_row(n)) for n in numbers]
+    result["wal2json"] = {"insert": round(best(frames, lambda: Wal2Json(bare), [(1, begin)]), 3)}
+    begin = b"\x08\x07\x10\x05\x20\x03"
+    frames = [(n, protobuf_row(n)) for n in numbers]
+    found = {"insert": round(best(frames, lambda: DecoderBufs(bare), [(1, begin)]), 3)}
+    result["decoderbufs"] = found
+    json.dump(result, sys.stdout, indent=2)
     print()
 
 
