@@ -6,11 +6,12 @@ of every type; an update's key-only old tuple, which older servers send, says no
 and prepared transactions are never sent.
 
 Under CHANGE a column outside the key may lack its value in any update or delete, so that relations
-are described with such columns nullable, whatever NOT NULL says.
+are described with such columns nullable and without default: a format that writes the default for
+what is null must not write it for what was not sent.
 
 Source: yugabyte-db, src/postgres/src/backend/replication (proto.c, pgoutput.c); its
 TestPgReplicationSlot.java for the two generations of old tuples; Debezium's fork for YugabyteDB,
-which makes the same columns optional.
+which makes the same columns optional whatever NOT NULL says.
 """
 
 from dataclasses import replace
@@ -79,14 +80,14 @@ class YbOutput(PgOutput):
 
 
 def _described(relation: Relation) -> Relation:
-    """Return ``relation`` with its columns outside the key nullable if its identity is CHANGE."""
+    """Return ``relation``, its columns outside the key nullable without default under CHANGE."""
     if relation.identity != "c":
         return relation
     key = relation.primary_key or ()
     columns = tuple(
         column
         if column.in_identity or column.name in key
-        else msgspec.structs.replace(column, nullable=True)
+        else msgspec.structs.replace(column, nullable=True, default=None)
         for column in relation.columns
     )
     return msgspec.structs.replace(relation, columns=columns)

@@ -1,0 +1,408 @@
+"""``waltap run`` with plugin.name=yboutput: what arrives in JSON records and in the change log.
+
+Verified against a protocol double built from published sources (tests/servers/yboutput); no
+YugabyteDB server was run. The connector is PostgreSQL's, so rows are flat; YugabyteDB's own cells
+(`{"value": …, "set": true}`) are its connector's matter.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.differential.engines import Waltap
+from tests.differential.normalise import Record
+from tests.rigs.pipeline import Pipeline
+from tests.rigs.yboutput_slot import identity
+from tests.servers.postgres import Database
+from waltap_sinks.changelog import ChangeLog
+
+UNSENT = "__debezium_unavailable_value"
+GENERATIONS = pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
+
+
+class Session:
+    """A `waltap run` on a database; `records` ends it once everything is delivered."""
+
+    def __init__(self, database: Database, folder: Path, **properties: str) -> None:
+        self.database = database
+        settings = {
+            **database.properties(),
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "topic.prefix": "s",
+            "plugin.name": "yboutput",
+            "slot.name": database.name[:63],
+            "publication.name": "p",
+            "publication.autocreate.mode": "filtered",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "offset.storage.file.filename": str(folder / "offsets"),
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+        self.engine = Waltap(folder, settings)
+        self.engine.wait_ready()
+
+    def records(self) -> list[Record]:
+        self.engine.finish(self.database)
+        return self.engine.records()
+
+
+@pytest.fixture
+def sessions(yb_database: Database, tmp_path: Path) -> Iterator[Any]:
+    """Return what starts a `Session`; it is stopped whatever happens."""
+    started: list[Session] = []
+
+    def start(**properties: str) -> Session:
+        folder = tmp_path / str(len(started))
+        started.append(Session(yb_database, folder, **properties))
+        return started[-1]
+
+    yield start
+    for session in started:
+        session.engine.stop()
+
+
+def rows(records: list[Record], table: str) -> list[tuple[Any, ...]]:
+    """Return (op, key, before, after) of the records of one table; a tombstone is ("", key)."""
+    found: list[tuple[Any, ...]] = []
+    for record in records:
+        if record["topic"] != f"s.public.{table}":
+            continue
+        value = record["value"]
+        if value is None:
+            found.append(("", record["key"]))
+        else:
+            found.append((value["op"], record["key"], value["before"], value["after"]))
+    return found
+
+
+def row(id_: int, name: str | None, aura: int | None) -> dict[str, Any]:
+    return {"id": id_, "name": name, "aura": aura}
+
+
+# --- JSON records ---------------------------------------------------------------------------------
+
+STATEMENTS = (
+    "INSERT INTO {t} VALUES (2, NULL, NULL)",
+    "UPDATE {t} SET aura = 99 WHERE id = 1",
+    "UPDATE {t} SET name = NULL WHERE id = 1",
+    "UPDATE {t} SET name = 'b', aura = 10 WHERE id = 1",
+    "UPDATE {t} SET id = 3 WHERE id = 2",
+    "BEGIN; INSERT INTO {t} VALUES (4, 'd', 4); UPDATE {t} SET aura = 1 WHERE id = 4;"
+    "DELETE FROM {t} WHERE id = 4; COMMIT",
+    "DELETE FROM {t} WHERE id = 1",
+)
+K1, K2, K3, K4 = ({"id": number} for number in (1, 2, 3, 4))
+START = [("r", K1, None, row(1, "a", 10)), ("c", K2, None, row(2, None, None))]
+MOVED = ("c", K3, None, row(3, None, None))
+CREATED = ("c", K4, None, row(4, "d", 4))
+
+
+def gone(key: dict[str, int], before: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return a delete and its tombstone."""
+    return [("d", key, before, None), ("", key)]
+
+
+EXPECTED = {
+    "change": [
+        *START,
+        ("u", K1, None, row(1, UNSENT, 99)),
+        ("u", K1, None, row(1, None, None)),  # the first null is NULL, the second was not sent
+        ("u", K1, None, row(1, "b", 10)),
+        *gone(K2, row(2, None, None)),
+        MOVED,
+        CREATED,
+        ("u", K4, None, row(4, UNSENT, 1)),
+        *gone(K4, row(4, None, None)),
+        *gone(K1, row(1, None, None)),
+    ],
+    "default": [
+        *START,
+        ("u", K1, None, row(1, "a", 99)),
+        ("u", K1, None, row(1, None, 99)),
+        ("u", K1, None, row(1, "b", 10)),
+        *gone(K2, row(2, None, None)),
+        MOVED,
+        CREATED,
+        ("u", K4, None, row(4, "d", 1)),
+        *gone(K4, row(4, None, None)),
+        *gone(K1, row(1, None, None)),
+    ],
+    "full": [
+        *START,
+        ("u", K1, row(1, "a", 10), row(1, "a", 99)),
+        ("u", K1, row(1, "a", 99), row(1, None, 99)),
+        ("u", K1, row(1, None, 99), row(1, "b", 10)),
+        *gone(K2, row(2, None, None)),
+        MOVED,
+        CREATED,
+        ("u", K4, row(4, "d", 4), row(4, "d", 1)),
+        *gone(K4, row(4, "d", 1)),
+        *gone(K1, row(1, "b", 10)),
+    ],
+}
+
+
+@GENERATIONS
+def test_records_tell_what_each_identity_can(
+    yb_database: Database, sessions: Any, old_generation: bool
+) -> None:
+    """One run captures a table of each identity; a key change is a delete and an insert."""
+    yb_database.execute(
+        f'ALTER DATABASE "{yb_database.name}" SET yboutput.old_generation = {old_generation}'
+    )
+    for name in EXPECTED:
+        yb_database.execute(f"CREATE TABLE {name}_t (id int PRIMARY KEY, name text, aura int)")
+        identity(yb_database, f"{name}_t", name.upper())
+        yb_database.execute(f"INSERT INTO {name}_t VALUES (1, 'a', 10)")
+    session = sessions()
+    for statement in STATEMENTS:
+        for name in EXPECTED:
+            yb_database.execute(statement.format(t=f"{name}_t"))
+    records = session.records()
+    assert {name: rows(records, f"{name}_t") for name in EXPECTED} == EXPECTED
+
+
+def test_changes_of_one_transaction_share_it_and_rise(yb_database: Database, sessions: Any) -> None:
+    yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
+    identity(yb_database, "t", "CHANGE")
+    session = sessions()
+    yb_database.execute("INSERT INTO t VALUES (1, 'a', 1); UPDATE t SET id = 2, name = 'b'")
+    sources = [r["value"]["source"] for r in session.records() if r["value"] is not None]
+    assert len(sources) == 3
+    assert len({source["txId"] for source in sources}) == 1
+    lsns = [source["lsn"] for source in sources]
+    assert lsns == sorted(lsns)
+
+
+TYPES = {
+    "b": ("bool", "true", "false"),
+    "i2": ("int2", "1", "2"),
+    "i4": ("int4", "1", "2"),
+    "i8": ("int8", "1", "2"),
+    "f4": ("float4", "0.5", "0.25"),
+    "f8": ("float8", "0.5", "0.25"),
+    "n": ("numeric", "1.50", "2.25"),
+    "n2": ("numeric(10,2)", "1.50", "2.25"),
+    "m": ("money", "1.50", "2.25"),
+    "tx": ("text", "'x'", "'y'"),
+    "vc": ("varchar(10)", "'x'", "'y'"),
+    "ch": ("char(3)", "'x'", "'y'"),
+    "by": ("bytea", r"'\xdead'", r"'\xbeef'"),
+    "d": ("date", "'2024-02-29'", "'2024-03-01'"),
+    "ti": ("time", "'10:00'", "'11:00'"),
+    "tz": ("timetz", "'10:00+00'", "'11:00+00'"),
+    "ts": ("timestamp", "'2024-02-29 12:00'", "'2024-03-01 12:00'"),
+    "tt": ("timestamptz", "'2024-02-29 12:00+00'", "'2024-03-01 12:00+00'"),
+    "iv": ("interval", "'1 day'", "'2 days'"),
+    "u": ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "gen_random_uuid()"),
+    "j": ("json", "'{\"a\": 1}'", "'{\"a\": 2}'"),
+    "jb": ("jsonb", "'{\"a\": 1}'", "'{\"a\": 2}'"),
+    "ia": ("int[]", "'{1,NULL}'", "'{2}'"),
+    "ta": ("text[]", "'{a}'", "'{b}'"),
+    "md": ("mood", "'ok'", "'sad'"),
+    "pt": ("point", "'(1,2)'", "'(3,4)'"),
+    "ip": ("inet", "'10.0.0.1'", "'10.0.0.2'"),
+    "bt": ("bit(4)", "B'1010'", "B'0101'"),
+    "r": ("int4range", "'[1,3)'", "'[2,4)'"),
+}
+"""Column → type, a value, another value."""
+
+
+def make_types(database: Database, *, nullable: bool) -> None:
+    columns = ", ".join(f"{c} {t}{'' if nullable else ' NOT NULL'}" for c, (t, *_) in TYPES.items())
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.execute(f"CREATE TABLE kinds (id int PRIMARY KEY, {columns})")
+    identity(database, "kinds", "CHANGE")
+    database.execute(f"INSERT INTO kinds VALUES (1, {', '.join(v for _, v, _ in TYPES.values())})")
+
+
+def misfits(schema: dict[str, Any], value: Any, path: str = "") -> list[str]:
+    """Return the places where a payload breaks its Connect schema: required, and structure."""
+    if value is None:
+        return [] if schema.get("optional") else [path]
+    if schema["type"] == "struct":
+        fields = {field["field"]: field for field in schema["fields"]}
+        unknown = [f"{path}.{name}?" for name in value if name not in fields]
+        return unknown + [
+            bad
+            for name, field in fields.items()
+            for bad in misfits(field, value.get(name), f"{path}.{name}")
+        ]
+    if schema["type"] == "array":
+        return [bad for item in value for bad in misfits(schema["items"], item, f"{path}[]")]
+    wanted = {"string": str, "bytes": str, "boolean": bool, "float": float, "double": float}
+    return [] if isinstance(value, wanted.get(schema["type"], int)) else [f"{path}: {value!r}"]
+
+
+@pytest.mark.parametrize(
+    "modes", [{}, {"decimal_handling_mode": "double"}], ids=["exact", "double"]
+)
+def test_records_of_unsent_columns_of_any_type_keep_to_their_schema(
+    yb_database: Database, sessions: Any, modes: dict[str, str]
+) -> None:
+    """Columns are NOT NULL: under CHANGE their fields are optional all the same, so that a reader
+    of JSON with schemas takes an update that left them out and a delete that has the key alone."""
+    make_types(yb_database, nullable=False)
+    session = sessions(
+        value_converter_schemas_enable="true", include_unknown_datatypes="true", **modes
+    )
+    for column, (_, _, other) in TYPES.items():
+        yb_database.execute(f"UPDATE kinds SET {column} = {other}")
+    yb_database.execute("DELETE FROM kinds")
+    values = [r["value"] for r in session.records() if r["value"] is not None]
+    assert [v["payload"]["op"] for v in values] == ["r", *"u" * len(TYPES), "d"]
+    assert {bad for v in values for bad in misfits(v["schema"], v["payload"])} == set()
+    updates = [v["payload"]["after"] for v in values if v["payload"]["op"] == "u"]
+    for column, after in zip(TYPES, updates, strict=True):
+        assert after[column] is not None
+        assert set(after) == {"id", *TYPES}
+    assert values[-1]["payload"]["before"] == {"id": 1, **dict.fromkeys(TYPES)}
+    fields = values[-1]["schema"]["fields"][1]["fields"]
+    assert [f["field"] for f in fields if not f["optional"]] == ["id"]
+
+
+def test_binary_values_give_the_same_records(yb_database: Database, sessions: Any) -> None:
+    make_types(yb_database, nullable=True)
+    plain, binary = sessions(), sessions(slot_name="other_slot", yboutput_binary="true")
+    for column, (_, _, other) in TYPES.items():
+        yb_database.execute(f"UPDATE kinds SET {column} = {other}")
+        yb_database.execute(f"UPDATE kinds SET {column} = NULL")
+    found = [rows(session.records(), "kinds") for session in (plain, binary)]
+    assert len(found[0]) == 1 + 2 * len(TYPES)
+    assert found[0] == found[1]
+
+
+def test_a_statement_that_nothing_refuses_leaves_the_stream_alone(
+    yb_database: Database, sessions: Any
+) -> None:
+    """Identity NOTHING: inserts arrive, the server refuses the rest with YugabyteDB's text."""
+    yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
+    identity(yb_database, "t", "NOTHING")
+    session = sessions()
+    yb_database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes updates"):
+        yb_database.execute("UPDATE t SET name = 'b'")
+    yb_database.execute("INSERT INTO t VALUES (2, 'b', 2)")
+    assert rows(session.records(), "t") == [
+        ("c", K1, None, row(1, "a", 1)),
+        ("c", K2, None, row(2, "b", 2)),
+    ]
+
+
+def test_columns_that_come_and_go_show_in_the_records(yb_database: Database, sessions: Any) -> None:
+    """What was not sent is never the column's default."""
+    yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text NOT NULL, aura int)")
+    identity(yb_database, "t", "CHANGE")
+    session = sessions()
+    yb_database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+    yb_database.execute("ALTER TABLE t ADD COLUMN z int NOT NULL DEFAULT 7")
+    yb_database.execute("UPDATE t SET aura = 2")
+    yb_database.execute("ALTER TABLE t DROP COLUMN name")
+    yb_database.execute("UPDATE t SET z = 8")
+    after = [record["value"]["after"] for record in session.records()]
+    assert [set(row) for row in after[:1]] == [{"id", "name", "aura"}]
+    assert after[1] == {"id": 1, "name": UNSENT, "aura": 2, "z": None}
+    assert after[2] == {"id": 1, "aura": None, "z": 8}
+
+
+# --- the change log -------------------------------------------------------------------------------
+
+
+def logged(folder: Path, table: str) -> list[dict[str, Any]]:
+    return [r for part in ChangeLog(str(folder)).rows("public", table) for r in part.to_pylist()]
+
+
+@pytest.fixture
+def pipeline(yb_database: Database, tmp_path: Path) -> Pipeline:
+    settings = {
+        "plugin.name": "yboutput",
+        "sink.type": "changelog",
+        "sink.path": str(tmp_path / "log"),
+    }
+    return Pipeline(yb_database, tmp_path, settings)
+
+
+@GENERATIONS
+def test_the_change_log_names_what_was_not_sent(
+    yb_database: Database, pipeline: Pipeline, old_generation: bool
+) -> None:
+    """For every type an update that leaves the column out, one that sets it, one to NULL: what was
+    not sent is named, and is another thing than NULL."""
+    yb_database.execute(
+        f'ALTER DATABASE "{yb_database.name}" SET yboutput.old_generation = {old_generation}'
+    )
+    make_types(yb_database, nullable=True)
+    pipeline.catch_up()
+    for column, (_, _, other) in TYPES.items():
+        yb_database.execute(f"UPDATE kinds SET {column} = {other}")
+        yb_database.execute(f"UPDATE kinds SET {column} = NULL")
+    pipeline.catch_up()
+    snapshot, *updates = logged(pipeline.folder / "log", "kinds")
+    assert (snapshot["_op"], snapshot["_unchanged"]) == ("r", None)
+    assert len(updates) == 2 * len(TYPES)
+    columns = [column for column in TYPES for _ in range(2)]
+    for number, (column, update) in enumerate(zip(columns, updates, strict=True)):
+        others = set(TYPES) - {column}
+        assert set(update["_unchanged"]) == others
+        assert {update[other] for other in others} == {None}
+        assert (update[column] is None) == bool(number % 2)
+
+
+def replayed(log: list[dict[str, Any]], names: list[str]) -> dict[int, dict[str, Any]]:
+    """Apply a change log as a reader must: what was not sent keeps its value."""
+    table: dict[int, dict[str, Any]] = {}
+    for change in log:
+        if change["_op"] == "d":
+            del table[change["id"]]
+            continue
+        kept = table.get(change["id"], {})
+        unsent = change["_unchanged"] or ()
+        table[change["id"]] = {n: kept[n] if n in unsent else change[n] for n in names}
+    return table
+
+
+def test_replaying_the_change_log_gives_the_table(
+    yb_database: Database, pipeline: Pipeline
+) -> None:
+    """Keys that move, rows made and removed in one transaction, values set and unset."""
+    names = ["id", "name", "aura", "price"]
+    yb_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, name text NOT NULL, aura int, price numeric(9,2))"
+    )
+    identity(yb_database, "t", "CHANGE")
+    yb_database.execute(
+        "INSERT INTO t SELECT g, 'n' || g, g, g * 1.25 FROM generate_series(1, 40) g"
+    )
+    pipeline.catch_up()
+    for step in range(1, 21):
+        yb_database.execute(
+            f"UPDATE t SET aura = aura + 1 WHERE id % 4 = {step % 4};"
+            f"UPDATE t SET price = NULL WHERE id = {step};"
+            f"UPDATE t SET id = id + 100, name = 'moved' WHERE id = {step + 20};"
+            f"INSERT INTO t VALUES ({step + 200}, 'new', NULL, 0.5);"
+            f"DELETE FROM t WHERE id = {step * 2};"
+            f"UPDATE t SET name = 'again' WHERE id = {step + 119}"
+        )
+    pipeline.catch_up()
+    listed = yb_database.execute(f"SELECT {', '.join(names)} FROM t")
+    found = replayed(logged(pipeline.folder / "log", "t"), names)
+    assert found == {line[0]: dict(zip(names, line, strict=True)) for line in listed}
+    assert len(found) > 30
+
+
+def test_a_run_goes_on_where_the_last_one_ended(yb_database: Database, pipeline: Pipeline) -> None:
+    yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
+    identity(yb_database, "t", "CHANGE")
+    pipeline.catch_up()
+    for number in range(1, 6):
+        yb_database.execute(
+            f"INSERT INTO t VALUES ({number}, 'a', 1); UPDATE t SET aura = {number}"
+        )
+        pipeline.catch_up()
+    log = logged(pipeline.folder / "log", "t")
+    assert [r["id"] for r in log if r["_op"] == "c"] == [1, 2, 3, 4, 5]
+    order = [(r["_commit_lsn"], r["_seq"]) for r in log]
+    assert order == sorted(set(order))
