@@ -24,11 +24,13 @@ _NEVER_TOASTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:
-    """What a row says of one column; ``type_oid`` 0 and ``typmod`` None where it does not say."""
+    """What a row says of one column; ``type_oid`` 0, ``typmod`` and ``nullable`` None where it does
+    not say."""
 
     name: str
     type_oid: int = 0
     typmod: int | None = None
+    nullable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class NamedRelations:
                     type_oid=column.type_oid,
                     typmod=column.typmod,
                     in_identity=identity == "f" or column.name in key,
+                    nullable=column.nullable,
                 )
                 for column in columns
             ),
@@ -213,6 +216,7 @@ def _column(fact: ColumnFact, known: Column | None) -> Column:
         name=fact.name,
         type_oid=fact.type_oid or (known.type_oid if known else 0),
         typmod=typmod if fact.typmod is None else fact.typmod,
+        nullable=(known.nullable if known else None) if fact.nullable is None else fact.nullable,
     )
 
 

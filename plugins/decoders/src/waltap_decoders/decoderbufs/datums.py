@@ -45,6 +45,8 @@ def typmod(type_oid: int, modifier: str) -> int | None:
         return -1
     first = int(found[1])
     if type_oid == _NUMERIC:
+        if (found[2] or "").startswith("-"):
+            return -1  # as Debezium, which reads no modifier there
         return ((first << 16) | (int(found[2] or 0) & 0x7FF)) + 4
     return first + 4 if type_oid in (_BPCHAR, _VARCHAR) else first
 

@@ -134,12 +134,17 @@ class DecoderBufs(Decoder):
             schema,
             table,
             tuple([(datum.column_name, datum.column_type) for datum in new]),
-            tuple([kind.modifier for kind in info]),
+            tuple([(kind.modifier, kind.value_optional) for kind in info]),
             tuple([(datum.column_name, datum.column_type) for datum in old]),
         )
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(frame, schema, table, message)
+            plan = self._plan(frame, schema, table, message)
+            if new:  # deletes tell nothing of a column: they follow the last row that did
+                stale = [k for k in self._plans if k[1:3] == (schema, table) and not k[4]]
+                for outdated in stale:
+                    del self._plans[outdated]
+            self._plans[key] = plan
         layout = plan.layout
         relation = layout.relation
         self._show(relation, messages)
@@ -177,8 +182,8 @@ class DecoderBufs(Decoder):
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
     def _plan(self, frame: _Frame, schema: str, table: str, message: RowMessage) -> _Plan:
-        modifiers = [frame.text(kind.modifier) for kind in message.new_typeinfo]
-        new = self._facts(frame, message.new_tuple, modifiers)
+        info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
+        new = self._facts(frame, message.new_tuple, info)
         old = self._facts(frame, message.old_tuple, None)
         layout = self._relations.layout(schema, table, new, old, complete=True, old_lists_all=True)
         return _Plan(
@@ -188,7 +193,7 @@ class DecoderBufs(Decoder):
         )
 
     def _facts(
-        self, frame: _Frame, datums: Iterable[DatumMessage], modifiers: list[str] | None
+        self, frame: _Frame, datums: Iterable[DatumMessage], info: list[tuple[str, bool]] | None
     ) -> tuple[ColumnFact, ...]:
         facts: dict[str, ColumnFact] = {}
         for number, datum in enumerate(datums):
@@ -202,8 +207,9 @@ class DecoderBufs(Decoder):
                 frame.fail("each column once", f"column {name!r} again", name.encode())
             if not 0 < oid < 1 << 32:
                 frame.fail(f"a type OID of column {name!r}", str(oid), name.encode())
-            mod = typmod(oid, modifiers[number]) if modifiers else None
-            facts[name] = ColumnFact(name, oid, mod)
+            modifier, nullable = info[number] if info else (None, None)
+            mod = None if modifier is None else typmod(oid, modifier)
+            facts[name] = ColumnFact(name, oid, mod, nullable)
         return tuple(facts.values())
 
     def _table(self, frame: _Frame, text: str) -> tuple[str, str]:

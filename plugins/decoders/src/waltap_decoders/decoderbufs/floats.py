@@ -27,7 +27,12 @@ def float8_text(value: float) -> str:
     """Return a double as PostgreSQL prints it."""
     if not math.isfinite(value):
         return _special(value)
-    shortest = Decimal(repr(value))
+    text = repr(value)
+    if "e" not in text:  # below 1e+16 and from 1e-04 on
+        text = text.removesuffix(".0")
+        if len(text) < 16:
+            return text
+    shortest = Decimal(text)
     if abs(value) >= _MIDPOINTS_SHORT:
         shortest = _strictly_inside(value, len(shortest.as_tuple().digits), 17, _double_midpoints)
     return _laid_out(shortest, 15)

@@ -3,6 +3,8 @@
 Source: decoderbufs.c (what it does to each type, overflow included); datetime.c of PostgreSQL.
 """
 
+from functools import lru_cache
+
 __all__ = ["date_text", "time_text", "timestamp_text", "timetz_text"]
 
 _DAY = 86_400_000_000
@@ -50,23 +52,30 @@ def time_text(micros: int) -> str:
 
 
 def timetz_text(micros: float) -> str:
-    """Return the time of day, in UTC: the zone it was written in does not arrive.
+    """Return the time of day, in UTC: the zone it was written in does not arrive, and midnight at
+    the end of a day is the one at its start.
 
     Raises: ValueError.
     """
     if not -_DAY <= micros <= 2 * _DAY or micros != int(micros):
         message = f"whole microseconds from {-_DAY} to {2 * _DAY}"
         raise ValueError(message)
-    whole = int(micros)
-    return _clock(whole if whole == _DAY else whole % _DAY) + "+00"
+    return _clock(int(micros) % _DAY) + "+00"
 
 
 def _clock(micros: int) -> str:
     seconds, fraction = divmod(micros, 1_000_000)
-    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    minutes, second = divmod(seconds, 60)
+    text = f"{_minute(minutes)}{second:02d}"
     return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
 
 
+@lru_cache(maxsize=1441)
+def _minute(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:"
+
+
+@lru_cache(maxsize=4096)
 def _day(days: int) -> tuple[str, str]:
     """Return year-month-day of the proleptic Gregorian calendar, and " BC" before year 1.
 
