@@ -24,26 +24,28 @@ from waltap.source.connector import (
     Start,
     StopRequested,
 )
-from waltap.source.position import Position, lsn_text, parse_lsn
+from waltap.source.position import Position, lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
 from waltap_postgres.connection import Session, connect, driver_error
 from waltap_postgres.errors import (
-    OtherServer,
-    PositionAhead,
-    PositionGap,
     PrivilegeMissing,
     SlotActive,
-    SlotInvalidated,
-    SlotMissing,
     SlotUnfit,
     TableUnreadable,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import PublicationPlan, identifier, plan_publication
-from waltap_postgres.replication.slot import Slot, create_slot, drop_slot, read_slot
+from waltap_postgres.replication.slot import (
+    Slot,
+    await_free,
+    create_slot,
+    drop_slot,
+    read_slot,
+)
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
+from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.reader import SnapshotPoint, mark, read_table, snapshot_tables
 
@@ -51,7 +53,6 @@ __all__ = ["PostgresConnector"]
 
 log = logging.getLogger(__name__)
 
-SLOT_POLL_S = 0.1
 SLOT_SILENCE_S = 1.5
 """After so long the server is asked what keeps a new slot waiting."""
 
@@ -141,17 +142,9 @@ class PostgresConnector(Connector):
             reader=slot.active_pid,
             restart_lsn=slot.restart_lsn,
             confirmed_lsn=slot.confirmed_flush_lsn,
-            server_lsn=self._server_lsn(),
+            server_lsn=self.catalogue.wal_end(),
             wal_status=slot.wal_status,
         )
-
-    def _server_lsn(self) -> int:
-        """Return the end of the server's WAL, written or replayed."""
-        ((text,),) = self.catalogue.query(
-            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-            " ELSE pg_current_wal_lsn() END::text"
-        )
-        return parse_lsn(text)
 
     def drop_slot(self) -> bool:
         return drop_slot(self.catalogue, self.properties.slot_name)
@@ -161,8 +154,9 @@ class PostgresConnector(Connector):
     def prepare(self, offset: Offset | None) -> Start:
         slot = self._read_slot()
         incomplete = offset is not None and offset.snapshot is not None
-        ours = incomplete and offset is not None and self._made_by_us(offset)
-        lost = self._lost(offset, slot, incomplete=incomplete)
+        resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
+        ours = incomplete and offset is not None and resumption.made_by_us(offset)
+        lost = resumption.lost(offset, slot)
         known = Known(
             offset=offset is not None,
             snapshot_incomplete=incomplete,
@@ -180,8 +174,8 @@ class PostgresConnector(Connector):
             raise lost
         if snapshot:
             self._refuse_unreadable()
-        if slot is not None and slot.active_pid is not None:
-            self._await_free(slot)
+        if slot is not None:
+            self._await_free()
         self._publish()
         self._set_identities()
         if slot is None or slot.invalidated or ours:
@@ -193,93 +187,21 @@ class PostgresConnector(Connector):
     def _read_slot(self) -> Slot | None:
         return read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
 
-    def _identity(self) -> tuple[str, str, str]:
-        """Return what ties an offset to a server history: system, database, slot."""
-        return self.server.system_id, self.properties.dbname, self.properties.slot_name
-
-    def _made_by_us(self, offset: Offset) -> bool:
-        """Tell whether the run that stored ``offset`` made the slot, on this server."""
-        where = (offset.system_id, offset.database, offset.slot)
-        return offset.slot_created_lsn > 0 and where == self._identity()
-
     def _snapshotter(self) -> Snapshotter:
         component = self.context.profile.snapshotter
         return component.spec.factory(component.properties)
 
-    def _lost(
-        self, offset: Offset | None, slot: Slot | None, *, incomplete: bool
-    ) -> SourceError | OffsetError | None:
-        """Return why streaming cannot go on from where it ended, None when it can.
+    def _history(self) -> str:
+        """Return the history file of the server's timeline.
 
-        Of an offset without a complete snapshot, as without any, only the slot counts.
-        """
-        name = self.properties.slot_name
-        if offset is not None and not incomplete:
-            wrong = self._of_another_server(offset)
-            if wrong is not None:
-                return wrong
-            if slot is None:
-                position = lsn_text(offset.position.end_lsn)
-                return SlotMissing(
-                    f"replication slot {name!r} does not exist any more, but an offset at {position} "
-                    "is stored",
-                    position=position,
-                )
-        if slot is not None and slot.invalidated:
-            return SlotInvalidated(f"replication slot {name!r} was invalidated", slot=name)
-        if offset is None or incomplete or slot is None:
-            return None
-        return self._gap(offset, slot)
-
-    def _of_another_server(self, offset: Offset) -> OtherServer | None:
-        mine = (offset.system_id, offset.database, offset.slot)
-        if mine == self._identity():
-            return None
-        return OtherServer(
-            "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
-            " database {!r}, slot {!r}".format(*mine, *self._identity())
-        )
-
-    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
-        """Return what lies between the stored offset and what this server can send."""
-        end_lsn, here = offset.position.end_lsn, self._server_lsn()
-        if offset.timeline != self.server.timeline:
-            parted = self._parted_from(offset.timeline)
-            if parted is None or parted < end_lsn:
-                where = f"at {lsn_text(parted)}" if parted else "before that"
-                return OtherServer(
-                    f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.timeline}; the "
-                    f"server is on timeline {self.server.timeline}, which left it {where}"
-                )
-        if end_lsn > here:
-            return PositionAhead(
-                f"the stored offset {lsn_text(end_lsn)} lies {end_lsn - here} bytes after the end of "
-                f"the server's WAL {lsn_text(here)}"
-            )
-        if slot.confirmed_flush_lsn <= end_lsn or self.properties.offset_mismatch_strategy in {
-            "trust_slot",
-            "trust_greater_lsn",
-        }:
-            return None
-        gap = slot.confirmed_flush_lsn - end_lsn
-        return PositionGap(
-            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
-            f"after the stored offset {lsn_text(end_lsn)}: it was dropped and made anew, or moved"
-        )
-
-    def _parted_from(self, timeline: int) -> int | None:
-        """Return where this server's history left ``timeline``, None when it was never on it.
-
-        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY; a line of the
-        file is: timeline, the LSN where the next one began, a reason.
+        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY.
         """
         with closing(self._replication_session()) as session:
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
-        for line in (content or "").splitlines():
-            words = line.split()
-            if len(words) > 1 and words[0] == str(timeline):
-                return parse_lsn(words[1])
-        return None
+        return content or ""
+
+    def _await_free(self) -> None:
+        await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
 
     def _fits(self, slot: Slot) -> None:
         if slot.plugin != self._plugin or slot.database != self.properties.dbname:
@@ -300,31 +222,6 @@ class PostgresConnector(Connector):
                 schemas=", ".join(sorted({identifier(r.schema) for r in unreadable})),
                 user=identifier(self.properties.user),
             )
-
-    def _await_free(self, slot: Slot) -> None:
-        """Wait until nobody reads the slot; our own last walsender may still have to notice."""
-        patience = self.properties.slot_max_retries * self.properties.slot_retry_delay_ms / 1000
-        deadline = time.monotonic() + patience
-        told = False
-        found: Slot | None = slot
-        while found is not None and found.active_pid is not None:
-            if time.monotonic() >= deadline:
-                raise SlotActive(
-                    f"replication slot {found.name!r} is active for PID {found.active_pid}",
-                    slot=found.name,
-                    pid=found.active_pid,
-                )
-            if not told:
-                log.warning(
-                    "slot %s is read by pid %d: waiting up to %.0f s for it to be free",
-                    found.name,
-                    found.active_pid,
-                    patience,
-                    extra={"slot": found.name, "error_code": SlotActive.code},
-                )
-                told = True
-            self._pause(min(SLOT_POLL_S, max(0.0, deadline - time.monotonic())))
-            found = self._read_slot()
 
     def _publish(self) -> None:
         """Make or adjust the publication where the decoder uses one."""
@@ -511,7 +408,15 @@ class PostgresConnector(Connector):
         point = self._point(reader, start)
         first = tables[0].relation.name if tables else None
         pieces = (
-            piece for table in tables for piece in read_table(reader, table, point, self.properties)
+            piece
+            for table in tables
+            for piece in read_table(
+                reader,
+                table,
+                point,
+                self.properties,
+                with_children=self.context.profile.debezium,
+            )
         )
         yield from mark(pieces, first)
         reader.execute("COMMIT")
@@ -550,7 +455,7 @@ class PostgresConnector(Connector):
         if not standby:
             ((xid,),) = self.catalogue.query("SELECT txid_current()")
             if self._exported is None:
-                lsn = self._server_lsn()
+                lsn = self.catalogue.wal_end()
         return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
 
     # --- stream -------------------------------------------------------------------------------
@@ -581,15 +486,14 @@ class PostgresConnector(Connector):
                 transport.start(sql)
             except SlotActive:
                 transport.close()
-                slot = self._read_slot()
-                if slot is not None and self.properties.slot_max_retries:
-                    self._await_free(slot)
-                    continue
-                raise
+                if not self.properties.slot_max_retries:
+                    raise
+                self._await_free()
             except BaseException:
                 transport.close()
                 raise
-            return transport
+            else:
+                return transport
 
     def _decoder(self) -> Decoder:
         spec, properties = self._decoder_spec.spec, self._decoder_spec.properties

@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.source.position import parse_lsn
 from waltap_postgres.connection import driver_error
 from waltap_postgres.properties import PostgresProperties
 
@@ -109,6 +110,14 @@ class PostgresCatalogue:
             return self._connection.execute(sql.encode(), parameters or None).fetchall()
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
+
+    def wal_end(self) -> int:
+        """Return the end of the server's WAL: written, or replayed on a standby."""
+        ((text,),) = self.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END::text"
+        )
+        return parse_lsn(text)
 
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID and all it refers to; None when there is none (any more)."""

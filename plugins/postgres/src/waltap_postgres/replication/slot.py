@@ -1,5 +1,6 @@
 """The replication slot: what the server says of it, creation with an exported snapshot, removal."""
 
+import logging
 import select
 import time
 from collections.abc import Callable
@@ -14,11 +15,23 @@ from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session, driver_error
 from waltap_postgres.errors import SlotActive
+from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "create_slot", "drop_slot", "read_slot"]
+__all__ = [
+    "CreatedSlot",
+    "Slot",
+    "SlotNotCreated",
+    "await_free",
+    "create_slot",
+    "drop_slot",
+    "read_slot",
+]
+
+log = logging.getLogger(__name__)
 
 CREATE_DEADLINE_S = 120.0
 DROP_DEADLINE_S = 5.0
+POLL_S = 0.1
 
 
 class SlotNotCreated(SourceError):
@@ -83,6 +96,39 @@ def read_slot(catalogue: PostgresCatalogue, name: str, version_num: int) -> Slot
         wal_status=row[7] or "",
         two_phase=bool(row[8]),
     )
+
+
+def await_free(
+    catalogue: PostgresCatalogue,
+    properties: PostgresProperties,
+    version_num: int,
+    pause: Callable[[float], None],
+) -> None:
+    """Wait until nobody reads the slot: our own last walsender may still have to notice its end.
+
+    ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
+    Raises: SlotActive; what ``pause`` raises.
+    """
+    patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
+    deadline, told = time.monotonic() + patience, False
+    while True:
+        slot = read_slot(catalogue, properties.slot_name, version_num)
+        if slot is None or slot.active_pid is None:
+            return
+        left = deadline - time.monotonic()
+        if left <= 0:
+            problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
+            raise SlotActive(problem, slot=slot.name, pid=slot.active_pid)
+        if not told:
+            log.warning(
+                "slot %s is read by pid %d: waiting up to %.0f s for it",
+                slot.name,
+                slot.active_pid,
+                patience,
+                extra={"slot": slot.name, "error_code": SlotActive.code},
+            )
+            told = True
+        pause(min(POLL_S, left))
 
 
 def create_slot(

@@ -56,14 +56,18 @@ def read_table(
     table: Table,
     point: SnapshotPoint,
     properties: PostgresProperties,
+    *,
+    with_children: bool = False,
 ) -> Iterator[SnapshotRows]:
     """Yield the rows of one table in pieces of about ``snapshot.fetch.size``, unmarked.
 
-    Raises: SnapshotReadFailed.
+    ``with_children``: the rows of tables that inherit from it too, as Debezium reads them; the stream
+    gives those as rows of the child alone. Raises: SnapshotReadFailed.
     """
     relation = table.relation
     try:
-        width, sql, pick = _select(session, relation, properties)
+        alone = not (with_children or table.partitioned)
+        width, sql, pick = _select(session, relation, properties, alone=alone)
         pending: list[Tuple] = []
         for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
             pending += map(pick, rows) if pick else rows
@@ -86,14 +90,15 @@ def _piece(relation: Relation, rows: list[Tuple], point: SnapshotPoint) -> Snaps
 
 
 def _select(
-    session: Session, relation: Relation, properties: PostgresProperties
+    session: Session, relation: Relation, properties: PostgresProperties, *, alone: bool
 ) -> tuple[int, str, Callable[[Tuple], Tuple] | None]:
     """Return how many columns the query gives, the query, and how to bring rows in relation order."""
     override = _override(relation, properties)
     if override is None:
         columns = ", ".join(identifier(c.name) for c in relation.columns)
         source = identifier(relation.schema, relation.table)
-        return len(relation.columns), f"SELECT {columns} FROM {source}", None
+        only = "ONLY " if alone else ""
+        return len(relation.columns), f"SELECT {columns} FROM {only}{source}", None
     names = _result_columns(session, override)
     places = [names.index(c.name) if c.name in names else None for c in relation.columns]
 

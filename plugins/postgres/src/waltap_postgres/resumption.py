@@ -1,0 +1,109 @@
+"""What a stored offset is worth on the server we met: can streaming go on from it without a gap?"""
+
+from collections.abc import Callable
+
+from waltap.decode.decoder import ServerInfo
+from waltap.errors import OffsetError, SourceError
+from waltap.offsets.offset import Offset
+from waltap.source.position import lsn_text, parse_lsn
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.errors import (
+    OtherServer,
+    PositionAhead,
+    PositionGap,
+    SlotInvalidated,
+    SlotMissing,
+)
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.slot import Slot
+
+__all__ = ["Resumption"]
+
+BELIEVES_SLOT = frozenset({"trust_slot", "trust_greater_lsn"})
+
+
+class Resumption:
+    """Compares offset, slot and server. ``history`` gives the timeline history file, asked for only
+    when the timeline has changed."""
+
+    def __init__(
+        self,
+        catalogue: PostgresCatalogue,
+        properties: PostgresProperties,
+        server: ServerInfo,
+        history: Callable[[], str],
+    ) -> None:
+        self._catalogue, self._properties = catalogue, properties
+        self._server, self._history = server, history
+        self._here = (server.system_id, properties.dbname, properties.slot_name)
+
+    def made_by_us(self, offset: Offset) -> bool:
+        """Tell whether the run that stored ``offset`` made the slot, on this server."""
+        return offset.slot_created_lsn > 0 and _belongs_to(offset) == self._here
+
+    def lost(self, offset: Offset | None, slot: Slot | None) -> SourceError | OffsetError | None:
+        """Return why streaming cannot go on from where it ended, None when it can.
+
+        Of an offset without a complete snapshot, as without any, only the slot counts.
+        """
+        if offset is not None and offset.snapshot is not None:
+            offset = None
+        if offset is not None and _belongs_to(offset) != self._here:
+            return OtherServer(
+                "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
+                " database {!r}, slot {!r}".format(*_belongs_to(offset), *self._here)
+            )
+        if slot is None:
+            return None if offset is None else self._missing(offset)
+        if slot.invalidated:
+            return SlotInvalidated(
+                f"replication slot {slot.name!r} was invalidated", slot=slot.name
+            )
+        return None if offset is None else self._gap(offset, slot)
+
+    def _missing(self, offset: Offset) -> SlotMissing:
+        position = lsn_text(offset.position.end_lsn)
+        return SlotMissing(
+            f"replication slot {offset.slot!r} does not exist any more, but an offset at {position} "
+            "is stored",
+            position=position,
+        )
+
+    def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
+        """Return what lies between the stored offset and what this server can send."""
+        end_lsn, wal_end = offset.position.end_lsn, self._catalogue.wal_end()
+        if offset.timeline != self._server.timeline:
+            parted = self._parted_from(offset.timeline)
+            if parted is None or parted < end_lsn:
+                where = f"at {lsn_text(parted)}" if parted else "before that"
+                return OtherServer(
+                    f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.timeline}; the "
+                    f"server is on timeline {self._server.timeline}, which left it {where}"
+                )
+        if end_lsn > wal_end:
+            return PositionAhead(
+                f"the stored offset {lsn_text(end_lsn)} lies {end_lsn - wal_end} bytes after the end "
+                f"of the server's WAL {lsn_text(wal_end)}"
+            )
+        gap = slot.confirmed_flush_lsn - end_lsn
+        if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
+            return None
+        return PositionGap(
+            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
+            f"after the stored offset {lsn_text(end_lsn)}: it was dropped and made anew, or moved"
+        )
+
+    def _parted_from(self, timeline: int) -> int | None:
+        """Return where this server's history left ``timeline``, None when it was never on it.
+
+        A line of the file is: timeline, the LSN where the next one began, a reason.
+        """
+        for line in self._history().splitlines():
+            words = line.split()
+            if len(words) > 1 and words[0] == str(timeline):
+                return parse_lsn(words[1])
+        return None
+
+
+def _belongs_to(offset: Offset) -> tuple[str, str, str]:
+    return offset.system_id, offset.database, offset.slot
