@@ -1,5 +1,6 @@
 """Builds the parts of a pipeline from its profile: capture, types, format, sink, offset store."""
 
+import logging
 from collections.abc import Callable
 
 from waltap.config.profile import Profile
@@ -14,6 +15,8 @@ from waltap.render.format import Format, FormatContext
 from waltap.render.type_registry import TypeRegistry
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
+
+log = logging.getLogger(__name__)
 
 __all__ = ["IdentityUnknown", "Parts", "build"]
 
@@ -122,6 +125,7 @@ class Parts:
                 database=getattr(source, "dbname", ""),
                 run_id=run_id,
                 mapper=lambda options: TypeRegistry(self.host.types, options),
+                warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
                 labels=self.profile.labels,
             ),

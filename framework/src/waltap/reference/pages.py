@@ -24,10 +24,12 @@ def pages(host: "Host") -> list[Page]:
     from waltap.reference.errors import errors_page
     from waltap.reference.hooks import hooks_page
     from waltap.reference.properties import properties_page
+    from waltap.render.type_reference import types_page
 
     return [
         Page("reference/properties.md", lambda: properties_page(host)),
         Page("reference/errors.md", lambda: errors_page(host)),
         Page("reference/hooks.md", hooks_page),
         Page("reference/cli.md", lambda: commands_page(host)),
+        Page("reference/types.md", lambda: types_page(host.types)),
     ]

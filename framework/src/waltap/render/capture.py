@@ -155,6 +155,9 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
         ),
         event_converting_failure_handling_mode=properties.event_converting_failure,
         arrow_misfit=properties.arrow_misfit,
+        arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
+        multidimensional_arrays=properties.multidimensional_arrays,
+        infinite_date=properties.infinite_date,
     )
 
 

@@ -184,6 +184,28 @@ class CaptureProperties(Properties):
         summary="What an Arrow column does with a value that its type cannot hold.",
         advanced=True,
     )
+    arrow_unconstrained_numeric: Literal["string", "decimal256"] = declare(
+        "waltap.arrow.unconstrained.numeric",
+        default="string",
+        summary="Arrow type of numeric without precision: text, or decimal256(76, 38).",
+        advanced=True,
+    )
+    multidimensional_arrays: Literal["debezium", "literal"] = declare(
+        "waltap.multidimensional.arrays",
+        default="debezium",
+        profile_default="literal",
+        summary="How inner arrays are written: as Debezium does (numbers null, texts lost), or as "
+        "PostgreSQL's text where the elements are texts.",
+        advanced=True,
+    )
+    infinite_date: Literal["debezium", "extreme"] = declare(
+        "waltap.infinite.date",
+        default="debezium",
+        profile_default="extreme",
+        summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
+        "greatest day there is.",
+        advanced=True,
+    )
     include_comments: bool = declare(
         "include.schema.comments",
         default=False,

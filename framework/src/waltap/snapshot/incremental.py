@@ -159,7 +159,7 @@ class IncrementalSnapshots:
         try:
             self._act(signal, now)
         except SignalUnusable as error:
-            log.warning("signal ignored", extra={"error_code": "WT-4101", "reason": str(error)})
+            log.warning("signal ignored: %s", error, extra={"error_code": "WT-4101"})
         return []
 
     def _low(self) -> str | None:
@@ -240,7 +240,9 @@ class IncrementalSnapshots:
         if self._delete_closes:
             source.watermark(f"{identifier}-open", "", "")
         else:
-            high = json.dumps({"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)})
+            high = json.dumps(
+                {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
+            )
             source.watermark(f"{identifier}-close", CLOSE, high)
 
     def _read(self, request: SnapshotRequest, relation: Relation) -> list[Tuple]:

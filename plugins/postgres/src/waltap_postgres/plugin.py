@@ -8,7 +8,6 @@ from waltap.specs import ConnectorSpec
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.modes import SNAPSHOTTERS
-from waltap_postgres.types import TYPE_SPECS
 
 if TYPE_CHECKING:
     from waltap.render.type_mapping import TypeSpec
@@ -50,4 +49,6 @@ def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
 @hookimpl
 def register_types() -> "Iterable[TypeSpec]":
     """Every built-in type, and the extensions that people use."""
+    from waltap_postgres.types import TYPE_SPECS
+
     return TYPE_SPECS
