@@ -93,7 +93,9 @@ class ConfigurationError(WaltapError):
     """A profile cannot be used; ``problems`` lists everything that is wrong with it at once."""
 
     code = "WT-1001"
-    remedy = "Correct the properties named above; `waltap explain FILE` shows each with its meaning."
+    remedy = (
+        "Correct the properties named above; `waltap explain FILE` shows each with its meaning."
+    )
 
     def __init__(self, problems: list[Problem], *, origin: str = "profile") -> None:
         lines = "".join(f"\n  - {problem}" for problem in problems)
@@ -121,7 +123,9 @@ class ConnectionLost(SourceError):
 
     code = "WT-2001"
     retry = Retry.RECONNECT
-    remedy = "waltap reconnects by itself; if this lasts, check that the server is up and reachable."
+    remedy = (
+        "waltap reconnects by itself; if this lasts, check that the server is up and reachable."
+    )
 
 
 class DecodeError(WaltapError):
@@ -169,7 +173,9 @@ class SinkError(WaltapError):
     """The destination did not take what was written; the position was not moved."""
 
     code = "WT-5000"
-    remedy = "Mend the destination and start again: delivery resumes from the last durable position."
+    remedy = (
+        "Mend the destination and start again: delivery resumes from the last durable position."
+    )
 
 
 class OffsetError(WaltapError):
