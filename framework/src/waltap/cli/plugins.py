@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.cli.plugins_new import new
+
 if TYPE_CHECKING:
     from waltap.host import Plugin
 
 __all__ = ["command"]
 
 command = typer.Typer(add_completion=False, help="List plugins, or make a new one.")
+command.command("new")(new)
 
 
 @command.callback(invoke_without_command=True)

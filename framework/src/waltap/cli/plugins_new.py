@@ -1,0 +1,110 @@
+"""``waltap plugins new``: a plugin package that works, with its tests, to start from."""
+
+import enum
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltap import __version__
+from waltap.errors import ConfigurationError, Problem
+
+__all__ = ["Kind", "generate", "new"]
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+PREFIX = "waltap-"
+SUFFIX = ".tmpl"
+"""Templates carry it so that nothing takes them for Python."""
+
+
+class Kind(enum.Enum):
+    """The kinds of plugin that there is a template for."""
+
+    DECODER = "decoder"
+    SINK = "sink"
+    TRANSFORM = "transform"
+    FORMAT = "format"
+    OFFSET_STORE = "offset-store"
+    SIGNAL_CHANNEL = "signal-channel"
+    NOTIFICATION_CHANNEL = "notification-channel"
+
+
+ADVICE = {
+    Kind.DECODER: "`decoder.py` reads lines of JSON from an output plugin that does not exist: "
+    "replace them by those of yours, and `tests/recordings.jsonl` by frames recorded from a server.",
+    Kind.SINK: "`sink.py` appends to a file: replace the file by your destination, and `read_back` "
+    "in the tests by another way of reading it.",
+    Kind.TRANSFORM: "`transform.py` writes stars over columns: replace that by what you need.",
+    Kind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in the tests "
+    "by another library's reader of it. The tests need `waltap-postgres`.",
+    Kind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
+    Kind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
+    Kind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
+}
+
+
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. acme or waltap-acme.")
+    ],
+    kind: Annotated[Kind, typer.Option("--kind", help="What the plugin provides.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="Folder to make the package's folder in.")
+    ] = Path(),
+) -> None:
+    """Make a plugin package with tests that pass, to start from."""
+    folder = generate(name, kind, into)
+    typer.echo(f"made {folder}")
+    typer.echo(f"Next: cd {folder} && pip install -e '.[test]' && pytest && waltap plugins")
+
+
+def generate(name: str, kind: Kind, into: Path) -> Path:
+    """Write the package and return its folder.
+
+    Raises: ConfigurationError for a name that cannot be one, or a folder that is there already.
+    """
+    if not NAME.fullmatch(name):
+        allowed = "lower-case letters and digits, parts joined by -"
+        raise _refused(Problem("NAME", "cannot be a plugin's name", value=name, allowed=allowed))
+    bare = name.removeprefix(PREFIX)
+    folder = into / f"{PREFIX}{bare}"
+    if folder.exists():
+        raise _refused(Problem(str(folder), "exists already", allowed="another name, or --into"))
+    words = {
+        "name": bare,
+        "distribution": f"{PREFIX}{bare}",
+        "package": f"{PREFIX}{bare}".replace("-", "_"),
+        "class": "".join(part.capitalize() for part in bare.split("-")),
+        "code": bare.replace("-", "").upper(),
+        "kind": kind.value.replace("-", " "),
+        "advice": ADVICE[kind],
+        "waltap": __version__,
+    }
+    templates = files("waltap.cli") / "templates"
+    try:
+        for source in (templates / "every", templates / kind.value):
+            _write(source, folder, words)
+    except OSError as cause:
+        problem = Problem(str(folder), f"cannot be written: {cause.strerror}")
+        raise _refused(problem) from cause
+    return folder
+
+
+def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
+    for entry in source.iterdir():
+        if entry.is_dir():
+            inner = f"src/{words['package']}" if entry.name == "src" else entry.name
+            _write(entry, target / inner, words)
+        elif entry.name.endswith(SUFFIX):
+            text = entry.read_text(encoding="utf-8")
+            for word, value in words.items():
+                text = text.replace("{{" + word + "}}", value)
+            target.mkdir(parents=True, exist_ok=True)
+            (target / entry.name.removesuffix(SUFFIX)).write_text(text, encoding="utf-8")
+
+
+def _refused(problem: Problem) -> ConfigurationError:
+    return ConfigurationError([problem], origin="the command line")
