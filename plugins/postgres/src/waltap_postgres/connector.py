@@ -508,7 +508,7 @@ class PostgresConnector(Connector):
         )
         options: dict[str, object] = dict(spec.forced_options)
         if properties is not None:
-            options = {**properties.model_dump(), **options}
+            options = {**properties.model_dump(by_alias=True), **options}
         if not self._publications and spec.capabilities.filters:
             self._publications = self._plan().names
         return spec.factory(
