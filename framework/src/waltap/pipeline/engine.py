@@ -278,7 +278,7 @@ class Engine:
             previous_end_lsn=delivery.previous_end_lsn,
             spill_dir=self._state_dir() / "spill",
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
-            two_phase=getattr(self.profile.decoder.properties, "two_phase_policy", "commit"),
+            two_phase=self.profile.engine.two_phase_policy,
         )
         try:
             try:

@@ -59,6 +59,13 @@ class EngineProperties(Properties):
         summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
         unit="bytes",
     )
+    two_phase_policy: Literal["commit", "prepare"] = declare(
+        "two.phase.policy",
+        default="commit",
+        advanced=True,
+        summary="When changes of prepared transactions are delivered, where the decoder sends them: at "
+        "COMMIT PREPARED, or already at PREPARE (a later rollback is then not told).",
+    )
     state_dir: Path = declare(
         "waltap.state.dir",
         default=Path(".waltap"),

@@ -1,0 +1,9 @@
+create extension ltree;
+create type mood as enum ('it''s', 'fine');
+create table kept_exact (
+  id int primary key,
+  m mood not null default 'it''s',
+  ts timestamp not null default 'infinity',
+  tm time not null default '24:00:00',
+  paths ltree[],
+  times time[]);
