@@ -59,7 +59,7 @@ def run_driver(
         spark, reader = prepare(session), ChangeLog(changelog)
         applier = Applier(spark, reader, tables, apply)
         before = applier.open().rows_applied
-        Follower(spark, reader, tables, applier, follow).follow(stopping)
+        Follower(reader, applier, follow).follow(stopping)
         log.info("finished", extra={"lsn": str(applier.state.mark)})
         return applier.state.rows_applied - before
     finally:

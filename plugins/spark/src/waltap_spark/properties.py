@@ -42,7 +42,7 @@ class SparkProperties(Properties):
         "trigger.interval.ms",
         default=200,
         ge=10,
-        summary="How often Spark looks for new changes.",
+        summary="How often new changes are looked for.",
         unit="ms",
     )
     retention_hours: float = declare(

@@ -5,6 +5,7 @@ before it appeared, so whoever sees a manifest may read everything it names. Man
 chain: each names the mark of the one before it.
 """
 
+import datetime as dt
 import re
 from typing import Final
 
@@ -21,6 +22,7 @@ __all__ = [
     "Segment",
     "SnapshotPart",
     "TableEntry",
+    "bucket_of",
     "manifest_name",
     "mark_of_name",
     "parse_manifest",
@@ -115,8 +117,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``mark`` is where the log stands after it, ``previous`` where it stood before.
     ``first_commit_ts`` and ``last_commit_ts`` are µs since 1970 UTC, None without transactions.
-    ``bucket`` is the folder (UTC hour of writing) it lies in. ``last_generation`` is the number of
-    the newest snapshot that the log has seen begin.
+    ``bucket`` is the folder (`bucket_of` the time of writing) it lies in. ``last_generation`` is
+    the number of the newest snapshot that the log has seen begin.
     """
 
     version: int
@@ -136,6 +138,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def encode(self) -> bytes:
         """Return the manifest as one line of JSON."""
         return msgspec.json.encode(msgspec.structs.replace(self, path="")) + b"\n"
+
+
+def bucket_of(moment: dt.datetime) -> str:
+    """Return the folder of files written at ``moment`` (UTC): one for ten minutes.
+
+    Readers list the newest folder only, so that following a log costs the same however long it is.
+    """
+    return moment.strftime("%Y%m%dT%H%M")[:-1]
 
 
 def manifest_name(previous: Mark, mark: Mark) -> str:

@@ -129,7 +129,7 @@ class ChangeLog:
         return removed
 
     def retire(self, applied: Mark, before: str) -> int:
-        """Remove manifests up to ``applied`` in folders (UTC hours, ``YYYYMMDDTHH``) older than
+        """Remove manifests up to ``applied`` in folders (`bucket_of` a time) older than
         ``before``, with their segments; the newest manifest always stays. Returns how many.
 
         Manifests go first, oldest first, so that readers find either a whole step or none. What a
@@ -157,7 +157,8 @@ class ChangeLog:
         return retired
 
     def sweep(self, before: str) -> int:
-        """Remove segments in folders older than ``before`` that no manifest names.
+        """Remove segments in folders (`bucket_of` a time) older than ``before`` that no
+        manifest names.
 
         Returns how many.
 

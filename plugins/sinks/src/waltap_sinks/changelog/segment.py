@@ -241,7 +241,7 @@ class TableBuffer:
 
 
 class SegmentPath:
-    """Names segments: folder of the hour, table, mark of the last manifest, number.
+    """Names segments: folder of the time, table, mark of the last manifest, number.
 
     The mark makes a name unique: segments started after a manifest are named by none before it, so
     what a crash left behind is overwritten by the next run or ignored, never taken for another.

@@ -19,6 +19,7 @@ from waltap_sinks.changelog.manifest import (
     Mark,
     SnapshotPart,
     TableEntry,
+    bucket_of,
     manifest_name,
 )
 from waltap_sinks.changelog.properties import ChangeLogProperties
@@ -450,7 +451,6 @@ class ChangeLogSink(Sink):
         self._start_bucket()
 
     def _start_bucket(self) -> None:
-        """Choose the folder of new files: that of this hour, never one before the last."""
-        now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H")
-        self._bucket = max(self._bucket, now)
+        """Choose the folder of new files: that of this time, never one before the last."""
+        self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         self._paths.start(self._bucket, str(self._mark))

@@ -62,7 +62,7 @@ class TableVersion:
     """What the change log knows of one relation version.
 
     ``codec`` turns rows into Arrow columns; ``key`` names the columns that identify a row;
-    ``folder`` is where segments of the table lie, below that of their hour.
+    ``folder`` is where segments of the table lie, below that of their time.
     """
 
     def __init__(self, relation: Relation, context: SinkContext) -> None:

@@ -1,0 +1,118 @@
+"""The change log followed: by position, and by a streaming query; both apply everything once."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applier import Applier
+from waltap_spark.follower import Follower, FollowOptions
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+from waltap_spark.streaming import start_query
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+
+
+class Rig:
+    def __init__(self, folder: Path, spark: Any) -> None:
+        self.db, self.spark = Database(), prepare(spark)
+        self.sink = ChangeLogSink(
+            ChangeLogProperties(path=str(folder / "log")), context(folder, resumes=True)
+        )
+        self.sink.open()
+        self.log, self.output = ChangeLog(str(folder / "log")), Output(str(folder / "out"))
+        self.applier = Applier(self.spark, self.log, self.output)
+        self.applier.open()
+
+    def work(self, count: int) -> None:
+        for _ in range(count):
+            self.db.insert(PEOPLE, [str(self.db.lsn), "new"])
+            self.db.update(PEOPLE, [self.db.rows[PEOPLE.name][0][0]], name=f"at {self.db.lsn}")
+            self.sink.write(batch(self.db.commit()))
+            self.sink.flush()
+
+    def check(self) -> None:
+        tables = LiveTables(self.spark, self.output)
+        rows = [(str(row[0]), row[1]) for row in tables.current("people").collect()]
+        assert sorted(rows) == sorted(self.db.rows[PEOPLE.name])
+        logged = sum(manifest.rows for manifest in self.log.manifests())
+        assert tables.changes("people").count() == logged
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Any:
+    made = Rig(tmp_path, spark)
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+def test_a_follower_applies_what_there_is_when_it_is_told_to_stop(rig: Rig) -> None:
+    answers = [False, False, True]
+    follower = Follower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
+
+    def stopping() -> bool:
+        rig.work(2)
+        return answers.pop(0)
+
+    follower.follow(stopping)
+    assert answers == []
+    assert rig.applier.state.number == 3
+    rig.check()
+
+
+def test_a_commit_takes_no_more_rows_than_allowed(rig: Rig) -> None:
+    rig.work(6)  # of two rows each
+    Follower(rig.log, rig.applier, FollowOptions(batch_rows=4)).catch_up()
+    assert rig.applier.state.number == 3
+    rig.check()
+
+
+def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost(
+    rig: Rig, tmp_path: Path
+) -> None:
+    rig.work(3)
+    for checkpoint in ("one", "one", "lost"):
+        query = start_query(
+            rig.spark, rig.log, rig.applier, str(tmp_path / checkpoint), available_now=True
+        )
+        assert query.awaitTermination(60)
+        rig.check()
+        rig.work(2)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "one"), FollowOptions(trigger_ms=20)
+    )
+    rig.work(2)
+    last = rig.log.last()
+    assert last is not None
+    limit = time.monotonic() + 60
+    while rig.applier.state.mark < last.mark:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    query.stop()
+    rig.check()
+
+
+def test_manifests_that_spark_did_not_give_are_read_from_the_log(rig: Rig, tmp_path: Path) -> None:
+    """The checkpoint says that some were given out; the output knows that they never arrived."""
+    rig.work(2)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
+    )
+    assert query.awaitTermination(60)
+    rig.applier.close()
+    rig.output = Output(str(tmp_path / "fresh"))
+    rig.applier = Applier(rig.spark, rig.log, rig.output)
+    rig.applier.open()
+    rig.work(1)
+    query = start_query(
+        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
+    )
+    assert query.awaitTermination(60)
+    rig.check()
