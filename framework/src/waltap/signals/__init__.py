@@ -1,1 +1,1 @@
-
+"""Signals: what users ask of a running pipeline."""
