@@ -5,6 +5,8 @@ YugabyteDB server was run. These tests hold the double to those sources; what de
 tested in test_yboutput_decoded.py.
 """
 
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -14,6 +16,7 @@ from tests.servers.postgres import Database
 from waltap.decode import UNCHANGED
 
 U = UNCHANGED
+Row = Any
 T1 = "CREATE TABLE t1 (a int PRIMARY KEY, b text, c bool)"
 TEXT, INT4, BOOL = 25, 23, 16
 GENERATIONS = pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
@@ -79,7 +82,7 @@ ALL_UNSENT, ALL_NULL = (U, U, U), (None, None, None)
     ],
 )
 def test_each_identity_sends_its_own_images_in_both_generations(
-    t1: Database, name: str, old_generation: bool, new, old, mark: bytes, deleted
+    t1: Database, name: str, old_generation: bool, new: Row, old: Row, mark: bytes, deleted: Row
 ) -> None:
     identity(t1, "t1", name)
     slot = Slot(t1)
@@ -539,7 +542,7 @@ def test_a_comment_with_an_unknown_identity_is_refused(t1: Database) -> None:
     ],
 )
 def test_options_are_refused_with_the_texts_of_yugabytedb(
-    t1: Database, options: dict[str, str], sqlstate: str, text: str
+    t1: Database, options: dict[str, Any], sqlstate: str, text: str
 ) -> None:
     slot = Slot(t1)
     with pytest.raises(psycopg.Error) as refused:

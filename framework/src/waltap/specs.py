@@ -70,6 +70,8 @@ class DecoderSpec(Spec):
     capabilities: DecoderCapabilities
     forced_options: dict[str, object] = field(default_factory=dict)
     """Property values that an alias spec implies."""
+    remarks: tuple[str, ...] = field(default=())
+    """What else its users should know, a sentence each, for the reference page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

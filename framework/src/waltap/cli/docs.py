@@ -21,7 +21,7 @@ def write(
         bool, typer.Option("--check", help="Write nothing; exit code 1 when a page is stale.")
     ] = False,
 ) -> None:
-    """Write reference/properties.md, errors.md, hooks.md and cli.md from the installed plugins."""
+    """Write the pages of reference/ from what the installed plugins declare."""
     if context.invoked_subcommand is not None:
         return
     from waltap.host import Host

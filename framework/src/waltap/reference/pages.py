@@ -21,6 +21,7 @@ class Page:
 def pages(host: "Host") -> list[Page]:
     """Return the pages; ``host`` decides which plugins have a say."""
     from waltap.reference.commands import commands_page
+    from waltap.reference.decoders import decoders_page
     from waltap.reference.errors import errors_page
     from waltap.reference.hooks import hooks_page
     from waltap.reference.properties import properties_page
@@ -31,5 +32,6 @@ def pages(host: "Host") -> list[Page]:
         Page("reference/errors.md", lambda: errors_page(host)),
         Page("reference/hooks.md", hooks_page),
         Page("reference/cli.md", lambda: commands_page(host)),
+        Page("reference/decoders.md", lambda: decoders_page(host)),
         Page("reference/types.md", lambda: types_page(host.types)),
     ]

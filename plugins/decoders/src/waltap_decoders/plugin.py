@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import DecoderSpec
-from waltap_decoders import decoderbufs, pgoutput, wal2json, yboutput
+from waltap_decoders import decoderbufs, pgoutput, remarks, wal2json, yboutput
 
 WALTAP_API = 1
 
@@ -21,6 +21,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=pgoutput.PgOutput,
             output_plugin="pgoutput",
             capabilities=pgoutput.CAPABILITIES,
+            remarks=remarks.PGOUTPUT,
         ),
         DecoderSpec(
             name="yboutput",
@@ -29,6 +30,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=yboutput.YbOutput,
             output_plugin="yboutput",
             capabilities=yboutput.CAPABILITIES,
+            remarks=remarks.YBOUTPUT,
         ),
         DecoderSpec(
             name="wal2json",
@@ -38,6 +40,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=wal2json.Wal2Json,
             output_plugin="wal2json",
             capabilities=wal2json.CAPABILITIES,
+            remarks=remarks.WAL2JSON,
         ),
         DecoderSpec(
             name="wal2json_streaming",
@@ -47,6 +50,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=wal2json.Wal2Json,
             output_plugin="wal2json",
             capabilities=replace(wal2json.CAPABILITIES, truncate=False),
+            remarks=remarks.WAL2JSON,
             forced_options={"wal2json.format-version": "1", "wal2json.write-in-chunks": True},
         ),
         DecoderSpec(
@@ -55,5 +59,6 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=decoderbufs.DecoderBufs,
             output_plugin="decoderbufs",
             capabilities=decoderbufs.CAPABILITIES,
+            remarks=remarks.DECODERBUFS,
         ),
     ]

@@ -1,0 +1,33 @@
+"""What users of each decoder should know beyond its capabilities, a sentence each.
+
+They stand in docs/reference/decoders.md. A sentence that says how events differ from pgoutput's is
+held to the truth by tests/integration/test_records_agree.py, on a real server.
+"""
+
+__all__ = ["DECODERBUFS", "PGOUTPUT", "WAL2JSON", "YBOUTPUT"]
+
+PGOUTPUT = ("Generated columns are not sent, unless a publication of PostgreSQL 18 says so.",)
+
+YBOUTPUT = (
+    "Verified against a protocol double built from published sources; no YugabyteDB server was run.",
+    "Generated columns are not sent.",
+    "Tables without primary key are not sent.",
+    "A change of the key arrives as a delete and an insert that do not refer to each other.",
+    "Values of composite types are NULL, as the server's defaults have it.",
+    "Under identity CHANGE a column that was not written is told apart from NULL, whatever its type.",
+)
+
+WAL2JSON = (
+    "Generated columns are sent as well.",
+    "An origin comes as the server's number for it, without its LSN.",
+    "The content of a logical message ends at its first NUL.",
+    "Format 1 has no TRUNCATE.",
+    "Format 1, unless in chunks, gives all changes of a transaction the LSN of its first frame.",
+    "A column that was dropped may show as unchanged until the next insert: DDL is not announced.",
+)
+
+DECODERBUFS = (
+    "Generated columns are sent as well.",
+    "The zone of timetz is lost: values are in UTC.",
+    "Infinite dates are known by convention only.",
+)
