@@ -1,18 +1,24 @@
 """Every decoder of ours keeps the kit's promises."""
 
-from pathlib import Path
-
 import pytest
-
-import waltap_decoders.plugin
 from waltap.testing.decoder_suite import DecoderRig, DecoderSuite
-from waltap.testing.recording import load_recordings
+from waltap_decoders.plugin import register_decoders
 
-RECORDINGS = Path(__file__).parent / "recordings"
-SPECS = {spec.name: spec for spec in waltap_decoders.plugin.register_decoders()}
+from tests.conformance.recorded_sessions import CAPTURES, CONTEXT, recordings
+
+SPECS = {spec.name: spec for spec in register_decoders()}
 
 
-class TestPgOutput(DecoderSuite):
-    @pytest.fixture
-    def rig(self):
-        return DecoderRig(SPECS["pgoutput"], load_recordings(RECORDINGS / "pgoutput.jsonl"))
+class TestDecoders(DecoderSuite):
+    @pytest.fixture(params=list(CAPTURES))
+    def rig(self, request):
+        return DecoderRig(
+            SPECS[request.param],
+            recordings(request.param),
+            context=CONTEXT,
+            self_delimiting=request.param != "decoderbufs",  # a message may lack fields
+        )
+
+
+def test_every_registered_decoder_is_here():
+    assert set(SPECS) == set(CAPTURES)

@@ -4,7 +4,6 @@ All are pgoutput, which keeps every promise, with one thing made wrong.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -16,10 +15,10 @@ from waltap.decode.message import Commit, Insert, RelationSeen, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap.testing.decoder_suite import DecoderRig, DecoderSuite
-from waltap.testing.recording import load_recordings
+from tests.conformance.recorded_sessions import CONTEXT, recordings
 from waltap_decoders.pgoutput import PgOutput
 
-RECORDINGS = load_recordings(Path(__file__).parents[1] / "recordings" / "pgoutput.jsonl")
+RECORDINGS = recordings("pgoutput")
 GOOD = {spec.name: spec for spec in waltap_decoders.plugin.register_decoders()}["pgoutput"]
 
 
@@ -34,7 +33,7 @@ class Planted(DecoderSuite):
     def rig(self):
         spec = replace(GOOD, factory=self.decoder, capabilities=self.declares)
         chosen = [r for r in RECORDINGS if not self.only or r.name in self.only]
-        return DecoderRig(spec, chosen)
+        return DecoderRig(spec, chosen, context=CONTEXT)
 
 
 class LeaksIndexError(PgOutput):
@@ -115,7 +114,7 @@ class TestFoldsAbsentIntoNull(Planted):
 
 class TestClaimsWhatNoRecordingShows(Planted):
     decoder = PgOutput
-    only = ("v1 insert", "v1 truncate")
+    only = ("pgoutput_v1 insert", "pgoutput_v1 truncate")
     caught_by = "test_it_does_all_it_declares"
 
 

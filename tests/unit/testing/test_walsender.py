@@ -30,7 +30,7 @@ from waltap.testing.walsender import (
     load_capture,
 )
 
-CAPTURE = Path(__file__).parents[2] / "golden" / "walsender" / "wire_pg15_v3.jsonl"
+CAPTURE = Path(__file__).parents[2] / "golden" / "captures" / "wire_pg15_v3.jsonl"
 START = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1')"
 
 

@@ -61,8 +61,8 @@ SECONDS_PER_FRAME = 1.0
 """Far above what any frame of a recording takes, far below what unbounded work does."""
 PEAK_BYTES_PER_BYTE, PEAK_BYTES = 200, 1 << 20
 """A decoded frame may take this many bytes per byte of payload, and this many in any case."""
-FRAMES_DAMAGED, REFEEDS = 24, 150_000
-"""Frames of one recording that are damaged, and frames fed again in all to get there."""
+FRAMES_DAMAGED, REFEEDS = 240, 120_000
+"""Frames that are damaged, over all recordings, and frames fed again to get there."""
 STREAM_FRAMES, KEPT_BYTES = 4_000, 128 * 1024
 
 
@@ -100,6 +100,11 @@ class DecoderRig:
     context: DecoderContext = DEFAULT_CONTEXT
     self_delimiting: bool = True
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what the decoder may call itself: its spec's names, or the plugin's."""
+        return (self.spec.name, *self.spec.aliases, self.spec.output_plugin)
+
     def build(self, recording: Recording) -> Decoder:
         """Return a new decoder for the session of ``recording``."""
         return self.spec.factory(_Setting(context=self.context).of(self.spec, recording))
@@ -120,11 +125,11 @@ class DecoderSuite:
         assert_well_formed(rig.spec)
 
     def test_spec_and_decoder_agree(self, rig: DecoderRig) -> None:
-        """The decoder has its spec's name; an instance can do nothing that the spec does not say."""
+        """The decoder has its spec's name, and an instance claims nothing that the spec does not."""
         assert rig.recordings, "a decoder without recordings proves nothing"
         for recording in rig.recordings:
             decoder = rig.build(recording)
-            assert decoder.name in (rig.spec.name, *rig.spec.aliases)
+            assert decoder.name in rig.names
             more = _declared(decoder.capabilities) - _declared(rig.spec.capabilities)
             assert not more, f"{recording.name}: the instance claims {more}, the spec does not"
 
@@ -267,7 +272,7 @@ class DecoderSuite:
         """Nothing comes out that the decoder's capabilities deny."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
-            shown = set(_shown(decoder.feed(recording.frames)))
+            shown = _shown(decoder, recording)
             more = shown - _declared(decoder.capabilities)
             assert not more, f"{recording.name} shows {sorted(more)}, which it does not declare"
 
@@ -276,8 +281,8 @@ class DecoderSuite:
     ) -> None:
         """Every declared capability is shown by a recording: a claim nobody saw is none."""
         shown: set[str] = set()
-        for _, messages in _decoded(rig):
-            shown.update(_shown(messages))
+        for recording in rig.recordings:
+            shown |= _shown(rig.build(recording), recording)
         claimed = _declared(rig.spec.capabilities) - {"filters"}
         unseen = claimed - shown
         record_property("waltap", f"decoder {rig.spec.name}: shows {', '.join(sorted(shown))}")
@@ -353,11 +358,10 @@ class DecoderSuite:
                 if isinstance(outcome, DecodeError):
                     told += 1
                     at = f"{case}, {what}: {outcome}"
-                    assert outcome.decoder in (rig.spec.name, *rig.spec.aliases), at
+                    assert outcome.decoder in rig.names, at
                     assert outcome.lsn == case.lsn, at
                     assert 0 <= outcome.offset <= len(payload), at
                     assert outcome.expected, at
-                    assert outcome.found, at
         assert told, "no damage at all was noticed"
 
     # --- bounds ---
@@ -428,7 +432,8 @@ def _cases(rig: DecoderRig) -> Iterator[_Case]:
         for number, (_, payload) in enumerate(recording.frames):
             if payload:
                 kinds.setdefault(payload[:1], []).append(number)
-        each = max(1, FRAMES_DAMAGED // max(1, len(kinds)))
+        budget = max(3, FRAMES_DAMAGED // len(rig.recordings))
+        each = max(1, budget // max(1, len(kinds)))
         numbers = sorted(n for found in kinds.values() for n in evenly(found, each))
         cost = sum(number + 1 for number in numbers)
         variants = max(4, min(120, REFEEDS // max(1, cost * len(rig.recordings))))
@@ -500,8 +505,21 @@ def _declared(capabilities: DecoderCapabilities) -> set[str]:
     return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
 
 
-def _shown(messages: Iterable[Message]) -> Iterator[str]:
-    """Give the names of the capabilities that ``messages`` make use of."""
+def _shown(decoder: Decoder, recording: Recording) -> set[str]:
+    """Return the names of the capabilities that ``recording`` shows.
+
+    A relation that comes with its first row was made from the row: it was not announced.
+    """
+    shown: set[str] = set()
+    for frame in recording.frames:
+        messages = decoder.feed([frame])
+        shown.update(_shown_by(messages))
+        if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
+            shown.update("relations" for m in messages if isinstance(m, RelationSeen))
+    return shown
+
+
+def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
         match message:
             case Truncate():
@@ -510,8 +528,6 @@ def _shown(messages: Iterable[Message]) -> Iterator[str]:
                 yield "logical_messages"
             case Origin():
                 yield "origin"
-            case RelationSeen():
-                yield "relations"
             case Commit() | StreamCommit() if message.commit_ts:
                 yield "commit_timestamps"
             case Insert():
