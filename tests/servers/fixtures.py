@@ -138,6 +138,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """Return a local Spark session with two cores, in UTC, without a user interface."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
     folder = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")
