@@ -1,0 +1,78 @@
+"""The Spark sink: a change log with a Spark process beside it, that is waited for and looked after."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.source.position import Position
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.errors import ApplierFailed, JavaMissing
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output
+from waltap_spark.properties import SparkProperties
+from waltap_spark.session import prepare
+from waltap_spark.sink import SparkSink, changelog_of, tables_of
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
+TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
+
+
+def sink(folder: Path, **properties: Any) -> SparkSink:
+    settings = SparkProperties(
+        path=str(folder / "lake"),
+        master="local[2]",
+        settings={"spark.driver.memory": "512m"},
+        **properties,
+    )
+    return SparkSink(settings, context(folder / "state", resumes=True))
+
+
+def test_close_waits_until_spark_has_applied_everything(
+    spark: Any, java: Path, tmp_path: Path
+) -> None:
+    db, made = Database(), sink(tmp_path)
+    assert made.open() is None
+    for number in range(3):
+        db.insert(NUMBERS, [str(number), "1"])
+        part = db.commit()
+        made.write(batch(part))
+        assert made.flush() == Position(part.end_lsn)
+    made.close()
+    made.close()
+    tables = LiveTables(prepare(spark), Output(tables_of(str(tmp_path / "lake"))))
+    assert tables.current("odd").count() == 3
+    again = sink(tmp_path, applier="none")
+    assert again.open() == Position(part.end_lsn)
+    again.close()
+
+
+def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
+    java: Path, tmp_path: Path
+) -> None:
+    db, made = Database(), sink(tmp_path)
+    made.open()
+    db.insert(NUMBERS, ["1", "1"])
+    made.write(batch(db.commit()))
+    db.insert(TEXTS, ["2", "two"])
+    last = db.commit()
+    made.write(batch(last))
+    made.flush()
+    limit = time.monotonic() + 90
+    with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5205 column v of public\.odd changed"):
+        while time.monotonic() < limit:
+            made.flush()
+            time.sleep(0.05)
+    made.close()
+    mark = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
+    assert mark is not None
+    assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
+
+
+def test_without_java_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing):
+        sink(tmp_path).open()
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,125 @@
+"""Manifests: one order, names that sort as they do, and nothing lost in writing."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_sinks.changelog.manifest import (
+    NOTHING,
+    VERSION,
+    ColumnEntry,
+    Manifest,
+    Mark,
+    Segment,
+    SnapshotPart,
+    TableEntry,
+    bucket_of,
+    manifest_name,
+    mark_of_name,
+    parse_manifest,
+)
+from waltap_sinks.changelog.reader import complete_generations
+from waltap_sinks.changelog.store import safe_name
+
+
+def entry(name: str = "t", generation: int | None = None, complete: bool = False) -> TableEntry:
+    return TableEntry(
+        schema="public",
+        table=name,
+        oid=1,
+        identity="d",
+        key=("id",),
+        fingerprint="f",
+        columns=(ColumnEntry(name="id", type="integer", arrow="int32", nullable=False),),
+        segments=(Segment(path="segments/x", rows=1, bytes=2),),
+        rows=1,
+        operations={"c": 1},
+        generation=generation,
+        complete=complete,
+    )
+
+
+def manifest(*tables: TableEntry, snapshot: SnapshotPart | None = None) -> Manifest:
+    return Manifest(
+        version=VERSION,
+        mark=Mark(1, 5, 0),
+        previous=NOTHING,
+        bucket="20261120T091",
+        rows=1,
+        tables=tables,
+        snapshot=snapshot,
+    )
+
+
+def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
+    made = manifest(entry(), snapshot=SnapshotPart(generation=1, lsn=7, complete=True))
+    data = made.encode()
+    assert data.count(b"\n") == 1
+    read = parse_manifest(data, "where it was")
+    assert read.path == "where it was"
+    assert read.encode() == data
+    assert read.tables == made.tables
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
+def test_damage_is_named(data: bytes) -> None:
+    with pytest.raises(ChangeLogDamaged, match=r"WT-5102 some/path is no manifest"):
+        parse_manifest(data, "some/path")
+
+
+def test_another_version_is_refused() -> None:
+    data = manifest(entry()).encode().replace(b'"version":1', b'"version":2')
+    with pytest.raises(ChangeLogDamaged, match="has version 2"):
+        parse_manifest(data, "p")
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=30)
+
+
+@given(STEPS)
+def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps: list[tuple[int, bool]]) -> None:
+    """A step moves the LSN on, or stays at it with the next ordinal, as the sink does."""
+    marks = [Mark(1, 0, 0)]
+    names = [manifest_name(NOTHING, marks[0])]
+    for distance, _again in steps:
+        last = marks[-1]
+        mark = (
+            Mark(1, last.end_lsn + distance, 0)
+            if distance
+            else Mark(1, last.end_lsn, last.ordinal + 1)
+        )
+        names.append(manifest_name(last, mark))
+        marks.append(mark)
+    assert names == sorted(names)
+    assert [mark_of_name(1, name) for name in names] == marks
+    assert marks == sorted(marks)
+
+
+def test_files_that_are_no_manifests_have_no_mark() -> None:
+    for name in ("x.json", "_SUCCESS", "0000000000000000-0000000000000005.json"):
+        assert mark_of_name(1, name) is None
+
+
+def test_buckets_sort_by_time_and_hold_ten_minutes() -> None:
+    start = dt.datetime(2026, 12, 31, 23, 50, tzinfo=dt.UTC)
+    assert bucket_of(start) == bucket_of(start + dt.timedelta(minutes=9, seconds=59))
+    assert bucket_of(start) < bucket_of(start + dt.timedelta(minutes=10))
+
+
+def test_a_generation_is_complete_by_table_or_as_a_whole() -> None:
+    first = manifest(entry("a", 1, complete=True), entry("b", 1), entry("c", 2))
+    assert complete_generations([first]) == {("public.a", 1)}
+    end = manifest(snapshot=SnapshotPart(generation=1, lsn=7, complete=True))
+    assert complete_generations([first, end]) == {("public.a", 1), ("public.b", 1)}
+
+
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one: str, other: str) -> None:
+    if "\ud800" <= max(one + other) <= "\udfff":
+        return
+    names = [safe_name(one.encode("utf-8", "ignore").decode()) for one in (one, other)]
+    assert all("/" not in name and "." not in name and name.isascii() for name in names)
+    if one.encode("utf-8", "ignore") != other.encode("utf-8", "ignore"):
+        assert names[0] != names[1]

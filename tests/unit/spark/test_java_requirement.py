@@ -1,0 +1,50 @@
+"""No Java, or the wrong one, is said in words before Spark says it in a stack trace."""
+
+from pathlib import Path
+
+import pytest
+from waltap_spark.errors import JavaMissing
+from waltap_spark.java import require_java
+
+
+def program(folder: Path, script: str) -> Path:
+    """Put a ``java`` there that is a shell script."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match=r"WT-5201 .*JAVA_HOME=.* has no bin/java.*apt-get"):
+        require_java()
+
+
+def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match="no java on PATH"):
+        require_java()
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match="is version 11"):
+        require_java()
+
+
+def test_a_reduced_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "echo 'openjdk version \"17.0.2\"' >&2; echo java.base@17.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match=r"without the module jdk\.incubator\.vector"):
+        require_java()
+
+
+def test_a_whole_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "echo 'openjdk version \"21\"' >&2; echo jdk.incubator.vector@21"
+    path = program(tmp_path, script)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == path
