@@ -1,0 +1,96 @@
+-- One scenario that every decoder meets at once: all that a table can hold and go through. Lines
+-- "-- @setup" and "-- @changes" start its two parts. A statement ends with a semicolon at the end of
+-- a line and is a transaction of its own unless it says otherwise.
+--
+-- Tables in schema whole have identity FULL, which yboutput's double needs to be able to tell what was
+-- written; the word in their comment is what it emulates.
+-- @setup
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');
+CREATE DOMAIN posint AS int CHECK (VALUE > 0);
+CREATE TYPE pair AS (x int, y text);
+CREATE SCHEMA whole;
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET logical_decoding_work_mem = ''64kB''', current_database()); END $$;
+CREATE TABLE whole.kinds (id int PRIMARY KEY, i2 smallint, i8 bigint, f4 real, f8 double precision, n numeric, n2 numeric(10,3), b boolean, c char(5), vc varchar(10), tx text, by bytea, d date, t time, ttz timetz, ts timestamp, ts3 timestamp(3), tstz timestamptz, iv interval, u uuid, j json, jb jsonb, ia int[], ta text[], o oid, m money, pt point, ip inet, cd cidr, mac macaddr, bt bit(4), vb varbit, r int4range, nr numrange, tr tstzrange, q "char", nm name, x xml, md mood, pi posint, pr pair);
+CREATE TABLE whole.required (id int PRIMARY KEY, k smallint NOT NULL DEFAULT 7, s text NOT NULL DEFAULT 'it''s', n numeric(6,2) NOT NULL DEFAULT 1.5, d date NOT NULL DEFAULT '2024-01-01');
+CREATE TABLE whole.large (id int PRIMARY KEY, a text, big text);
+ALTER TABLE whole.large ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE whole.moves (k text, n int, v text, PRIMARY KEY (n, k));
+CREATE TABLE whole."Odd ""T.a,b" ("ID" int PRIMARY KEY, "sp ace" text, "q""uote" mood, "étè" int NOT NULL DEFAULT 7);
+CREATE TABLE whole.evolves (id int PRIMARY KEY, a int, gone text);
+CREATE TABLE whole.doubled (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED, z text);
+CREATE TABLE whole.keyless (a int, b text);
+CREATE TABLE whole.parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE whole.part_1 PARTITION OF whole.parted FOR VALUES FROM (0) TO (100);
+CREATE TABLE whole.part_2 (v text, gone int, id int NOT NULL);
+ALTER TABLE whole.part_2 DROP COLUMN gone;
+ALTER TABLE whole.parted ATTACH PARTITION whole.part_2 FOR VALUES FROM (100) TO (200);
+DO $$ DECLARE t regclass; BEGIN FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'whole'::regnamespace AND relkind = 'r' LOOP EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL; COMMENT ON TABLE %1$s IS ''yb:FULL''', t); END LOOP; END $$;
+CREATE TABLE by_key (id int PRIMARY KEY, a text, big text);
+ALTER TABLE by_key ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE by_index (id int PRIMARY KEY, u varchar(20) NOT NULL, a text);
+CREATE UNIQUE INDEX by_index_u ON by_index (u);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_u;
+-- @changes
+INSERT INTO whole.kinds VALUES (1, -32768, 9223372036854775807, 1.1, 0.1::float8 + 0.2::float8, '123456789012345678901234567890.12345678901234567890', 1.5, true, 'ab', 'vc', 'text', '\xdeadbeef00', '2024-02-29', '23:59:59.999999', '12:34:56.789+00', '2024-02-29 12:34:56.789012', '2024-02-29 12:34:56.789', '2024-02-29 12:34:56.789012+02', '1 year 2 mons 3 days 04:05:06.7', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a" : 1,  "b":[null]}', '{"b":[null],"a":1.0}', '{1,NULL,-3}', '{a,"b c","q\"d","",NULL,"NULL","back\\slash","co,mma"}', 4294967295, 12345.67, '(1.5,-2)', '192.168.1.5/24', '10.0.0.0/8', '08:00:2b:01:02:03', B'1010', B'101', '[1,10)', '[1.5,)', '["2024-01-01 00:00:00+00",)', 'c', 'nm', '<a b="c">d</a>', 'it''s "fine"', 5, '(1,"a ""q"", b")');
+INSERT INTO whole.kinds (id) VALUES (2);
+INSERT INTO whole.kinds (id, n2, b, c, vc, tx, by, d, t, ttz, ts, tstz, iv, ia, ta, r, m, bt) VALUES (3, '-0.001', false, '', '', '', '', '1999-12-31', '00:00', '23:59:59.999999+00', '1970-01-01', '1969-12-31 23:59:59.999999+00', '-1 mon +2 days -00:00:00.000001', '{}', '{}', 'empty', '-0.01', B'0000');
+INSERT INTO whole.kinds (id, f4, f8, n, ta, r, tx) VALUES (4, 1e-45, '-0', '1e-20', '{{a,b},{c,NULL}}', '(,)', 'quote '' dq " bs \ nl' || chr(10) || 'tab' || chr(9) || 'ctl' || chr(1) || ' é€😀 \N');
+INSERT INTO whole.kinds (id, f4, f8, n, n2) VALUES (5, 3.4028235e38, 5e-324, '0.00', 0);
+INSERT INTO whole.kinds (id, f4, f8, n) VALUES (6, 'NaN', '-Infinity', 'NaN');
+INSERT INTO whole.kinds (id, ttz) VALUES (7, '12:34:56+05:30');
+INSERT INTO whole.kinds (id, d, ts, tstz) VALUES (8, 'infinity', 'infinity', '-infinity');
+UPDATE whole.kinds SET tx = 'changed', b = NULL WHERE id = 3;
+DELETE FROM whole.kinds WHERE id IN (1, 2);
+INSERT INTO whole.required (id) VALUES (1);
+UPDATE whole.required SET k = 8, s = '' WHERE id = 1;
+DELETE FROM whole.required;
+INSERT INTO whole.large VALUES (1, 'one', repeat('T', 2500)), (2, NULL, NULL);
+UPDATE whole.large SET a = 'uno' WHERE id = 1;
+UPDATE whole.large SET big = repeat('N', 2500) WHERE id = 1;
+UPDATE whole.large SET a = a;
+INSERT INTO whole.moves VALUES ('a', 1, 'v'), ('b', 2, NULL);
+UPDATE whole.moves SET n = 3 WHERE n = 1;
+UPDATE whole.moves SET k = 'z', n = 9, v = 'w' WHERE n = 2;
+INSERT INTO whole."Odd ""T.a,b" VALUES (1, 'v', 'ok'), (2, 'ü', NULL);
+UPDATE whole."Odd ""T.a,b" SET "sp ace" = 'w' WHERE "ID" = 1;
+INSERT INTO whole.doubled VALUES (1, 5, DEFAULT, 'z');
+UPDATE whole.doubled SET a = 6;
+INSERT INTO whole.parted VALUES (1, 'one'), (150, 'two');
+UPDATE whole.parted SET v = 'x';
+INSERT INTO whole.evolves VALUES (1, 1, 'g');
+ALTER TABLE whole.evolves ADD COLUMN z int DEFAULT 5;
+UPDATE whole.evolves SET a = 2;
+ALTER TABLE whole.evolves DROP COLUMN gone;
+INSERT INTO whole.evolves VALUES (2, 3, 6);
+ALTER TABLE whole.evolves ALTER a TYPE bigint;
+INSERT INTO whole.evolves VALUES (3, 9223372036854775807, NULL);
+BEGIN; INSERT INTO whole.moves VALUES ('kept', 100, NULL); SAVEPOINT a; INSERT INTO whole.moves VALUES ('lost', 101, NULL); SAVEPOINT b; INSERT INTO whole.moves VALUES ('lost', 102, NULL); RELEASE b; ROLLBACK TO a; INSERT INTO whole.moves VALUES ('kept', 103, NULL); COMMIT;
+BEGIN; INSERT INTO whole.moves VALUES ('prepared', 200, NULL); PREPARE TRANSACTION 'every_decoder';
+COMMIT PREPARED 'every_decoder';
+BEGIN; INSERT INTO whole.moves VALUES ('never', 201, NULL); PREPARE TRANSACTION 'every_decoder';
+ROLLBACK PREPARED 'every_decoder';
+INSERT INTO by_key VALUES (1, 'one', repeat('T', 2500)), (2, 'two', NULL);
+UPDATE by_key SET a = 'uno' WHERE id = 1;
+UPDATE by_key SET id = 10 WHERE id = 1;
+UPDATE by_key SET big = repeat('N', 2500) WHERE id = 10;
+DELETE FROM by_key WHERE id = 2;
+INSERT INTO by_index VALUES (1, 'u1', 'a'), (2, 'u2', NULL);
+UPDATE by_index SET u = 'u10' WHERE id = 1;
+UPDATE by_index SET id = 5 WHERE id = 2;
+DELETE FROM by_index WHERE id = 5;
+INSERT INTO whole.keyless VALUES (1, 'a'), (1, 'a');
+UPDATE whole.keyless SET b = 'b';
+DELETE FROM whole.keyless WHERE a = 1;
+SELECT pg_logical_emit_message(true, 'pfx', 'transactional ✓');
+SELECT pg_logical_emit_message(false, 'pfx', 'between');
+SELECT pg_logical_emit_message(true, 'pfx', '\x61006200'::bytea);
+BEGIN; INSERT INTO whole.moves VALUES ('with a message', 300, NULL); SELECT pg_logical_emit_message(true, 'pfx', 'inside'); INSERT INTO whole.moves VALUES ('with a message', 301, NULL); COMMIT;
+TRUNCATE by_index;
+TRUNCATE whole.large, by_key;
+SELECT pg_replication_origin_create('origin_' || current_database());
+SELECT pg_replication_origin_session_setup('origin_' || current_database());
+BEGIN; SELECT pg_replication_origin_xact_setup('0/ABCDEF', '2024-01-01 00:00:00+00'); INSERT INTO whole.moves VALUES ('from elsewhere', 400, NULL); COMMIT;
+SELECT pg_replication_origin_session_reset();
+BEGIN; INSERT INTO whole.large SELECT g, 'first ' || g, md5(g::text) FROM generate_series(1000, 1799) g; SAVEPOINT outer_one; SAVEPOINT inner_one; INSERT INTO whole.large SELECT g, 'lost', md5(g::text) FROM generate_series(2500, 3299) g; RELEASE inner_one; SAVEPOINT inner_two; UPDATE whole.large SET a = 'lost' WHERE id BETWEEN 1000 AND 1499; ROLLBACK TO outer_one; INSERT INTO whole.large SELECT g, 'second ' || g, NULL FROM generate_series(4000, 4499) g; SAVEPOINT last; DELETE FROM whole.large WHERE id BETWEEN 1000 AND 1199; RELEASE last; COMMIT;
+BEGIN; INSERT INTO whole.large SELECT g, 'never', md5(g::text) FROM generate_series(6000, 7999) g; ROLLBACK;
+INSERT INTO whole.large VALUES (9999, 'end', NULL);
