@@ -334,7 +334,7 @@ class Engine:
                 next_beat = now + beat_s
                 connector.heartbeat()
                 delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
-            if now >= next_idle:
+            if now >= next_idle or stream.urged():
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)
             if self._over(delivery) or self._reached(stream, assembler, delivery):

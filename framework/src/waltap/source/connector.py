@@ -134,6 +134,11 @@ class ChangeStream(abc.ABC):
     def idle_lsn(self) -> int:
         """Return the LSN up to which the server has said that there is nothing (more) for us."""
 
+    def urged(self) -> bool:
+        """Tell whether the server has asked for a sign of life since the last call: one that shuts down
+        waits until everything it has sent is confirmed."""
+        return False
+
     @abc.abstractmethod
     def ask(self) -> None:
         """Ask the server how far it has read; the answer shows in `idle_lsn`."""

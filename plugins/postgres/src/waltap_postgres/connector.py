@@ -389,8 +389,10 @@ class PostgresConnector(Connector):
             return self._reader
         reader = Session(self.properties, role="snapshot")
         self._reader = reader
-        # A policy that hides rows from this role must fail the snapshot, not shorten it.
+        # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
+        # in the order they lie in, also when another scan of the table is under way.
         reader.execute("SET row_security = off")
+        reader.execute("SET synchronize_seqscans = off")
         if exported is not None:
             reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             reader.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")

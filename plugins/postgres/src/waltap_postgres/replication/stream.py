@@ -50,6 +50,7 @@ class ReplicationStream(ChangeStream):
         self._status_interval = status_interval
         self._send_lock = threading.Lock()
         self._stopping = threading.Event()
+        self._urged = False
         self._failure: ConnectionLost | None = None
         self._feedback = threading.Thread(
             target=self._keep_alive, name="waltap-feedback", daemon=True
@@ -63,6 +64,7 @@ class ReplicationStream(ChangeStream):
         frames = transport.read(timeout)
         if transport.splitter.reply_requested:
             transport.splitter.reply_requested = False
+            self._urged = True
             self._send_status()
         if not frames:
             return []
@@ -83,6 +85,10 @@ class ReplicationStream(ChangeStream):
 
     def idle_lsn(self) -> int:
         return self._transport.splitter.wal_end
+
+    def urged(self) -> bool:
+        urged, self._urged = self._urged, False
+        return urged
 
     def ask(self) -> None:
         """Ask the server for a keepalive now, to learn how far it has read."""

@@ -1,0 +1,302 @@
+"""Links that break, on real servers: the engine comes back, goes on, and loses nothing."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from waltap.errors import ConnectionLost
+from waltap.events.transaction import Batch, SnapshotRows
+from waltap.source.position import Position, parse_lsn
+from waltap_postgres.errors import OtherServer
+
+from tests.rigs.pipeline import Pipeline, Run, until
+from tests.servers.postgres import Cluster, Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    return Pipeline(database, tmp_path)
+
+
+def terminate(pipeline: Pipeline, role: str) -> None:
+    """End our connection of this role, as an administrator or a failing network would."""
+    assert pipeline.database is not None
+    found = pipeline.database.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = %s",
+        f"waltap {role}",
+    )
+    assert found == [(True,)]
+
+
+def reconnected(run: Run, times: int = 1) -> bool:
+    states = [state for state, _ in run.notices.states]
+    return states.count("reconnecting") >= times and states[-1] == "streaming"
+
+
+def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running() as run:
+        for turn in range(3):
+            database.execute(
+                f"INSERT INTO t SELECT g, 'x' FROM generate_series({turn * 100}, {turn * 100 + 49}) g"
+            )
+            terminate(pipeline, "replication")
+            database.execute(
+                f"INSERT INTO t SELECT g, 'x' FROM generate_series({turn * 100 + 50}, {turn * 100 + 99}) g"
+            )
+            run.until(lambda n=turn: reconnected(run, n + 1), "the new stream")
+        run.until(lambda: len(pipeline.destination.ids("t")) >= 300, "all rows")
+        assert all(isinstance(e, ConnectionLost) and again for e, again in run.notices.failures)
+    assert pipeline.destination.ids("t") == list(range(300))
+
+
+def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, 'x')")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
+        terminate(pipeline, "catalogue")
+        database.execute("ALTER TABLE t ADD w int DEFAULT 7; INSERT INTO t VALUES (2, 'y')")
+        run.until(lambda: reconnected(run), "the new connections")
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row")
+    assert pipeline.destination.of("t")[1].row == {"id": "2", "v": "y", "w": "7"}
+
+
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
+    pipeline: Pipeline, streaming: str
+) -> None:
+    """Rows that were stored before the break do not come again, and none is missing."""
+    database = pipeline.database
+    assert database is not None
+    written: list[int] = []
+
+    def cut_once(batch: Batch) -> None:
+        written.append(batch.events)
+        if sum(written) > 20_000 and not cut.is_set():
+            cut.set()
+            terminate(pipeline, "replication")
+
+    cut = threading.Event()
+    pipeline.destination.before_write = cut_once
+    with pipeline.running(**{"pgoutput.streaming": streaming}) as run:
+        database.execute(
+            "SET logical_decoding_work_mem = '64kB';"
+            "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 60000) g"
+        )
+        run.until(lambda: len(pipeline.destination.ids("t")) >= 60_000, "all rows")
+        assert cut.is_set()
+    assert pipeline.destination.ids("t") == list(range(1, 60_001))
+    assert run.notices.failures
+
+
+def test_a_link_that_breaks_in_the_snapshot_takes_it_anew(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 30000) g")
+    cut = threading.Event()
+
+    def cut_once(batch: Batch) -> None:
+        if batch.snapshot and not cut.is_set():
+            cut.set()
+            terminate(pipeline, "snapshot")
+
+    pipeline.destination.before_write = cut_once
+    with pipeline.running(**{"snapshot.fetch.size": 2000}) as run:
+        database.execute("INSERT INTO t VALUES (40000, 'new')")
+        run.until(lambda: 40000 in pipeline.destination.ids("t"), "the row after the snapshot")
+    assert cut.is_set()
+    parts = [
+        p for b in pipeline.destination.batches for p in b.parts if isinstance(p, SnapshotRows)
+    ]
+    assert [p.last_marker for p in parts].count("last") == 1
+    assert pipeline.destination.ids("t", "r")[-30000:] == list(range(1, 30001))
+
+
+def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    with pipeline.running(**{"snapshot.mode": "always"}) as run:
+        terminate(pipeline, "replication")
+        database.execute("INSERT INTO t VALUES (2, 'y')")
+        run.until(lambda: 2 in pipeline.destination.ids("t"), "the row")
+    assert [(e.op, e.row["id"]) for e in pipeline.destination.of("t")] == [("r", "1"), ("c", "2")]
+    with pipeline.running(**{"snapshot.mode": "always"}):
+        pass
+    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
+
+
+def test_keepalives_are_answered_while_the_sink_blocks(pipeline: Pipeline) -> None:
+    """The sink blocks for three times as long as the server waits for a sign of life."""
+    database = pipeline.database
+    assert database is not None
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '500ms'")
+    blocked, release = threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        if batch.events and not blocked.is_set():
+            blocked.set()
+            assert release.wait(30)
+
+    pipeline.destination.before_write = hold
+    with pipeline.running(**{"status.update.interval.ms": 60_000}) as run:
+        database.execute("INSERT INTO t VALUES (1, 'x')")
+        assert blocked.wait(30)
+        # more than the socket holds: the walsender blocks in its write, and must hear us there too
+        database.execute(
+            "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 20000) g"
+        )
+        ((begun,),) = database.execute("SELECT clock_timestamp()")
+        try:
+            until(
+                lambda: database.execute("SELECT clock_timestamp() > %s + interval '1.6s'", begun)[0][0],
+                "three timeouts",
+            )  # fmt: skip
+        finally:
+            release.set()
+        run.until(lambda: len(pipeline.destination.ids("t")) == 20_000, "all rows")
+        assert [state for state, _ in run.notices.states][-1] == "streaming"
+        assert run.notices.failures == []
+
+
+# --- a server of one's own ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster.create()
+    yield made
+    made.remove()
+
+
+@pytest.mark.parametrize("way", ["restart", "kill"])
+def test_a_server_that_goes_and_comes_back_is_followed(
+    cluster: Cluster, tmp_path: Path, way: str
+) -> None:
+    database = cluster.create_database(f"way_{way}")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline = Pipeline(database, tmp_path)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g")
+        if way == "restart":
+            cluster.restart()
+        else:
+            cluster.kill()
+            cluster.start()
+        database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(501, 1000) g")
+        run.until(lambda: len(pipeline.destination.ids("t")) >= 1000, "all rows")
+        assert reconnected(run)
+    assert pipeline.destination.ids("t") == list(range(1, 1001))
+    database.drop()
+
+
+def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path: Path) -> None:
+    """It ends when everything it has sent is confirmed: also what was sent of tables not captured."""
+    database = cluster.create_database("down")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id int)")
+    pipeline = Pipeline(
+        database, tmp_path, {"status.update.interval.ms": 60_000, "table.include.list": "public.t"}
+    )
+    with pipeline.running() as run:
+        database.execute("INSERT INTO busy SELECT generate_series(1, 1000)")
+        begun = time.monotonic()
+        cluster.stop()
+        took = time.monotonic() - begun
+        cluster.start()
+        run.until(lambda: reconnected(run), "the new stream")
+    assert took < 5
+
+
+def test_a_stop_while_the_server_is_gone_is_a_clean_end(cluster: Cluster, tmp_path: Path) -> None:
+    database = cluster.create_database("stopped")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = Pipeline(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
+    try:
+        with pipeline.running() as run:
+            database.execute("INSERT INTO t VALUES (1)")
+            run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+            cluster.stop("immediate")
+            run.until(lambda: run.engine.state == "reconnecting", "the loss to be seen")
+            run.stop()
+        assert run.notices.states[-1][0] == "stopped"
+    finally:
+        cluster.start()
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1]
+
+
+def test_a_server_gone_for_longer_than_the_retries_ends_the_run_with_status_3(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    database = cluster.create_database("spent")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = "\n".join(f'"{k}" = "{v}"' for k, v in database.properties().items())
+    (tmp_path / "p.toml").write_text(
+        f'[source]\ntype = "postgres"\n{source}\n"slot.name" = "spent"\n'
+        "[engine]\n"
+        '"errors.max.retries" = 2\n"retriable.restart.connector.wait.ms" = 50\n'
+        '[sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waltap", "run", "p.toml", "--ready-file", "ready"],
+        cwd=tmp_path, env={**os.environ, "COLUMNS": "160"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until((tmp_path / "ready").exists, "the ready file")
+        cluster.stop()
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        cluster.start()
+    assert process.returncode == 3, errors
+    assert "WT-2002" in errors
+    assert errors.count("reconnecting") == 2
+
+
+def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Path) -> None:
+    """A promoted server goes on where the old one was: the stored offset lies before the fork."""
+    cluster = Cluster.create()
+    try:
+        database = cluster.create_database("promoted")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        pipeline = Pipeline(database, tmp_path)
+        pipeline.catch_up()
+        database.execute("INSERT INTO t VALUES (1)")
+        pipeline.catch_up()
+        before = pipeline.offset()
+        cluster.stop()
+        (cluster.folder / "data" / "standby.signal").touch()
+        cluster.start()
+        cluster._run("pg_ctl", "-D", cluster.folder / "data", "-w", "promote")
+        ((timeline,),) = database.execute("SELECT timeline_id FROM pg_control_checkpoint()")
+        until(lambda: not database.execute("SELECT pg_is_in_recovery()")[0][0], "the promotion")
+        database.execute("INSERT INTO t VALUES (2); CHECKPOINT")
+        pipeline.catch_up()
+        after = pipeline.offset()
+        assert before is not None
+        assert after is not None
+        assert (before.timeline, after.timeline) == (1, 2)
+        assert pipeline.destination.ids("t") == [1, 2]
+        # and an offset from after the fork, but of the old timeline, is refused
+        ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
+        strange = msgspec.structs.replace(after, timeline=1, position=Position(parse_lsn(lsn)))
+        pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
+        with pytest.raises(OtherServer, match="timeline 1"):
+            pipeline.catch_up()
+        recovered = pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+        assert ("completed", "", 2) in recovered.notices.snapshots
+    finally:
+        cluster.remove()
