@@ -1,13 +1,30 @@
 """Hook implementations of waltap-sinks."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.specs import CommandSpec, SinkSpec
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.jsonl import JsonLinesProperties, JsonLinesSink
 from waltap_sinks.null import NullSink
+
+
+def _changelog_commands() -> Any:
+    from waltap_sinks.changelog.commands import application
+
+    return application
+
+
+@hookimpl
+def register_commands() -> Iterable[CommandSpec]:
+    """Contribute the command of the change log."""
+    yield CommandSpec(
+        name="changelog",
+        summary="Look into a change log, and clean it up.",
+        factory=_changelog_commands,
+    )
 
 
 @hookimpl

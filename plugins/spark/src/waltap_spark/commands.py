@@ -45,8 +45,7 @@ def apply(
     """
     import logging
 
-    from rich.console import Console
-
+    from waltap.cli.screen import notices
     from waltap.errors import ConfigurationError, Problem
     from waltap_spark.applier import ApplyOptions
     from waltap_spark.driver import asked_to_stop, run_driver
@@ -66,7 +65,7 @@ def apply(
         settings=settings,
         apply=ApplyOptions(type_change="string" if type_change == "string" else "fail"),
     )
-    Console(stderr=True, highlight=False).print(f"{rows:,} rows applied to {output}")
+    notices().print(f"{rows:,} rows applied to {output}")
 
 
 @application.command()
@@ -74,12 +73,13 @@ def status(output: OutputArgument) -> None:
     """Show the tables, their rows and files, and how far they are. Needs no Java."""
     import datetime as dt
 
-    from rich.console import Console
     from rich.table import Table
+
+    from waltap.cli.screen import answers
 
     found = _output(output)
     state = found.state()
-    console = Console(highlight=False)
+    console = answers()
     if state is None:
         console.print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
@@ -111,20 +111,19 @@ def sql(
     """Run a query over the tables as they stand now; NAME_changes is a table's history."""
     import os
 
-    from rich.console import Console
-
+    from waltap.cli.screen import notices
     from waltap_spark.live import open_tables
     from waltap_spark.session import start_session
 
     found = _output(output)
     if found.state() is None:
-        Console(stderr=True).print(f"{found.location}: nothing was applied yet")
+        notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    with Console(stderr=True).status("starting Spark (about 5 s)"):
+    with notices().status("starting Spark (about 5 s)"):
         spark = start_session("waltap sql", master=master, notes=Path(os.devnull))
     try:
         views = open_tables(spark, found.location).register()
-        Console(stderr=True, highlight=False).print(f"views: {', '.join(views)}", style="dim")
+        notices().print(f"views: {', '.join(views)}", style="dim")
         frame = _run(spark, query)
         _show(frame, rows)
     finally:
@@ -151,8 +150,8 @@ def verify(
     import os
 
     import psycopg
-    from rich.console import Console
 
+    from waltap.cli.screen import answers, notices
     from waltap.errors import ConnectionLost
     from waltap_spark.live import open_tables
     from waltap_spark.session import start_session
@@ -163,13 +162,13 @@ def verify(
         connection = psycopg.connect(dsn, autocommit=True)
     except psycopg.OperationalError as cause:
         raise ConnectionLost(str(cause).strip()) from cause
-    with connection, Console(stderr=True).status("starting Spark (about 5 s)"):
+    with connection, notices().status("starting Spark (about 5 s)"):
         spark = start_session("waltap verify", master=master, notes=Path(os.devnull))
         try:
             results = compare(connection, open_tables(spark, found.location), table)
         finally:
             spark.stop()
-    Console(highlight=False).print(comparison_table(results))
+    answers().print(comparison_table(results))
     if not all(result.equal for result in results):
         raise typer.Exit(1)
 
@@ -206,12 +205,14 @@ def _run(spark: Any, query: str) -> Any:
     try:
         return spark.sql(query)
     except (AnalysisException, ParseException) as error:
-        raise typer.BadParameter(str(error).split("\n", 1)[0], param_hint="QUERY") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise typer.BadParameter(lines[0] if lines else "not SQL", param_hint="QUERY") from error
 
 
 def _show(frame: Any, rows: int) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from waltap.cli.screen import answers
 
     found = frame.take(rows + 1)
     table = Table()
@@ -220,7 +221,7 @@ def _show(frame: Any, rows: int) -> None:
         table.add_column(field.name, justify="right" if numeric else "left")
     for row in found[:rows]:
         table.add_row(*("" if value is None else str(value) for value in row))
-    console = Console(highlight=False)
+    console = answers()
     console.print(table)
     if len(found) > rows:
         console.print(f"more than {rows} rows; --rows shows more", style="dim")

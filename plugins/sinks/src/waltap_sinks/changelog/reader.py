@@ -61,6 +61,15 @@ class ChangeLog:
             previous = mark
             yield manifest
 
+    def newest(self, count: int) -> list[Manifest]:
+        """Return the newest ``count`` manifests, oldest of them first."""
+        found: list[str] = []
+        for epoch, bucket in self._buckets(newest_first=True):
+            found[:0] = [path for _mark, path in self._marks(epoch, bucket)]
+            if len(found) >= count:
+                break
+        return [self._load(path) for path in found[-count:]]
+
     @staticmethod
     def _gap(previous: Mark, found: Manifest, *, retired: bool) -> WaltapError:
         if retired:

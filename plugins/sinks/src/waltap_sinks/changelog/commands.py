@@ -1,0 +1,94 @@
+"""``waltap changelog``: look into a change log, and clean it up."""
+
+import datetime as dt
+from typing import Annotated
+
+import typer
+
+from waltap_sinks.changelog.manifest import Manifest, Mark, bucket_of
+from waltap_sinks.changelog.reader import ChangeLog
+
+__all__ = ["application"]
+
+application = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Look into a change log, and clean it up."
+)
+
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Folder of the change log: a path or a URI.")
+]
+HoursOption = Annotated[
+    float, typer.Option("--older-than-hours", min=0, help="Only what was written before that.")
+]
+
+
+@application.command("list")
+def list_manifests(
+    path: PathArgument,
+    last: Annotated[int, typer.Option("--last", min=1, help="Most manifests to show.")] = 20,
+) -> None:
+    """Show the newest manifests: position, transactions, rows per table."""
+    from rich.table import Table
+
+    from waltap.source.position import lsn_text
+
+    manifests = ChangeLog(path).newest(last)
+    table = Table()
+    for title in ("mark", "up to LSN", "transactions", "rows", "tables"):
+        right = title in ("transactions", "rows")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title == "mark")
+    for step in manifests:
+        table.add_row(
+            str(step.mark),
+            lsn_text(step.mark.end_lsn),
+            f"{step.transactions:,}",
+            f"{step.rows:,}",
+            _tables(step),
+        )
+    answers().print(table)
+
+
+@application.command()
+def retire(
+    path: PathArgument,
+    applied: Annotated[
+        str, typer.Option("--applied", help="The mark up to which every reader has applied it.")
+    ],
+    older_than_hours: HoursOption = 24.0,
+) -> None:
+    """Remove manifests that were applied, with their segments; the newest always stays.
+
+    The spark sink does this by itself; see changelog.retention.hours.
+    """
+    log, mark = ChangeLog(path), _mark(applied)
+    typer.echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
+
+
+@application.command()
+def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
+    """Remove segments that no manifest names: what crashes have left behind."""
+    typer.echo(f"{ChangeLog(path).sweep(_before(older_than_hours)):,} segments removed")
+
+
+def _before(hours: float) -> str:
+    return bucket_of(dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours))
+
+
+def _mark(text: str) -> Mark:
+    try:
+        epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
+    except ValueError as cause:
+        raise typer.BadParameter(
+            f"{text} is no mark; `waltap changelog list` shows them", param_hint="--applied"
+        ) from cause
+    return Mark(epoch, end_lsn, ordinal)
+
+
+def _tables(step: Manifest) -> str:
+    rows: dict[str, int] = {}
+    for entry in step.tables:
+        rows[entry.name] = rows.get(entry.name, 0) + entry.rows
+    text = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+    if step.snapshot is not None:
+        text += f" (snapshot {step.snapshot.generation})"
+    return text
