@@ -30,6 +30,7 @@ def list_manifests(
     """Show the newest manifests: position, transactions, rows per table."""
     from rich.table import Table
 
+    from waltap.cli.screen import answers
     from waltap.source.position import lsn_text
 
     manifests = ChangeLog(path).newest(last)
