@@ -1,0 +1,87 @@
+"""Writes into README.md what a real run printed: the demo's output, and the benchmarks' figures.
+
+make demo | tee demo.log
+scripts/readme.py --demo demo.log --results benchmarks/results/*.json
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+MACHINE_PATH = re.compile(r"(?<![\w.])/[\w./-]*/(demo-output\b)")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+def demo_output(text: str) -> str:
+    """Return the demo's output without colours and without the paths of one machine."""
+    lines = [_without_paths(line).rstrip() for line in COLOURS.sub("", text).splitlines()]
+    lines = [line for line in lines if not line.startswith("setup:")]
+    return "```\n" + "\n".join(lines).strip("\n") + "\n```"
+
+
+def _without_paths(line: str) -> str:
+    """Make paths relative to the project; the frame around them stays where it is."""
+    short = MACHINE_PATH.sub(r"\1", line)
+    if short == line or not short.rstrip().endswith("│"):
+        return short
+    return short.rstrip()[:-1] + " " * (len(line) - len(short)) + "│"
+
+
+def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
+    """Return one table for all benchmarks, and the machine they ran on."""
+    lines = [
+        "| benchmark | contender | rows/s | of the limit | times Debezium's best | peak MiB |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for document in documents:
+        for row in document["summary"]:
+            times = "" if row["times_peer"] is None else f"{row['times_peer']:.1f}"
+            lines.append(
+                f"| {document['benchmark']} | {row['contender']} | {row['rows_per_second']:,} |"
+                f" {row['of_limit']:.2f} | {times} | {row['peak_mib']:,} |"
+            )
+    machine = documents[0]["machine"]
+    lines += [
+        "",
+        f"{machine['cores']} cores shared by server and client ({machine['cpu']}),",
+        f"{machine['postgres']},",
+        f"Python {machine['python']}; the limit is `pg_recvlogical` for streams, `COPY` for the snapshot.",
+        "Files: " + ", ".join(f"`{document['file']}`" for document in documents) + ".",
+    ]
+    return "\n".join(lines)
+
+
+def replace(text: str, section: str, content: str) -> str:
+    """Return ``text`` with the part between the markers of ``section`` replaced."""
+    pattern = re.compile(rf"(<!-- {section}\b[^>]*-->\n).*?(<!-- /{section} -->)", re.DOTALL)
+    new, count = pattern.subn(lambda match: f"{match[1]}{content}\n{match[2]}", text)
+    if count != 1:
+        raise SystemExit(f"README.md has no section {section}")
+    return new
+
+
+def main() -> None:
+    """Fill the sections that are given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--demo", type=Path, help="what `make demo` printed")
+    parser.add_argument("--results", type=Path, nargs="*", default=[], help="files of benchmarks")
+    options = parser.parse_args()
+    text = README.read_text(encoding="utf-8")
+    if options.demo is not None:
+        text = replace(text, "demo-output", demo_output(options.demo.read_text(encoding="utf-8")))
+    if options.results:
+        documents = [
+            {**json.loads(path.read_text()), "file": f"benchmarks/results/{path.name}"}
+            for path in options.results
+        ]
+        text = replace(text, "benchmark", benchmark_tables(documents))
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
