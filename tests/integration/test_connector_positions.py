@@ -1,0 +1,292 @@
+"""Where a start goes on, on a real server: slots that went, moved, or belong to others, and offsets
+that do not fit. Nothing is ever passed over in silence."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+from waltap.errors import Retry, WaltapError
+from waltap.offsets.offset import Offset
+from waltap.source.position import Position
+from waltap_postgres.errors import (
+    OtherServer,
+    PositionAhead,
+    PositionGap,
+    SlotActive,
+    SlotInvalidated,
+    SlotMissing,
+    SlotUnfit,
+)
+
+from tests.rigs.pipeline import Pipeline, until
+from tests.servers.postgres import Cluster, Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    """Return a pipeline that has delivered row 1 and stopped; row 2 came since."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    made = Pipeline(database, tmp_path)
+    made.catch_up()
+    database.execute("INSERT INTO t VALUES (1)")
+    made.catch_up()
+    database.execute("INSERT INTO t VALUES (2)")
+    return made
+
+
+def drop(pipeline: Pipeline) -> None:
+    assert pipeline.database is not None
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+
+
+def make_anew(pipeline: Pipeline) -> None:
+    assert pipeline.database is not None
+    drop(pipeline)
+    pipeline.database.execute(
+        "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot
+    )
+
+
+def of_another_system(pipeline: Pipeline) -> None:
+    change_offset(pipeline, system_id="6999999999999999999")
+
+
+def after_the_end(pipeline: Pipeline) -> None:
+    change_offset(pipeline, position=Position(1 << 60))
+
+
+def change_offset(pipeline: Pipeline, **fields: object) -> None:
+    offset = pipeline.offset()
+    assert offset is not None
+    changed = msgspec.structs.replace(offset, **fields)
+    pipeline.offset_file.write_bytes(msgspec.json.encode(changed))
+
+
+LOSSES = [
+    pytest.param(drop, SlotMissing, "WT-2103", id="slot dropped"),
+    pytest.param(make_anew, PositionGap, "WT-6101", id="slot made anew"),
+    pytest.param(of_another_system, OtherServer, "WT-6102", id="offset of another server"),
+    pytest.param(after_the_end, PositionAhead, "WT-6103", id="offset after the end of WAL"),
+]
+
+
+@pytest.mark.parametrize(("damage", "kind", "code"), LOSSES)
+def test_a_position_that_cannot_be_gone_on_from_is_an_error_that_moves_nothing(
+    pipeline: Pipeline,
+    damage: Callable[[Pipeline], None],
+    kind: type[WaltapError],
+    code: str,
+) -> None:
+    damage(pipeline)
+    before, slots = pipeline.offset(), slot_states(pipeline)
+    with pytest.raises(kind) as caught:
+        pipeline.catch_up()
+    assert str(caught.value).startswith(code)
+    assert "snapshot.mode=when_needed" in caught.value.advice()
+    assert pipeline.offset() == before
+    assert slot_states(pipeline) == slots
+    assert pipeline.destination.ids("t") == [1]
+
+
+@pytest.mark.parametrize(("damage", "kind", "code"), LOSSES)
+def test_when_needed_answers_a_lost_position_with_a_new_snapshot(
+    pipeline: Pipeline,
+    damage: Callable[[Pipeline], None],
+    kind: type[WaltapError],
+    code: str,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    damage(pipeline)
+    database.execute("INSERT INTO t VALUES (3)")
+    with pipeline.running(**{"snapshot.mode": "when_needed"}) as run:
+        database.execute("INSERT INTO t VALUES (4)")
+        run.until(lambda: 4 in pipeline.destination.ids("t"), "the new row")
+    assert pipeline.destination.ids("t", "r") == [1, 2, 3]
+    assert pipeline.destination.ids("t", "c") == [1, 4]
+    pipeline.catch_up()  # and all is well again
+    assert pipeline.destination.ids("t") == [1, 1, 2, 3, 4]
+
+
+def slot_states(pipeline: Pipeline) -> list[tuple[str, str]]:
+    assert pipeline.database is not None
+    return pipeline.database.execute(
+        "SELECT slot_name::text, confirmed_flush_lsn::text FROM pg_replication_slots"
+        " WHERE database = current_database() ORDER BY 1"
+    )
+
+
+def test_the_gap_is_named_in_bytes(pipeline: Pipeline) -> None:
+    make_anew(pipeline)
+    offset = pipeline.offset()
+    assert offset is not None
+    gap = pipeline.slot_lsns()[0] - offset.position.end_lsn
+    with pytest.raises(PositionGap, match=f" {gap} bytes of WAL after the stored offset"):
+        pipeline.catch_up()
+
+
+def test_a_slot_that_is_believed_is_gone_on_from(pipeline: Pipeline) -> None:
+    make_anew(pipeline)
+    assert pipeline.database is not None
+    pipeline.database.execute("INSERT INTO t VALUES (3)")
+    pipeline.catch_up(**{"offset.mismatch.strategy": "trust_slot"})
+    assert pipeline.destination.ids("t") == [1, 3]
+
+
+def test_a_slot_that_stands_before_the_offset_gives_no_row_twice(pipeline: Pipeline) -> None:
+    """As after a crash of the server, which forgets what was confirmed since its last checkpoint."""
+    database = pipeline.database
+    assert database is not None
+    ((lsn,),) = database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
+    change_offset(pipeline, position=Position(int(lsn)))  # row 2 counts as delivered
+    assert pipeline.slot_lsns()[0] < int(lsn)
+    database.execute("INSERT INTO t VALUES (3)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 3]
+
+
+# --- slots of others --------------------------------------------------------------------------------
+
+
+def test_a_slot_of_another_plugin_is_refused_and_kept(database: Database, tmp_path: Path) -> None:
+    pipeline = Pipeline(database, tmp_path)
+    database.execute(
+        f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'test_decoding')"
+    )
+    for mode in ("initial", "no_data", "when_needed", "always"):
+        with pytest.raises(SlotUnfit, match="test_decoding.*wanted.*pgoutput") as caught:
+            pipeline.catch_up(**{"snapshot.mode": mode})
+        assert f"pg_drop_replication_slot('{pipeline.slot}')" in caught.value.advice()
+    assert list(database.slots()) == [pipeline.slot]
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_slot_of_another_database_is_refused_and_kept(database: Database, tmp_path: Path) -> None:
+    other = database.server.create_database(f"{database.name}_b")
+    try:
+        pipeline = Pipeline(database, tmp_path)
+        other.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'pgoutput')")
+        with pytest.raises(SlotUnfit, match=other.name):
+            pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+        assert list(other.slots()) == [pipeline.slot]
+    finally:
+        other.drop()
+
+
+@pytest.fixture
+def reader(pipeline: Pipeline) -> Iterator[psycopg.pq.PGconn]:
+    """Return another consumer that reads the slot."""
+    assert pipeline.database is not None
+    connection = psycopg.pq.PGconn.connect(f"{pipeline.database.dsn}?replication=database".encode())
+    connection.exec_(
+        f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0"
+        f" (proto_version '1', publication_names '{pipeline.slot}')".encode()
+    )
+    yield connection
+    connection.finish()
+
+
+def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
+    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = pipeline.offset()
+    settings = {"slot.max.retries": 2, "slot.retry.delay.ms": 100}
+    with pytest.raises(SlotActive) as caught:
+        pipeline.catch_up(**settings)
+    assert caught.value.retry is Retry.RECONNECT  # exit status 3
+    assert f"pid {reader.backend_pid}" in str(caught.value)
+    assert f"pg_terminate_backend({reader.backend_pid})" in caught.value.advice()
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warnings == [
+        f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 0 s for it"
+    ]
+    assert pipeline.offset() == before
+
+
+def test_no_retries_means_no_wait(
+    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SlotActive):
+        pipeline.catch_up(**{"slot.max.retries": 0, "slot.retry.delay.ms": 60_000})
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_a_slot_is_taken_as_soon_as_its_reader_leaves(
+    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long the wait between two tries is said to be."""
+    with pipeline.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
+        until(lambda: "is read by pid" in caplog.text, "the warning")
+        reader.finish()
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the row", within=5)
+
+
+def test_a_stop_ends_the_wait_for_a_slot(
+    pipeline: Pipeline, reader: psycopg.pq.PGconn, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pipeline.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
+        until(lambda: "is read by pid" in caplog.text, "the warning")
+        run.stop()
+    assert run.notices.states[-1][0] == "stopped"
+
+
+def test_a_stop_ends_the_wait_for_open_transactions_and_leaves_nothing_behind(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slot can be made only when all open transactions have ended: who holds it up is told."""
+    pipeline = Pipeline(database, tmp_path)
+    with database.connect(autocommit=False) as open_transaction:
+        open_transaction.execute("CREATE TABLE forgotten (id int)")
+        pid = open_transaction.info.backend_pid
+        with pipeline.running(ready=False) as run:
+            until(lambda: f"pid {pid} of postgres since" in caplog.text, "the warning")
+            run.stop()
+        assert run.notices.states[-1][0] == "stopped"
+    until(lambda: database.slots() == {}, "the slot to be gone")
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+    assert pipeline.offset() is None
+
+
+# --- WAL that is gone -----------------------------------------------------------------------------------
+
+
+def test_an_invalidated_slot_is_refused_and_replaced_when_needed(tmp_path: Path) -> None:
+    cluster = Cluster.create(
+        max_slot_wal_keep_size="1MB", wal_keep_size="0", max_wal_size="32MB", min_wal_size="32MB"
+    )
+    try:
+        database = cluster.create_database("invalid")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        pipeline = Pipeline(database, tmp_path, {"table.include.list": r"public\.t"})
+        pipeline.catch_up()
+
+        def lost() -> bool:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS filler (v text);"
+                "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 20000);"
+                "TRUNCATE filler"
+            )
+            database.execute("SELECT pg_switch_wal()")
+            database.execute("CHECKPOINT")
+            return database.execute("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
+
+        until(lost, "the slot to be lost")
+        stored = pipeline.offset()
+        with pytest.raises(SlotInvalidated) as caught:
+            pipeline.catch_up()
+        assert str(caught.value).startswith("WT-2104")
+        assert "max_slot_wal_keep_size" in caught.value.advice()
+        # the same without an offset: the slot is not of this pipeline's making
+        pipeline.offset_file.unlink()
+        with pytest.raises(SlotInvalidated):
+            pipeline.catch_up()
+        assert isinstance(stored, Offset)
+        pipeline.offset_file.write_bytes(msgspec.json.encode(stored))
+        pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+        assert pipeline.destination.ids("t") == [1, 1]
+        ((status,),) = database.execute("SELECT wal_status FROM pg_replication_slots")
+        assert status == "reserved"
+    finally:
+        cluster.remove()
