@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.errors import ConfigurationError, Problem
-from waltap_spark.demo.embedded_server import EmbeddedServer, embedded_server
+from waltap_spark.demo.embedded_server import (
+    EmbeddedServer,
+    embedded_server,
+    running_server,
+)
 from waltap_spark.demo.engine_process import EngineProcess, write_profile
 from waltap_spark.demo.errors import DemoDifferent
 from waltap_spark.demo.flights import DayData, load, row_counts
@@ -111,6 +115,14 @@ class _Demo:
             if not marker.exists():
                 problem = Problem(
                     "--output", "is a folder with other files in it", value=str(self.folder)
+                )
+                raise ConfigurationError([problem], origin="the command line")
+            running = running_server(self.folder / "postgres")
+            if running is not None:
+                problem = Problem(
+                    "--output",
+                    f"has a demo that still runs; kill {running} ends its server",
+                    value=str(self.folder),
                 )
                 raise ConfigurationError([problem], origin="the command line")
             shutil.rmtree(self.folder)

@@ -1,6 +1,7 @@
 """The demo's PostgreSQL: a server from PyPI, of its own, in the demo's folder, on a Unix socket."""
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from waltap_spark.demo.errors import DemoIncomplete
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["EmbeddedServer", "embedded_server"]
+__all__ = ["EmbeddedServer", "embedded_server", "running_server"]
 
 SETTINGS: Final = """
 # for waltap: logical decoding needs it
@@ -81,3 +82,13 @@ def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedSer
         yield replace(running, version=str(version[0]))
     finally:
         server.cleanup()
+
+
+def running_server(folder: Path) -> int | None:
+    """Return the process id of the server whose data lies in ``folder``, None when none runs."""
+    try:
+        pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid
