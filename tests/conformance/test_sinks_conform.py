@@ -27,6 +27,7 @@ def lines(path):
     return found
 
 
+# [rig]
 class TestJsonLines(SinkSuite):
     @pytest.fixture
     def new_rig(self):
@@ -35,6 +36,9 @@ class TestJsonLines(SinkSuite):
             return SinkRig(SPECS["jsonl"], JsonLinesProperties(path=str(path)), lambda: lines(path))
 
         return make
+
+
+# [/rig]
 
 
 def changes(path):

@@ -144,6 +144,7 @@ def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
     connection.finish()
 
 
+# [walsender]
 def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
     server = walsender(
         [
@@ -170,6 +171,9 @@ def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
     assert [update.flushed for update in server.feedback] == [0x80, 0x200]
     assert server.feedback[0].seconds <= server.feedback[1].seconds
     connection.finish()
+
+
+# [/walsender]
 
 
 def test_the_same_script_gives_the_same_bytes(walsender):

@@ -6,6 +6,7 @@ SQLSTATE, keepalives that ask, silence; and it notes all feedback. Beside real s
 
 from waltap.testing.walsender.answers import Answer, CopyOut, Done, Query, Rows
 from waltap.testing.walsender.capture import Capture, load_capture
+from waltap.testing.walsender.forward import READS, Forward
 from waltap.testing.walsender.script import (
     Confirmed,
     CopyDone,
@@ -25,6 +26,7 @@ from waltap.testing.walsender.server import ScriptFailed, Walsender
 from waltap.testing.walsender.wire import Feedback
 
 __all__ = [
+    "READS",
     "Answer",
     "Capture",
     "Confirmed",
@@ -33,6 +35,7 @@ __all__ = [
     "Cut",
     "Done",
     "Feedback",
+    "Forward",
     "Half",
     "Heard",
     "Keepalive",

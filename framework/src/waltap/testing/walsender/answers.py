@@ -14,10 +14,12 @@ TEXT, INT4, INT8 = 25, 23, 20
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query; ``parameters`` are the texts bound by the extended protocol."""
+    """One query; ``parameters`` are the values bound by the extended protocol, bytes where they came
+    in binary form, and ``types`` their type OIDs (0: not said)."""
 
     text: str
-    parameters: tuple[str | None, ...] = ()
+    parameters: tuple[str | bytes | None, ...] = ()
+    types: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

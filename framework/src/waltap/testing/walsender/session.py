@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from waltap.testing.walsender import wire
 from waltap.testing.walsender.answers import Answer, AnswerBook, Done, Query, Rows
@@ -71,7 +72,7 @@ class Session:
         self._left = self._done = False
         self._heard = 0
         self._transaction = "I"
-        self._statements: dict[bytes, str] = {}
+        self._statements: dict[bytes, Query] = {}
         self._portals: dict[bytes, tuple[Query, Answer]] = {}
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -243,12 +244,14 @@ class Session:
             self._send(ServerError("08P01", text).encoded())
             return False
         if kind == b"P":
-            name, rest = body.split(b"\0", 1)
-            self._statements[name] = rest.split(b"\0", 1)[0].decode()
+            name, sql, rest = body.split(b"\0", 2)
+            (count,) = struct.unpack_from("!h", rest)
+            types = struct.unpack_from(f"!{count}I", rest, 2)
+            self._statements[name] = Query(sql.decode(), types=types)
             self._send(wire.message(b"1"))
         elif kind == b"B":
             portal, name, rest = body.split(b"\0", 2)
-            query = Query(self._statements[name], _bound(rest))
+            query = replace(self._statements[name], parameters=_bound(rest))
             self.queries.append(query)
             self._portals[portal] = query, self._answer(query)
             self._send(wire.message(b"2"))
@@ -259,7 +262,7 @@ class Session:
             columns = answer.described() if isinstance(answer, Rows) else []
             self._send(wire.row_description(columns) if columns else wire.message(b"n"))
         elif kind == b"D":
-            query = Query(self._statements[body[1:].rstrip(b"\0")])
+            query = self._statements[body[1:].rstrip(b"\0")]
             text = f"describing a statement before it is bound: {query.text}"
             self._send(ServerError("0A000", text).encoded())
             return False
@@ -364,24 +367,26 @@ class Session:
         self._socket.sendall(data)
 
 
-def _bound(rest: bytes) -> tuple[str | None, ...]:
+def _bound(rest: bytes) -> tuple[str | bytes | None, ...]:
     """Return the parameter values of a Bind message after its two names.
 
-    Raises: ValueError for binary parameters, or binary results asked for.
+    Raises: ValueError for binary results asked for.
     """
-    (formats,) = struct.unpack_from("!h", rest)
-    codes = struct.unpack_from(f"!{formats}h", rest, 2)
-    at = 2 + 2 * formats
+    (count,) = struct.unpack_from("!h", rest)
+    formats = struct.unpack_from(f"!{count}h", rest, 2)
+    at = 2 + 2 * count
     (count,) = struct.unpack_from("!h", rest, at)
     at += 2
-    values: list[str | None] = []
-    for _ in range(count):
+    binary = formats * count if len(formats) == 1 else formats or (0,) * count
+    values: list[str | bytes | None] = []
+    for number in range(count):
         (size,) = struct.unpack_from("!i", rest, at)
         at += 4
-        values.append(None if size < 0 else rest[at : at + size].decode())
+        value = rest[at : at + size]
+        values.append(None if size < 0 else value if binary[number] else value.decode())
         at += max(size, 0)
     (results,) = struct.unpack_from("!h", rest, at)
-    if any(codes) or any(struct.unpack_from(f"!{results}h", rest, at + 2)):
-        text = "binary parameters or results: the scripted server speaks text"
+    if any(struct.unpack_from(f"!{results}h", rest, at + 2)):
+        text = "binary results: the scripted server speaks text"
         raise ValueError(text)
     return tuple(values)

@@ -1,0 +1,207 @@
+"""The whole engine against a scripted walsender: faults of the stream that a real server rarely shows.
+
+The frames are real: recorded from a slot of a real server, which also answers the catalogue queries.
+The engine runs in a process of its own.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.servers.postgres import Database
+from waltap.source.position import parse_lsn
+from waltap.testing.recording import frames_of_slot
+from waltap.testing.walsender import (
+    READS,
+    Confirmed,
+    Cut,
+    Forward,
+    Half,
+    Keepalive,
+    Pieces,
+    Script,
+    ServerError,
+    XLogData,
+)
+
+SLOT = "scripted"
+
+
+class Stage:
+    """A database with changes in a slot, their frames, and the engine to run on them."""
+
+    def __init__(self, database: Database, folder):
+        self.database, self.folder = database, folder
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+        database.execute("CREATE PUBLICATION scripted FOR TABLE t")
+        database.execute(
+            "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')",
+            f"{SLOT}_{database.name}"[:63],
+        )
+        self.slot = f"{SLOT}_{database.name}"[:63]
+        for number in range(3):
+            database.execute(
+                f"INSERT INTO t SELECT g, 'row ' || g FROM generate_series({number}1, {number}5) g"
+            )
+        options = {"proto_version": "1", "publication_names": "scripted"}
+        with database.connect() as connection:
+            self.frames = [
+                XLogData(payload, lsn)
+                for lsn, payload in frames_of_slot(
+                    lambda sql: connection.execute(sql.encode()), self.slot, options
+                )
+            ]
+        commits = [n for n, frame in enumerate(self.frames) if frame.payload[:1] == b"C"]
+        self.first_commit = commits[0]
+        self.end = self.frames[commits[-1]].lsn
+        self.first_end = self.frames[self.first_commit].lsn
+
+    def run(self, server, *options):
+        profile = self.folder / "profile.toml"
+        out = self.folder / "out.jsonl"
+        settings = {
+            "database.hostname": "127.0.0.1",
+            "database.port": server.port,
+            "database.user": "postgres",
+            "database.dbname": self.database.name,
+            "database.sslmode": "disable",
+            "slot.name": self.slot,
+            "publication.name": "scripted",
+            "publication.autocreate.mode": "disabled",
+            "snapshot.mode": "no_data",
+            "topic.prefix": "s",
+            "pgoutput.proto_version": 1,
+            "pgoutput.messages": False,
+            "retriable.restart.connector.wait.ms": 50,
+            "waltap.state.dir": str(self.folder / "state"),
+        }
+        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items()]
+        profile.write_text("\n".join(["[source]", 'type = "postgres"', *lines]))
+        ran = subprocess.run(
+            [sys.executable, "-m", "waltap", "run", str(profile), "--sink", f"jsonl:{out}"]
+            + ["--max-seconds", "20", *options],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        lines = out.read_text().splitlines() if out.exists() else []
+        ids = [json.loads(line)["value"]["after"]["id"] for line in lines]
+        return ran, ids
+
+
+@pytest.fixture
+def stage(database: Database, tmp_path):
+    return Stage(database, tmp_path)
+
+
+@pytest.fixture
+def scripted(stage, walsender):
+    """Return a factory of walsenders whose catalogue is the real server's."""
+    with Forward(stage.database.dsn) as catalogue:
+        yield lambda *scripts, **options: walsender(
+            *scripts, answers={READS: catalogue}, database=stage.database.name, **options
+        )
+
+
+ALL = [*range(1, 6), *range(11, 16), *range(21, 26)]
+
+
+def test_frames_that_arrive_in_pieces_are_delivered(stage, scripted):
+    """As a slow network delivers them: 1, 2 or 7 bytes at a time."""
+    pieces = [Pieces(frame, (1, 2, 7), gap=0.001) for frame in stage.frames]
+    server = scripted([*pieces, Confirmed(stage.end), Keepalive(stage.end)])
+    ran, ids = stage.run(server, "--max-records", "15")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
+    assert server.unanswered == []
+
+
+def test_a_cut_in_the_middle_of_a_transaction_loses_and_doubles_nothing(stage, scripted):
+    """Half a frame, then nothing: the engine comes back and asks from the last whole transaction."""
+    middle = stage.first_commit + 4
+    broken = [
+        *stage.frames[:middle],
+        Confirmed(stage.first_end),
+        Half(stage.frames[middle], 17),
+        Cut(),
+    ]
+    begin, *rest = stage.frames[stage.first_commit + 1 :]
+    relation = stage.frames[1]  # a new session announces it anew
+    server = scripted(broken, [begin, relation, *rest, Confirmed(stage.end)])
+    ran, ids = stage.run(server, "--max-records", "15")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
+    assert server.streams == 2
+    starts = [query for query in server.queries if query.startswith("START_REPLICATION")]
+    assert parse_lsn(starts[1].split("LOGICAL ")[1].split()[0]) == stage.first_end
+
+
+@pytest.mark.parametrize("cut", [Cut(), Cut(reset=True)], ids=["closed", "reset"])
+def test_what_was_delivered_and_not_confirmed_comes_again_and_is_not_doubled(stage, scripted, cut):
+    """The server sends the first transaction again, as after a crash of its own."""
+    server = scripted(
+        [*stage.frames[: stage.first_commit + 1], Confirmed(stage.first_end), cut],
+        [*stage.frames, Confirmed(stage.end)],
+    )
+    ran, ids = stage.run(server, "--max-records", "15")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
+
+
+def test_a_keepalive_that_asks_is_answered_at_once(stage, scripted):
+    server = scripted(
+        [
+            Keepalive(stage.frames[0].lsn, reply=True),
+            *stage.frames,
+            Confirmed(stage.end),
+        ]
+    )
+    ran, ids = stage.run(server, "--max-records", "15")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
+    assert all(update.flushed <= stage.end for update in server.feedback)
+
+
+def test_a_keepalive_beyond_an_open_transaction_is_not_confirmed(stage, scripted):
+    """What of it was delivered is remembered: when it comes whole, the rest is added."""
+    server = scripted(
+        [*stage.frames[: stage.first_commit - 1], Keepalive(stage.end + 0x1000)],
+        [*stage.frames, Confirmed(stage.end)],
+    )
+    ran, ids = stage.run(server, "--max-seconds", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert ids in ([], ALL[:4])  # whole transactions, or what there is of one
+    assert server.feedback
+    assert all(update.flushed < stage.first_end for update in server.feedback)
+    ran, ids = stage.run(server, "--max-records", str(15 - len(ids)))
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
+
+
+def test_an_error_of_the_plugin_ends_the_run_with_its_text(stage, scripted):
+    error = ServerError(
+        "42704",
+        'publication "scripted" does not exist',
+        context='slot "s", output plugin "pgoutput", in the change callback',
+    )
+    server = scripted([*stage.frames[: stage.first_commit + 1], error])
+    ran, ids = stage.run(server)
+    assert ran.returncode in (1, 2, 3)
+    assert "publication" in ran.stderr
+    assert ids == ALL[: len(ids)]
+    assert server.streams == 1
+
+
+def test_a_slot_that_is_active_elsewhere_is_tried_again(stage, walsender):
+    active = ServerError("55006", f'replication slot "{stage.slot}" is active for PID 4712')
+    with Forward(stage.database.dsn) as catalogue:
+        server = walsender(
+            Script((*stage.frames, Confirmed(stage.end)), matches="LOGICAL"),
+            answers={"^START_REPLICATION": [active, active, None], READS: catalogue},
+            database=stage.database.name,
+        )
+        ran, ids = stage.run(server, "--max-records", "15", "--set", "slot.retry.delay.ms=50")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL
