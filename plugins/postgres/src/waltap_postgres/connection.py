@@ -94,6 +94,8 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
         ("password authentication failed", "28P01"),
         ("no password supplied", "28P01"),
         ("no pg_hba.conf entry", "28000"),
+        ("pg_hba.conf rejects", "28000"),
+        ("not permitted to log in", "28000"),
         ("to start walsender", "42501"),
         ("permission denied", "42501"),
         ("role", "28000"),

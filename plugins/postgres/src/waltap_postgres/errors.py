@@ -17,6 +17,7 @@ __all__ = [
     "PositionGap",
     "PrivilegeMissing",
     "PublicationMissing",
+    "PublicationNotPermitted",
     "QueryFailed",
     "ServerLimit",
     "ServerUnreachable",
@@ -65,8 +66,8 @@ class PrivilegeMissing(SourceError):
 
     code = "WT-2005"
     remedy = (
-        "As a superuser: ALTER ROLE {user} WITH REPLICATION; GRANT SELECT ON the captured tables "
-        "and CREATE ON the database to it (CREATE only if waltap makes the publication)."
+        "As a superuser: ALTER ROLE {user} WITH REPLICATION; and GRANT SELECT ON the captured tables "
+        "to it. `waltap doctor FILE` tells what else is missing."
     )
 
 
@@ -176,6 +177,17 @@ class PublicationMissing(SourceError):
     remedy = (
         "{sql}; or let waltap do it: publication.autocreate.mode=filtered. A publication must exist "
         "before the slot is created."
+    )
+
+
+class PublicationNotPermitted(SourceError):
+    """The role may not make or change the publication."""
+
+    code = "WT-2109"
+    remedy = (
+        "Let somebody who may run it: {sql}; and set publication.autocreate.mode=disabled. A role makes "
+        "a publication of tables that it owns, with GRANT CREATE ON DATABASE {database} TO {user}; "
+        "only a superuser makes one of all tables."
     )
 
 

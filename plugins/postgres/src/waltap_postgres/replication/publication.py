@@ -7,7 +7,7 @@ from psycopg import sql
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
-from waltap_postgres.errors import IdentityMissing, PublicationMissing
+from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted
 from waltap_postgres.properties import PostgresProperties
 
 __all__ = ["PublicationPlan", "identifier", "plan_publication", "published"]
@@ -33,6 +33,13 @@ class PublicationPlan:
             with connection.transaction():
                 for statement in self.statements:
                     connection.execute(statement.encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PublicationNotPermitted(
+                f"role {properties.user!r} may not publish: {error.diag.message_primary}",
+                sql="; ".join(self.statements),
+                database=identifier(properties.dbname),
+                user=identifier(properties.user),
+            ) from error
         except psycopg.Error as error:
             raise driver_error(error, properties) from error
 
