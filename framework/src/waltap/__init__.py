@@ -1,3 +1,29 @@
-"""waltap: change data capture for PostgreSQL and YugabyteDB, in Python."""
+"""waltap: change data capture for PostgreSQL and YugabyteDB, in Python.
+
+`Engine` runs a resolved profile; `stream` gives its batches to a loop. Both load what they need when
+they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltap.pipeline import Engine, Limits
+    from waltap.pipeline.batches import stream
+
+__all__ = ["Engine", "Limits", "__version__", "stream"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names on first use (PEP 562): ``import waltap`` stays quick."""
+    if name in {"Engine", "Limits"}:
+        from waltap import pipeline
+
+        return getattr(pipeline, name)
+    if name == "stream":
+        from waltap.pipeline.batches import stream as loop
+
+        return loop
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
