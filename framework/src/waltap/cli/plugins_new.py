@@ -18,6 +18,8 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PREFIX = "waltap-"
 SUFFIX = ".tmpl"
 """Templates carry it so that nothing takes them for Python."""
+FOLDERS = {"src": "src/{package}", "test": "tests"}
+"""Folder of a template → folder of the package that is made."""
 
 
 class Kind(enum.Enum):
@@ -96,8 +98,7 @@ def generate(name: str, kind: Kind, into: Path) -> Path:
 def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
     for entry in source.iterdir():
         if entry.is_dir():
-            inner = f"src/{words['package']}" if entry.name == "src" else entry.name
-            _write(entry, target / inner, words)
+            _write(entry, target / FOLDERS[entry.name].format(**words), words)
         elif entry.name.endswith(SUFFIX):
             text = entry.read_text(encoding="utf-8")
             for word, value in words.items():
