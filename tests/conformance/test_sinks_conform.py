@@ -5,13 +5,23 @@ import json
 import orjson
 import pytest
 
+import waltap.plugin
 import waltap_sinks.plugin
+import waltap_spark.plugin
 from waltap.render.record import Record
 from waltap.testing.sink_suite import Delivered, SinkRig, SinkSuite
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, Store
 from waltap_sinks.jsonl import JsonLinesProperties
+from waltap_spark.properties import SparkProperties
+from waltap_spark.sink import changelog_of
 
-SPECS = {spec.name: spec for spec in waltap_sinks.plugin.register_sinks()}
+SPECS = {
+    spec.name: spec
+    for plugin in (waltap.plugin, waltap_sinks.plugin, waltap_spark.plugin)
+    for spec in plugin.register_sinks()
+}
+KEEP_NOTHING = {"null", "terminal"}
+"""By purpose: what cannot be read back cannot be lost or doubled."""
 
 
 def lines(path):
@@ -63,3 +73,21 @@ class TestChangeLog(SinkSuite):
             )
 
         return make
+
+
+class TestSparkWithoutApplier(SinkSuite):
+    """What the Spark sink does in the engine's process; appliers have tests of their own."""
+
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = str(folder / "output")
+            properties = SparkProperties(path=path, applier="none")
+            return SinkRig(SPECS["spark"], properties, lambda: changes(changelog_of(path)))
+
+        return make
+
+
+def test_every_registered_sink_is_here():
+    tested = {"jsonl", "changelog", "spark"}
+    assert set(SPECS) == tested | KEEP_NOTHING

@@ -15,7 +15,7 @@ from waltap.render.record import Record
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position
 from waltap.specs import SinkSpec
-from waltap.testing.sink_suite import SinkRig, SinkSuite
+from waltap.testing.sink_suite import Delivered, SinkRig, SinkSuite
 
 
 class Refused(SinkError):
@@ -334,3 +334,130 @@ class DropsSnapshots(Lines):
 class TestDropsSnapshots(Planted):
     sink_class = DropsSnapshots
     caught_by = "test_a_snapshot_is_followed_by_the_stream"
+
+
+# --- destinations of current rows ---
+
+
+class Rows(Sink):
+    """The current rows and the position, in one file that is replaced: exactly once. Right."""
+
+    capabilities = SinkCapabilities(exactly_once=True)
+
+    def __init__(self, path, context):
+        self.path = path
+        self.rows, self.position = {}, None
+
+    def open(self):
+        if self.path.exists():
+            self.rows, position = json.loads(self.path.read_text())
+            self.position = Position(*position)
+        return self.position
+
+    def write(self, batch):
+        for record in batch.records:
+            table = self.rows.setdefault(record.topic, {})
+            value = None if record.value is None else orjson.loads(record.value)
+            if value is not None and value["op"] == "t":
+                self.empty(table)
+            else:
+                self.apply(table, orjson.loads(record.key)["id"], value)
+        self.position = batch.position
+
+    def empty(self, table):
+        table.clear()
+
+    def apply(self, table, key, value):
+        if value is None or value["op"] == "d":
+            table.pop(key, None)
+        else:
+            table[key] = value
+
+    def flush(self):
+        if self.position is None:
+            return None
+        position = [self.position.end_lsn, self.position.commit_lsn, self.position.index]
+        new = self.path.with_suffix(".new")
+        try:
+            new.write_bytes(orjson.dumps([self.rows, position]))
+            self.publish(new)
+        except OSError as cause:
+            raise Refused("the file did not take it") from cause
+        return self.position
+
+    def publish(self, new):
+        new.replace(self.path)
+
+    def close(self):
+        pass
+
+
+def read_rows(path):
+    tables = json.loads(path.read_text())[0] if path.exists() else {}
+    return [
+        Delivered(topic.removeprefix("server."), "r", row)
+        for topic, table in tables.items()
+        for row in table.values()
+    ]
+
+
+class PlantedRows(SinkSuite):
+    """The suite on a faulty sink of rows."""
+
+    sink_class: ClassVar[type[Sink]]
+
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "rows"
+            spec = SinkSpec(name="rows", summary="Rows.", factory=self.sink_class)
+            return SinkRig(spec, path, lambda: read_rows(path), keeps_history=False)
+
+        return make
+
+
+class TestRowsWithoutFault(PlantedRows):
+    sink_class = Rows
+    caught_by = ""
+
+
+class ForgetsDeletes(Rows):
+    def apply(self, table, key, value):
+        if value is not None and value["op"] != "d":
+            table[key] = value
+
+
+class TestForgetsDeletes(PlantedRows):
+    sink_class = ForgetsDeletes
+    caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class ForgetsTruncates(Rows):
+    def empty(self, table):
+        pass
+
+
+class TestDeclaresTruncatesAndForgetsThem(PlantedRows):
+    sink_class = ForgetsTruncates
+    caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class CopiesInPlace(Rows):
+    def publish(self, new):
+        self.path.write_bytes(new.read_bytes())
+
+
+class TestReplacesRowsInPlace(PlantedRows):
+    sink_class = CopiesInPlace
+    caught_by = "test_a_kill_at_any_step_loses_nothing"
+
+
+class FirstVersionWins(Rows):
+    def apply(self, table, key, value):
+        if value is None or value["op"] in ("d", "c", "r") or key not in table:
+            super().apply(table, key, value)
+
+
+class TestKeepsTheFirstVersion(PlantedRows):
+    sink_class = FirstVersionWins
+    caught_by = "test_everything_flushed_is_there_once_and_in_order"

@@ -3,8 +3,11 @@
 Nothing heavy is imported here: pytest loads `waltap.testing.pytest_plugin` in every run where
 waltap is installed. Import what you need from its module:
 
-    waltap.testing.decoder_suite        DecoderRig, DecoderSuite
-    waltap.testing.sink_suite           SinkRig, SinkSuite
-    waltap.testing.walsender            Walsender and the steps of its scripts
-    waltap.testing.recording            frames with the messages they mean, as JSON lines
+    *_suite       a class of tests per kind of plugin, and the rig that an author gives it
+    recording     frames of output plugins with the messages they mean, as JSON lines
+    walsender     a scripted server that speaks the replication protocol
+    workload      transactions made by hand, and the batches an engine makes of them
+    crash         processes that die at a chosen step
+    damage        bad bytes, the same in every run
+    limits        what a call costs
 """

@@ -58,6 +58,9 @@ class Walsender:
             consume(server.dsn)
         assert server.feedback[-1].flushed == 0x100
 
+    Its threads need the interpreter's lock: a client in the same process must not keep it while it
+    waits, as psycopg's ``PGconn.connect`` and ``get_result`` do.
+
     Leaving the block closes every connection, waits for the threads, and raises `ScriptFailed` when
     a step that waited was not satisfied, or the client broke the protocol.
     """
