@@ -60,6 +60,16 @@ class Rig:
         self.applier = Applier(self.spark, self.log, self.output, options_now)
         self.applier.open()
 
+    def folders(self) -> set[str]:
+        """Return the folders of files that there are."""
+        out = self.folder / "out"
+        return {str(path.relative_to(out)) for path in out.glob("tables/*/*/*/*")}
+
+    def named_folders(self) -> set[str]:
+        """Return the folders that the newest commit names, also as garbage."""
+        state = self.applier.state
+        return {p for t in state.tables.values() for p in t.paths()} | set(state.garbage)
+
     def current(self, table: Relation) -> list[tuple[str | None, ...]]:
         frame = LiveTables(self.spark, self.output).current(table.name)
         names = [f"`{column.name}`" for column in table.columns]
@@ -348,6 +358,7 @@ def test_a_driver_that_dies_at_any_write_leaves_no_trace(
             else:
                 break
         rig.reopen()
+        assert rig.folders() == rig.named_folders(), "what no commit names is removed at the start"
         if rig.applier.state.mark < list(rig.log.manifests(NOTHING))[-1].mark:
             rig.apply()
         rig.check(PEOPLE, EVENTS)

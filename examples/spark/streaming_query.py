@@ -1,0 +1,29 @@
+"""Apply a change log by a streaming query inside a Spark application of your own.
+
+    python examples/spark/streaming_query.py CHANGELOG OUTPUT
+
+The pipeline writes the log: [sink] type = "changelog", or type = "spark" with applier = "none".
+"""
+
+import sys
+
+from pyspark.sql import SparkSession
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import Applier
+from waltap_spark.output import Output
+from waltap_spark.session import prepare
+from waltap_spark.streaming import start_query
+
+log, output = ChangeLog(sys.argv[1]), Output(sys.argv[2])
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+applier = Applier(prepare(spark), log, output)
+applier.open()
+try:
+    # available_now: apply what there is, then end, as a scheduler wants it; leave it out to go on
+    checkpoint = f"{sys.argv[2]}/_waltap/checkpoint"
+    query = start_query(prepare(spark), log, applier, checkpoint, available_now=True)
+    query.awaitTermination()
+    print(f"{applier.state.rows_applied} rows applied, up to {applier.state.mark}")
+finally:
+    applier.close()
+    spark.stop()

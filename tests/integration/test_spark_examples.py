@@ -1,0 +1,43 @@
+"""The examples for Spark run as they stand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+
+
+@pytest.mark.needs_java
+def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -> None:
+    db = Database()
+    log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
+    log.open()
+    db.insert(PEOPLE, ["1", "Ann"], ["2", "Bob"])
+    db.delete(PEOPLE, ["2"])
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    said = _run("streaming_query.py", tmp_path / "log", tmp_path / "out")
+    assert "3 rows applied" in said
+    assert "0 rows applied" not in said
+    said = _run("live_tables.py", tmp_path / "out", "public.people")
+    assert "public.people holds 1 rows" in said
+    assert "|  c|    2|" in said
+
+
+def _run(name: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
