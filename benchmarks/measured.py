@@ -1,13 +1,17 @@
 """Runs one program to its end and measures it: wall time, processor time, peak memory."""
 
 import os
+import re
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Failed", "Measured", "run"]
+
+SAMPLE_SECONDS = 0.02
 
 
 class Failed(Exception):
@@ -51,6 +55,7 @@ def run(
             stderr=errors,
             env={**os.environ, **(environment or {})},
         )
+        memory = _PeakMemory(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         seconds, ended_at = time.perf_counter() - started, time.time_ns()
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -65,7 +70,36 @@ def run(
     return Measured(
         seconds=seconds,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
-        peak_mib=usage.ru_maxrss / 1024,
+        peak_mib=memory.stop() / 1024,
         ended_at=ended_at,
         output=said,
     )
+
+
+class _PeakMemory:
+    """Watches the largest resident set of a process, in KiB, until told to stop.
+
+    The kernel's own account at the end (``ru_maxrss``) counts from before the program was loaded,
+    when the process was still a copy of this one.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._status, self._peak = Path(f"/proc/{pid}/status"), 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """End the watch and return the peak."""
+        self._done.set()
+        self._thread.join()
+        return self._peak
+
+    def _watch(self) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            try:
+                text = self._status.read_text(encoding="ascii", errors="replace")
+            except OSError:
+                return  # it has ended
+            if match := re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE):
+                self._peak = int(match[1])
