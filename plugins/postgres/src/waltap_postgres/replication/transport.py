@@ -25,7 +25,6 @@ from waltap_postgres.replication.wire import (
 __all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_transport"]
 
 RECEIVE_BYTES = 1 << 20
-RECEIVE_BUFFER_BYTES = 4 << 20
 START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 MOST_FRAMES = 8192
@@ -87,8 +86,6 @@ class SocketTransport(Transport):
         self._early: list[Frame] = []
         self._socket = socket.socket(fileno=socket.dup(session.pgconn.socket))
         self._socket.setblocking(False)
-        with suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
 
