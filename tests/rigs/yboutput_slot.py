@@ -34,6 +34,12 @@ class Slot:
             connection.execute(f"SET yboutput.old_generation = {old_generation}")
             return frames_of_slot(connection.execute, self.name, asked)
 
+    def advance(self) -> None:
+        """Consume what the slot holds."""
+        self.database.execute(
+            "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self.name
+        )
+
     def payloads(self, kinds: str = "", **options: Any) -> list[bytes]:
         """Return the payloads of `frames` whose first letter is in ``kinds``; all without."""
         found = [payload for _, payload in self.frames(**options)]
