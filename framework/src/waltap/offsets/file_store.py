@@ -58,7 +58,7 @@ class FileOffsetStore(OffsetStore):
             raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
         try:
             offset = self._decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise OffsetUnreadable(f"offset is damaged: {error}", path=self.path) from error
         if offset.version > NEWEST_VERSION:
             raise OffsetUnreadable(

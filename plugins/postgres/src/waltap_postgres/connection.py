@@ -149,11 +149,12 @@ class Session:
         """Connect. Raises: SourceError."""
         self.properties, self.plugin = properties, plugin
         text = conninfo(properties, role=role, replication=replication)
-        self.pgconn = pq.PGconn.connect(text.encode())
-        if self.pgconn.status != pq.ConnStatus.OK:
-            message = self.pgconn.error_message.decode("utf-8", "replace")
-            self.pgconn.finish()
-            raise unreachable(message, properties)
+        try:
+            # psycopg waits for the server in Python: PQconnectdb would hold every other thread
+            self._connection = psycopg.connect(text, autocommit=True)
+        except psycopg.Error as error:
+            raise driver_error(error, properties, plugin) from error
+        self.pgconn = self._connection.pgconn
         self.pgconn.notice_handler = None
         try:
             if self.pgconn.server_version >= 140000:
@@ -189,4 +190,4 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
-        self.pgconn.finish()
+        self._connection.close()
