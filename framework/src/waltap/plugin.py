@@ -1,12 +1,11 @@
 """Hook implementations of the framework itself, and nothing else."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.cli.terminal import TerminalProperties, TerminalSink
 from waltap.hookspecs import hookimpl
-from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
+from waltap.offsets.specs import OFFSET_STORES
 from waltap.render.json_properties import JsonProperties
 from waltap.render.topic_naming import TOPIC_NAMING
 from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec, TransformSpec
@@ -72,22 +71,11 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
-    """Contribute the offset file."""
-    return [
-        OffsetStoreSpec(
-            name="file",
-            summary="One JSON file, replaced atomically, in the pipeline's state folder.",
-            properties=FileOffsetProperties,
-            factory=_file_store,
-        )
-    ]
+    """Contribute the offset file, and a store that forgets."""
+    return OFFSET_STORES
 
 
 def _json_format(properties: Any, context: Any) -> "Format":
     from waltap.render.json_format import JsonFormat
 
     return JsonFormat(properties, context)
-
-
-def _file_store(properties: FileOffsetProperties, home: str) -> FileOffsetStore:
-    return FileOffsetStore(properties.path or Path(home) / "offset.json")
