@@ -403,7 +403,7 @@ def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> No
         ),
         pytest.param(
             toml(offsets={"type": "sql"}),
-            "offsets.type: no offset store is called 'sql'; allowed: file",
+            "offsets.type: no offset store is called 'sql'; allowed: file, memory",
             id="offsets",
         ),
         pytest.param(
