@@ -267,6 +267,44 @@ def test_many_small_commits_are_folded_and_merged(spark: Any, tmp_path: Path) ->
     rig.sink.close()
 
 
+def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: Path) -> None:
+    """Their change sets are the base, merged with others as the history is."""
+    rig = Rig(tmp_path, spark, fold_rows=0, fold_sets=1, merge_sets=3, grace_s=0.0)
+    for number in range(5):
+        rig.db.insert(PEOPLE, [str(number), "x", None])
+        rig.db.insert(EVENTS, ["a", "1.5"])
+        rig.commit()
+        rig.apply()
+    rig.check(PEOPLE, EVENTS)
+    for name in ("people", "events"):
+        table = rig.output.table(name)
+        assert [part.path for part in table.base] == [change.path for change in table.changes]
+        assert sorted(part.rows for part in table.base) == [1, 1, 3]
+    assert not list((tmp_path / "out").glob("tables/*/*/current/*"))
+    rig.db.update(PEOPLE, ["2"], name="y")
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE, EVENTS)
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_rows_that_a_new_epoch_brings_again_are_not_doubled(rig: Rig) -> None:
+    """A pipeline that lost its offset delivers what its slot still holds a second time."""
+    rig.db.insert(PEOPLE, ["1", "x", None])
+    part = rig.db.commit()
+    for _run in range(2):
+        rig.sink.write(batch(part))
+        rig.sink.flush()
+        rig.apply()
+        rig.sink.close()
+        settings = ChangeLogProperties(path=str(rig.folder / "log"))
+        rig.sink = ChangeLogSink(settings, context(rig.folder, resumes=False))
+        rig.sink.open()
+    rig.check(PEOPLE)
+    assert LiveTables(rig.spark, rig.output).changes("people").count() == 2
+
+
 def test_many_random_transactions_end_equal(spark: Any, tmp_path: Path) -> None:
     """Several transactions per commit, all operations mixed, keys reused: the model decides."""
     rig = Rig(tmp_path, spark, fold_rows=20, fold_sets=4)

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_spark.errors import TypeChanged
-from waltap_spark.output import ChangeSet, Output, OutputState, TableState
+from waltap_spark.output import BasePart, ChangeSet, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.resolve import changes_frame, current_frame, settle_moves
 from waltap_spark.schema import common_type, log_struct, types_of
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Applier", "ApplyOptions"]
 
 log = logging.getLogger(__name__)
+
+MOST_PARTS: Final = 256
+"""Folders that a base may have; merging keeps them far below, unless schemas alternate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,33 +157,38 @@ class _Step:
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
         enough = max(options.fold_rows, options.fold_share * table.base_rows)
-        if pending_rows > enough or len(table.pending) >= options.fold_sets:
-            table = self._fold(table)
+        many = (
+            pending_rows > enough
+            or len(table.pending) >= options.fold_sets
+            or len(table.base) > MOST_PARTS
+        )
+        if found.groups and many:
+            table = self._fold(table, found.groups[-1].epoch)
         table = self._merge(table)
         return msgspec.structs.replace(table, staged=tuple(found.staged))
 
     def _apply_group(self, table: TableState, group: Group) -> TableState:
         if table.pending and table.key != group.key:
-            table = self._fold(table)  # what is pending goes by the key it was written under
+            # what is pending goes by the key it was written under
+            table = self._fold(table, group.epoch)
         if group.replaces:
-            table = msgspec.structs.replace(
-                table, base=None, base_rows=0, base_columns={}, pending=()
-            )
+            table = msgspec.structs.replace(table, base=(), pending=())
         table = self._learn(table, group)
         if not group.rows:
             return table
         change = self._write_changes(table, group)
         table = msgspec.structs.replace(table, changes=(*table.changes, change))
-        if group.replaces:  # a snapshot has every row once: its files are the base as they are
-            return msgspec.structs.replace(
-                table,
-                base=change.path,
-                base_rows=change.rows,
-                base_columns=table.versions[change.fingerprint],
+        if group.replaces or _only_adds(table, group):
+            part = BasePart(
+                path=change.path,
+                rows=change.rows,
+                columns=table.versions[change.fingerprint],
+                epoch=group.epoch,
             )
+            return msgspec.structs.replace(table, base=(*table.base, part))
         table = msgspec.structs.replace(table, pending=(*table.pending, change))
         if group.moved or "t" in group.operations:
-            table = self._fold(table)
+            table = self._fold(table, group.epoch)
         return table
 
     # --- schemas ----------------------------------------------------------------------------------
@@ -241,7 +249,7 @@ class _Step:
             moved=group.moved,
         )
 
-    def _fold(self, table: TableState) -> TableState:
+    def _fold(self, table: TableState, epoch: int) -> TableState:
         """Write the table as it stands now: the pending changes become part of its base."""
         uri = self._output.uri
         pending = None
@@ -254,13 +262,8 @@ class _Step:
         expected = table.base_rows + sum(change.rows for change in table.pending)
         self._write(frame, path, expected)
         stored = self._spark.read.schema(frame.schema).parquet(uri(path))
-        return msgspec.structs.replace(
-            table,
-            base=path,
-            base_rows=stored.count(),
-            base_columns=dict(table.columns),
-            pending=(),
-        )
+        part = BasePart(path=path, rows=stored.count(), columns=dict(table.columns), epoch=epoch)
+        return msgspec.structs.replace(table, base=(part,), pending=())
 
     def _merge(self, table: TableState) -> TableState:
         """Make one folder of the oldest change sets of one size, when there are many of them."""
@@ -284,12 +287,39 @@ class _Step:
         merged = msgspec.structs.replace(run[0], path=path, rows=rows, level=run[0].level + 1)
         first = table.changes.index(run[0])
         changes = (*table.changes[:first], merged, *table.changes[first + len(run) :])
-        return msgspec.structs.replace(table, changes=changes)
+        return msgspec.structs.replace(
+            table, changes=changes, base=_merged_base(table, run, merged)
+        )
 
     def _write(self, frame: "DataFrame", path: str, rows: int) -> None:
         files = rows // self._options.file_rows + 1
         frame.coalesce(files).write.mode("overwrite").parquet(self._output.uri(path))
         self._output.sync(path)
+
+
+def _only_adds(table: TableState, group: Group) -> bool:
+    """Tell whether the group's rows are new rows beside the base, and nothing but that.
+
+    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch.
+    """
+    return (
+        set(group.operations) == {"c"}
+        and not table.pending
+        and all(part.epoch == group.epoch for part in table.base)
+    )
+
+
+def _merged_base(
+    table: TableState, run: list[ChangeSet], merged: ChangeSet
+) -> tuple[BasePart, ...]:
+    """Return the base with one part in place of those whose change sets were merged."""
+    paths = {change.path for change in run}
+    replaced = [part for part in table.base if part.path in paths]
+    if len(replaced) != len(run):
+        return table.base  # some are in the base, some were folded: the old folders stay for it
+    kept = [part for part in table.base if part.path not in paths]
+    part = msgspec.structs.replace(replaced[0], path=merged.path, rows=merged.rows)
+    return (part, *kept)
 
 
 def _new_table(found: TablePlan) -> TableState:

@@ -25,7 +25,7 @@ from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_sinks.changelog.store import Store, safe_name
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 
-__all__ = ["ChangeSet", "Output", "OutputState", "Staged", "TableState"]
+__all__ = ["BasePart", "ChangeSet", "Output", "OutputState", "Staged", "TableState"]
 
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
@@ -61,12 +61,23 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     source_columns: tuple[str, ...]
 
 
+class BasePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a table as they stood at some commit: a folder of its own, or a change set whose rows
+    are nothing but rows of the table. ``columns`` are those that its files have and that count;
+    ``epoch`` is that of the change log in which the rows were last true."""
+
+    path: str
+    rows: int
+    columns: dict[str, str]
+    epoch: int
+
+
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One table. Spark types are given as Spark's JSON.
 
     ``columns``: name → type, of all columns the table ever had, in order of appearance.
-    ``versions``: fingerprint → columns of a change set's files. ``base``: the folder of rows
-    that ``pending`` changes (in order) have still to be applied to; ``base_columns``: its columns.
+    ``versions``: fingerprint → columns of a change set's files. ``base``: folders of rows that
+    ``pending`` changes (in order) have still to be applied to.
     ``changes``: all change sets, the pending ones included.
     """
 
@@ -75,9 +86,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: tuple[str, ...] = ()
     columns: dict[str, str] = {}
     versions: dict[str, dict[str, str]] = {}
-    base: str | None = None
-    base_rows: int = 0
-    base_columns: dict[str, str] = {}
+    base: tuple[BasePart, ...] = ()
     pending: tuple[ChangeSet, ...] = ()
     changes: tuple[ChangeSet, ...] = ()
     staged: tuple[Staged, ...] = ()
@@ -97,7 +106,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def paths(self) -> set[str]:
         """Return every folder of files that counts."""
         found = {change.path for change in (*self.changes, *self.pending)}
-        return found | ({self.base} if self.base else set())
+        return found | {part.path for part in self.base}
+
+    @property
+    def base_rows(self) -> int:
+        """Return the rows of the base."""
+        return sum(part.rows for part in self.base)
 
 
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):

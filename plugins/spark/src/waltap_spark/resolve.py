@@ -67,10 +67,16 @@ def current_frame(
 
 
 def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
-    if table.base is None:
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for part in table.base:
+        alike.setdefault(tuple(part.columns.items()), []).append(uri(part.path))
+    frames = []
+    for columns, paths in alike.items():
+        stored = spark.read.schema(struct_of(dict(columns))).parquet(*paths)
+        frames.append(_widened(stored, dict(columns), table.columns, log=False))
+    if not frames:
         return spark.createDataFrame([], struct_of(table.columns))
-    stored = spark.read.schema(struct_of(table.base_columns)).parquet(uri(table.base))
-    return _widened(stored, table.base_columns, table.columns, log=False)
+    return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def _widened(
