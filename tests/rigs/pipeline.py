@@ -17,7 +17,7 @@ from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.decode.tuple_image import Missing, Tuple
 from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.hookspecs import hookimpl
 from waltap.host import Host
@@ -98,19 +98,24 @@ class Destination:
         return [int(e.row[column]) for e in self.of(table) if not ops or e.op in ops]
 
     def table(self, table: str, *key: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """Return the rows that an upserting consumer has, by ``key`` (default ``id``)."""
+        """Return the rows that an upserting consumer has, by ``key`` (default ``id``); it keeps what it
+        has where a value was not sent."""
         names = key or ("id",)
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for event in self.of(table):
             place = tuple(event.row.get(name) for name in names)
             if event.op == "t":
                 rows.clear()
-            elif event.op == "d":
-                rows.pop(place, None)
-            else:
-                if event.old and event.old.get(names[0]) is not None:
-                    rows.pop(tuple(event.old.get(name) for name in names), None)
-                rows[place] = event.row
+                continue
+            before = rows.pop(place, {})
+            if event.op == "d":
+                continue
+            if event.old and not any(isinstance(event.old[n], Missing) for n in names):
+                before = rows.pop(tuple(event.old[name] for name in names), before)
+            rows[place] = {
+                name: before.get(name, value) if isinstance(value, Missing) else value
+                for name, value in event.row.items()
+            }
         return rows
 
 

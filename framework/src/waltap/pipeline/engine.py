@@ -313,9 +313,12 @@ class Engine:
             ask = self.limits.until_lsn is not None or (
                 silence is not None and not silence.caught_up
             )
+            waiting = incremental is not None and incremental.waiting
+            if incremental is not None and waiting:
+                incremental.resume(_now_us())
             timeout = POLL_S if delivery.unflushed_since is None else min(POLL_S, flush_s)
             backlog = assembler.backlog
-            messages = [] if backlog else stream.receive(ASK_S if ask else timeout)
+            messages = [] if backlog else stream.receive(ASK_S if ask or waiting else timeout)
             now = time.monotonic()
             if messages or backlog:
                 parts = assembler.feed(messages)
@@ -355,7 +358,6 @@ class Engine:
         watcher = IncrementalSnapshots(
             source,
             table,
-            key=parts.capture.keys,
             report=lambda kind, identifier, data: self.host.notify(
                 "on_signal",
                 pipeline=self.profile.name,
@@ -364,6 +366,7 @@ class Engine:
                 data=data,
             ),
             offset=lambda: str(delivery.written),
+            text_of=parts.text_of,
             delete_closes=engine.watermarking == "insert_delete",
             state=msgspec.convert(delivery.offset.signals, State),
         )

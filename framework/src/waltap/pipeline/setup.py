@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable
 
 from waltap.config.profile import Profile
-from waltap.decode.relation import Relation
+from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.decode.tuple_image import Value
 from waltap.errors import PluginError
 from waltap.events.transaction import Batch
 from waltap.host import Host
@@ -71,6 +72,14 @@ class Parts:
                     "on_schema_change", pipeline=self.profile.name, old=before, new=known
                 )
         return known
+
+    def text_of(self, column: Column) -> Callable[[Value], Value] | None:
+        """Return what turns values of ``column`` in send format into PostgreSQL's text."""
+        mapping = self.types.column(column)
+        if mapping is None or mapping.from_binary is None:
+            return None
+        read = mapping.from_binary
+        return lambda value: read(value) if isinstance(value, bytes) else value
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
         """Return the replica identity to read a relation with, once per version."""

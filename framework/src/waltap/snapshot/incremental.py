@@ -2,17 +2,25 @@
 behind `ChunkSource`, the clock is an argument.
 
 Theory of operation. Signals queue tables. For the table at the head: write the low watermark, read
-the next chunk by key, write the high watermark, and go on streaming. When the low one streams by the
-window opens; changes then drop rows of the chunk (window.py); when the high one streams by, the rows
-left are delivered just before it, and the next chunk is read. The state (queue, last key delivered,
-greatest key) is part of the offset: after a restart the chunk that was not delivered is read again.
+the next chunk by key, write the high watermark, and go on streaming. Changes that stream by now drop
+rows of the chunk (window.py); when the high watermark streams by, the rows left are delivered just
+before it, and the next chunk is read. The state (queue, last key delivered, greatest key) is part of
+the offset: after a restart the chunk that was not delivered is read again.
+
+A change can stream before a reader of the table can see it: a commit is in the WAL first and visible
+after, by a moment or, with synchronous replication, by much more. So a chunk is only read when every
+transaction that has streamed lately is visible (`ChunkSource.settled`).
+
+What the database refuses (a condition that is no SQL, a table that may not be read) ends the request,
+with a warning, never the pipeline: the signal would be read again at every start.
 """
 
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -21,15 +29,18 @@ import msgspec
 from waltap.decode.message import Change, Delete, Insert
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
+from waltap.errors import DecodeError, Retry, SourceError
 from waltap.events.transaction import SnapshotRows, TransactionPart
 from waltap.signals.signal import Signal, SignalUnusable, SnapshotRequest, names, requests
-from waltap.snapshot.window import Window
+from waltap.snapshot.window import TextOf, Window
 
 __all__ = ["ChunkSource", "IncrementalSnapshots", "State"]
 
 log = logging.getLogger(__name__)
 
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
+RECENT = 4096
+"""So many of the last transactions are looked after until they are visible."""
 
 
 class ChunkSource(Protocol):
@@ -39,7 +50,10 @@ class ChunkSource(Protocol):
         """Return (schema, table) of every captured table."""
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        """Return the relation to read, None when there is no such table."""
+        """Return the relation to read, None when no such table is captured."""
+
+    def settled(self, xids: Collection[int]) -> bool:
+        """Tell whether all these committed transactions are visible to who reads now."""
 
     def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         """Return the indexes of the columns to order and cut by; () when there is no key."""
@@ -50,7 +64,8 @@ class ChunkSource(Protocol):
     def chunk(
         self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
     ) -> list[Tuple]:
-        """Return the next rows in key order, at most ``incremental.snapshot.chunk.size``."""
+        """Return the next rows in key order, ``incremental.snapshot.chunk.size`` of them; more where
+        that many would not end between two values of a key that is not unique."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
@@ -69,8 +84,8 @@ class State(msgspec.Struct):
 class IncrementalSnapshots:
     """Watches the stream for signals and watermarks, and puts chunks into it.
 
-    ``key`` gives the indexes of the columns that event keys are made of, which tell rows apart.
-    ``report`` is told of signals that will be acted on: (kind, identifier, data).
+    ``report`` is told of signals that will be acted on: (kind, identifier, data). ``text_of`` as for
+    `Window`. ``waiting``: the next chunk could not be read yet; call `resume` soon.
     """
 
     def __init__(
@@ -78,15 +93,17 @@ class IncrementalSnapshots:
         source: ChunkSource,
         signal_table: str,
         *,
-        key: Callable[[Relation], tuple[int, ...]],
         report: Callable[[str, str, str], None],
         offset: Callable[[], str],
+        text_of: TextOf,
         delete_closes: bool = False,
         state: State | None = None,
     ) -> None:
         self._source, self._signal_table = source, signal_table
-        self._key, self._report, self._offset = key, report, offset
+        self._report, self._offset, self._text_of = report, offset, text_of
         self._delete_closes = delete_closes
+        self.waiting = False
+        self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
         self._window: Window | None = None
         self._chunk_end: list[str | None] | None = None
@@ -94,7 +111,7 @@ class IncrementalSnapshots:
         self._signal_relations: dict[Relation, bool] = {}
 
     def resume(self, now: int) -> None:
-        """Go on after a restart with what the state holds. ``now`` as for `process`."""
+        """Go on with what the state holds, after a restart or a wait. ``now`` as for `process`."""
         if self.state.queue and self._window is None and not self.state.paused:
             self._next_chunk(now)
 
@@ -104,6 +121,8 @@ class IncrementalSnapshots:
         """Return ``parts`` with chunks between them; ``now`` is µs since 1970 UTC."""
         out: list[TransactionPart | SnapshotRows] = []
         for part in parts:
+            if part.xid is not None and part.complete:
+                self._recent.append(part.xid)
             out.extend(self._part(part, now) if self._concerns(part) else (part,))
         return out
 
@@ -133,7 +152,7 @@ class IncrementalSnapshots:
                         before, rest = _split(rest, done)
                         out.append(before)
                     out.append(self._rows(rows, change, part, now))
-            elif self._window is not None and self._window.is_open:
+            elif self._window is not None:
                 self._window.see(change)
         out.append(rest)
         return out
@@ -143,15 +162,12 @@ class IncrementalSnapshots:
     def _signalled(self, change: Change, now: int) -> list[Tuple]:
         """Act on a row of the signal table; return rows to deliver before it."""
         if isinstance(change, Delete):
-            closes = self._delete_closes and bool(change.old) and change.old[0] == self._low()
+            closes = self._delete_closes and self._texts(change)[0] == self._low()
             return self._closed(now) if closes else []
         assert isinstance(change, Insert)
-        texts = ["" if value is None else str(value) for value in change.new[:3]]
-        signal = Signal(*(texts + [""] * 3)[:3])
+        signal = Signal(*self._texts(change))
         window = self._window
         if signal.kind == OPEN:
-            if window is not None and signal.identifier == self._low():
-                window.is_open = True
             return []
         if signal.kind == CLOSE:
             closes = window is not None and signal.identifier.startswith(window.identifier)
@@ -161,6 +177,17 @@ class IncrementalSnapshots:
         except SignalUnusable as error:
             log.warning("signal ignored: %s", error, extra={"error_code": "WT-4101"})
         return []
+
+    def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
+        """Return id, type and data of a row of the signal table, "" for what is not there."""
+        row = change.new if isinstance(change, Insert) else change.old
+        texts = []
+        for column, value in zip(change.relation.columns[:3], row, strict=False):
+            read = self._text_of(column) if isinstance(value, bytes) else None
+            text = read(value) if read else value
+            texts.append(text if isinstance(text, str) else "")
+        identifier, kind, data = (*texts, "", "", "")[:3]
+        return identifier, kind, data
 
     def _low(self) -> str | None:
         return None if self._window is None else f"{self._window.identifier}-open"
@@ -223,34 +250,58 @@ class IncrementalSnapshots:
         state, source = self.state, self._source
         if not state.queue:
             return
+        self.waiting = not source.settled(self._recent)
+        if self.waiting:
+            return
         identifier, opened = str(uuid.uuid4()), _instant(now)
-        low = json.dumps({"openWindowTimestamp": opened})
-        source.watermark(f"{identifier}-open", OPEN, low)
-        while state.queue:
-            request = state.queue[0]
-            relation = source.table(request)
-            rows = self._read(request, relation) if relation is not None else []
-            if relation is not None and rows:
-                key = source.chunk_key(request, relation)
-                self._chunk_end = [_text(rows[-1][index]) for index in key]
-                self._window = Window(identifier, relation, self._key(relation), rows)
-                break
-            state.queue = state.queue[1:]
-            state.last_key = state.maximum = None
-        if self._delete_closes:
-            source.watermark(f"{identifier}-open", "", "")
-        else:
-            high = json.dumps(
-                {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
+        try:
+            low = json.dumps({"openWindowTimestamp": opened})
+            source.watermark(f"{identifier}-open", OPEN, low)
+            while state.queue and not self._read_head(identifier):
+                state.queue = state.queue[1:]
+                state.last_key = state.maximum = None
+            if self._delete_closes:
+                source.watermark(f"{identifier}-open", "", "")
+            else:
+                times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
+                source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            log.warning(
+                "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
+                error.problem,
+                ", ".join(request.name for request in state.queue) or "nothing",
+                extra={"error_code": "WT-4103"},
             )
-            source.watermark(f"{identifier}-close", CLOSE, high)
+            self._window = None
+            state.queue, state.last_key, state.maximum = [], None, None
+
+    def _read_head(self, identifier: str) -> bool:
+        """Read the next chunk of the queue's head; False when there is none."""
+        request = self.state.queue[0]
+        try:
+            relation = self._source.table(request)
+            rows = [] if relation is None else self._read(request, relation)
+        except (SourceError, DecodeError) as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            _refused(request, error.problem)
+            return False
+        if relation is None:
+            _refused(request, "no such table is captured")
+        if relation is None or not rows:
+            return False
+        key = self._source.chunk_key(request, relation)
+        self._chunk_end = [_text(rows[-1][index]) for index in key]
+        self._window = Window(identifier, relation, rows, self._text_of)
+        return True
 
     def _read(self, request: SnapshotRequest, relation: Relation) -> list[Tuple]:
         state, source = self.state, self._source
         if not source.chunk_key(request, relation):
-            log.warning(
-                "table has no key: it cannot be read incrementally",
-                extra={"relation": relation.name, "error_code": "WT-4102"},
+            _refused(
+                request, "the table has no key to read it by; a signal may name a surrogate-key"
             )
             return []
         if state.maximum is None:
@@ -276,6 +327,16 @@ class IncrementalSnapshots:
             last_marker="incremental",
             kind="incremental",
         )
+
+
+def _refused(request: SnapshotRequest, why: str) -> None:
+    log.warning(
+        "table %s is not read as signal %s asks: %s",
+        request.name,
+        request.signal,
+        why,
+        extra={"relation": request.name, "error_code": "WT-4102"},
+    )
 
 
 def _text(value: object) -> str | None:

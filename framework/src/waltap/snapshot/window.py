@@ -1,49 +1,138 @@
-"""The watermark window of an incremental snapshot: rows of one chunk while changes pass by.
+"""The watermark window of an incremental snapshot: rows of one chunk while changes pass by. Sans-IO.
 
-A chunk is read between two watermarks that stand in the WAL themselves. A change that streams between
-them and touches a row of the chunk is newer than what was read or already contained in it: the change
-wins, the row is dropped. What is left when the high watermark streams by is true at that point.
+A chunk is read while changes stream. A change that streams by after the chunk was read may be newer
+than its row or already in it: either way the change tells, and the row is dropped. What is left when
+the high watermark streams by is true at that point. Changes count from the moment of reading, not from
+the low watermark: a commit may stand before that in the WAL and not be visible yet to who reads.
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
+
+An update that leaves out a large value which it did not touch does not tell all. The row then stays,
+with what the update says and the untouched values that were read.
 """
 
-from waltap.decode.message import Change, Delete, Insert, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple, Value
+from collections.abc import Callable
 
-__all__ = ["Window"]
+from waltap.decode.message import Change, Delete, Insert, Truncate, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+
+__all__ = ["TextOf", "Window", "window_key"]
+
+TextOf = Callable[[Column], "Callable[[Value], Value] | None"]
+
+
+def window_key(relation: Relation) -> tuple[int, ...]:
+    """Return the indexes of the columns by which old and new images of a row are known; () when only
+    a whole row is."""
+    places = {column.name: index for index, column in enumerate(relation.columns)}
+    if relation.identity == "i":
+        return tuple(i for i, column in enumerate(relation.columns) if column.in_identity)
+    return tuple(places[name] for name in relation.primary_key or () if name in places)
 
 
 class Window:
-    """Rows of one chunk by key. ``identifier`` is in both watermarks; ``is_open`` between them."""
+    """Rows of one chunk. ``identifier`` is in both watermarks."""
 
     def __init__(
-        self, identifier: str, relation: Relation, key: tuple[int, ...], rows: list[Tuple]
+        self,
+        identifier: str,
+        relation: Relation,
+        rows: list[Tuple],
+        text_of: TextOf = lambda _column: None,
     ) -> None:
-        """``key`` holds indexes of the columns that tell rows apart; () when there are none: then
-        every row stands for itself and no change can drop it."""
+        """``text_of`` gives, for a column of the stream, what turns its values into text where they
+        are not: rows of a chunk are text."""
         self.identifier, self.relation = identifier, relation
-        self.is_open = False
-        self._names = tuple(relation.columns[index].name for index in key)
-        self._rows: dict[object, Tuple] = {
-            (tuple(row[index] for index in key) if key else number): row
-            for number, row in enumerate(rows)
-        }
+        key = window_key(relation)
+        self._keyed = bool(key)
+        self._key = key or tuple(range(len(relation.columns)))
+        self._text_of = text_of
+        self._rows: dict[
+            Tuple, list[Tuple]
+        ] = {}  # several of a key only where whole rows are the key
+        for row in rows:
+            self._rows.setdefault(self._key_of(row), []).append(row)
+        self._aligners: dict[Relation, Callable[[Tuple], Tuple]] = {}
 
     def see(self, change: Change) -> None:
         """Take note of a change that streams by."""
-        if not self._names or not isinstance(change, Insert | Update | Delete):
-            return
-        relation = change.relation
-        if relation.name != self.relation.name:
-            return
-        places = {column.name: index for index, column in enumerate(relation.columns)}
-        if any(name not in places for name in self._names):
-            return
-        for image in (getattr(change, "new", ()), getattr(change, "old", ())):
-            if image:
-                key: tuple[Value, ...] = tuple(image[places[name]] for name in self._names)
-                self._rows.pop(key, None)
+        name = self.relation.name
+        if isinstance(change, Truncate):
+            if any(relation.name == name for relation in change.relations):
+                self._rows.clear()
+        elif isinstance(change, Insert | Update | Delete) and change.relation.name == name:
+            align = self._aligners.get(change.relation)
+            if align is None:
+                align = self._aligners[change.relation] = self._aligner(change.relation)
+            if isinstance(change, Insert):
+                self._take(align(change.new))
+            elif isinstance(change, Delete):
+                self._take(align(change.old))
+            else:
+                self._updated(align(change.new), align(change.old) if change.old else ())
 
     def rows(self) -> list[Tuple]:
         """Return the rows that no change has overtaken, in the order read."""
-        return list(self._rows.values())
+        return [row for rows in self._rows.values() for row in rows]
+
+    def _updated(self, new: Tuple, old: Tuple) -> None:
+        row = self._take(old) if old else None
+        if row is None or self._keyed:
+            row = self._take(new) or row
+        if row is None or not self._keyed or UNCHANGED not in new:
+            return
+        merged = tuple(
+            known if isinstance(value, Missing) else value
+            for value, known in zip(new, row, strict=True)
+        )
+        self._rows[self._key_of(merged)] = [merged]
+
+    def _take(self, image: Tuple) -> Tuple | None:
+        """Remove and return a row that ``image`` is of."""
+        key = self._key_of(image)
+        if any(isinstance(value, Missing) for value in key):
+            return self._search(image)
+        rows = self._rows.get(key)
+        if rows is None:
+            return None
+        row = rows.pop()
+        if not rows:
+            del self._rows[key]
+        return row
+
+    def _search(self, image: Tuple) -> Tuple | None:
+        """The same for an image that lacks part of the key: what it has must be equal."""
+        given = [(i, value) for i, value in enumerate(image) if not isinstance(value, Missing)]
+        for key, rows in self._rows.items() if given else ():
+            for row in rows:
+                if all(row[index] == value for index, value in given):
+                    rows.remove(row)
+                    if not rows:
+                        del self._rows[key]
+                    return row
+        return None
+
+    def _key_of(self, row: Tuple) -> Tuple:
+        return tuple(row[index] for index in self._key)
+
+    def _aligner(self, relation: Relation) -> Callable[[Tuple], Tuple]:
+        """Return what brings images of another version of the table into the order of the chunk."""
+        places = {column.name: index for index, column in enumerate(relation.columns)}
+        steps = [
+            (places[column.name], self._text_of(relation.columns[places[column.name]]))
+            if column.name in places
+            else None
+            for column in self.relation.columns
+        ]
+
+        def align(image: Tuple) -> Tuple:
+            values: list[Value] = []
+            for step in steps:
+                if step is None:
+                    values.append(Missing.ABSENT)
+                    continue
+                value = image[step[0]]
+                values.append(step[1](value) if step[1] and isinstance(value, bytes) else value)
+            return tuple(values)
+
+        return align

@@ -558,6 +558,8 @@ class PostgresConnector(Connector):
             self.captured(),
             signal_table,
             chunk_size,
+            captures=self.context.captures,
+            version_num=self.server.version_num,
         )
         return self._chunks
 

@@ -1,9 +1,11 @@
 """Chunks of a table in key order, for incremental snapshots; nulls come last, as in an index.
 
 Bounds are literals of unknown type, which the server reads as the column's own type. A filter from a
-signal is run in a read-only transaction.
+signal is first prepared on its own, by the protocol that takes one statement only, so that it cannot
+end the query it is put into; and it is run read-only.
 """
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import psycopg
@@ -12,6 +14,7 @@ from psycopg import sql
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
+from waltap.pipeline.visibility import Visibility
 from waltap.signals.signal import SnapshotRequest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session, driver_error
@@ -34,9 +37,14 @@ class PostgresChunks:
         captured: list[Table],
         signal_table: str,
         chunk_size: int,
+        *,
+        captures: Callable[[str, str], bool],
+        version_num: int,
     ) -> None:
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
         self._captured, self._chunk_size = captured, chunk_size
+        self._captures, self._version_num = captures, version_num
+        self._checked: set[SnapshotRequest] = set()
         schema, _, table = signal_table.partition(".")
         self._signal = identifier(schema, table)
         found = catalogue.relation(schema, table)
@@ -49,7 +57,27 @@ class PostgresChunks:
         return [(t.relation.schema, t.relation.table) for t in self._captured]
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        return self._catalogue.relation(request.schema, request.table)
+        if not self._captures(request.schema, request.table):
+            return None
+        relation = self._catalogue.relation(request.schema, request.table)
+        if relation is not None and request.condition and request not in self._checked:
+            table = identifier(relation.schema, relation.table)
+            check = f"SELECT 1 FROM {table}{_where([], request)} LIMIT 0"
+            try:
+                self._connection.execute(check.encode(), prepare=True)
+            except psycopg.Error as error:
+                raise driver_error(error, self._properties) from error
+            self._checked.add(request)
+        return relation
+
+    def settled(self, xids: Collection[int]) -> bool:
+        if not xids:
+            return True
+        function = "pg_current_snapshot" if self._version_num >= 130000 else "txid_current_snapshot"
+        ((snapshot,),) = self._catalogue.query(f"SELECT {function}()::text")
+        seen = Visibility.parse(f"{snapshot}@0/0")
+        assert seen is not None
+        return all(map(seen.saw, xids))
 
     def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         places = {column.name: index for index, column in enumerate(relation.columns)}
@@ -74,8 +102,10 @@ class PostgresChunks:
         if after is not None:
             terms.insert(0, after_sql(columns, after))
         order = ", ".join(name for name, _ in columns)
-        tail = f"{_where(terms, request)} ORDER BY {order} LIMIT {self._chunk_size}"
-        return self._rows(relation, tail)
+        limit = f"LIMIT {self._chunk_size}"
+        if request.surrogate_key and self._version_num >= 130000:
+            limit = f"FETCH FIRST {self._chunk_size} ROWS WITH TIES"
+        return self._rows(relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns
@@ -99,6 +129,7 @@ class PostgresChunks:
         if self._session is None:
             self._session = Session(self._properties, role="incremental snapshot")
             self._session.execute("SET default_transaction_read_only = on")
+            self._session.execute("SET row_security = off")
         try:
             pieces = copy_rows(copy_out(self._session, query), len(relation.columns))
             return [row for rows in pieces for row in rows]
@@ -114,7 +145,8 @@ class PostgresChunks:
 
 
 def _where(terms: list[str], request: SnapshotRequest) -> str:
-    parts = [*terms, f"({request.condition})"] if request.condition else terms
+    # The line break ends a comment that the condition may end in.
+    parts = [*terms, f"({request.condition}\n)"] if request.condition else terms
     return f" WHERE {' AND '.join(parts)}" if parts else ""
 
 

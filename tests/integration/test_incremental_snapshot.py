@@ -1,0 +1,569 @@
+"""Incremental snapshots on a real server: rows read in chunks while the table changes.
+
+The promise: who takes every event, row by row, has the table's state in the end.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.events.transaction import SnapshotRows
+from waltap_postgres.snapshot.chunk_query import PostgresChunks
+
+from tests.rigs.pipeline import Destination, Pipeline, Run, until
+from tests.servers.postgres import Cluster, Database, Server
+
+SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+CHUNK = "incremental.snapshot.chunk.size"
+
+
+SETTINGS = {
+    "signal.data.collection": "public.signals",
+    "snapshot.mode": "no_data",
+    CHUNK: 10,
+    "publication.autocreate.mode": "all_tables",
+    "publication.keyless.tables": "publish",
+}
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    """Return a pipeline of an empty database with a signal table."""
+    database.execute(SIGNALS)
+    return Pipeline(database, tmp_path, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def shared(server: Server) -> Iterator[Database]:
+    """Return a database that many short tests use, one after the other."""
+    made = server.create_database(f"waltap_test_{os.getpid()}_incremental")
+    yield made
+    assert made.drop() == []
+
+
+@pytest.fixture
+def short(shared: Database, tmp_path: Path) -> Iterator[Pipeline]:
+    """Return a pipeline of a database with a signal table, which is emptied again."""
+    shared.execute(SIGNALS)
+    pipeline = Pipeline(shared, tmp_path, SETTINGS)
+    yield pipeline
+    shared.execute(f"DROP PUBLICATION IF EXISTS {pipeline.slot}")
+    shared.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    until(lambda: not any(shared.slots().values()), "the walsender to leave")
+    shared.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = current_database()"
+    )
+
+
+def signal(
+    database: Database, kind: str = "execute-snapshot", name: str = "s", **data: Any
+) -> None:
+    database.execute(
+        "INSERT INTO signals VALUES (%s, %s, %s)",
+        name, kind, json.dumps({k.replace("_", "-"): v for k, v in data.items()}),
+    )  # fmt: skip
+
+
+def read_rows(destination: Destination, table: str = "t") -> list[dict[str, Any]]:
+    """Return the rows that incremental snapshots gave."""
+    return [e.row for e in destination.of(table) if e.op == "r"]
+
+
+def chunks(destination: Destination) -> list[int]:
+    """Return the number of rows of each chunk."""
+    return [
+        len(part.rows)
+        for batch in destination.batches
+        for part in batch.parts
+        if isinstance(part, SnapshotRows)
+    ]
+
+
+def finished(run: Run) -> bool:
+    """Tell whether a snapshot has begun and no table waits to be read any more.
+
+    Each chunk has a pair of watermarks, and one more pair finds that there is no further chunk.
+    """
+    database, delivery = run.pipeline.database, run.engine.delivery
+    assert database is not None
+    assert delivery is not None
+    ((pairs,),) = database.execute("SELECT count(*) FROM signals WHERE type LIKE '%-close'")
+    return pairs > 1 and not delivery.signals.get("queue")
+
+
+def contents(database: Database, table: str, *key: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the rows as the server sends them."""
+    with database.connect() as connection:
+        connection.execute("SET timezone = 'UTC'; SET extra_float_digits = 3")
+        result = connection.pgconn.exec_(f"SELECT * FROM {table}".encode())
+    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+    rows = []
+    for number in range(result.ntuples):
+        values = (result.get_value(number, n) for n in range(result.nfields))
+        rows.append(dict(zip(names, [v if v is None else v.decode() for v in values], strict=True)))
+    return {tuple(row[name] for name in key or ("id",)): row for row in rows}
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what lets an action happen around the reading of the n-th chunk, by the real reader."""
+
+    def arrange(action: Callable[[], object], *, when: str = "after", nth: int = 1) -> None:
+        real, count = PostgresChunks.chunk, 0
+
+        def chunk(self: PostgresChunks, *arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == nth and when == "before":
+                action()
+            rows = real(self, *arguments)
+            if count == nth and when == "after":
+                action()
+            return rows
+
+        monkeypatch.setattr(PostgresChunks, "chunk", chunk)
+
+    return arrange
+
+
+# --- whole tables -----------------------------------------------------------------------------------
+
+
+def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
+    """Three writers insert, update (large values untouched, too), delete and change keys meanwhile.
+
+    Who changes a key touches the large value: a row that leaves the part to be read, and whose change
+    does not tell all, is nowhere to be had whole.
+    """
+    database = pipeline.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, large text);"
+        "ALTER TABLE t ALTER large SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT g, 'old', CASE WHEN g % 3 = 0 THEN repeat(g::text, 3000) END"
+        " FROM generate_series(1, 600) g"
+    )
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        with database.connect() as connection:
+            turn = number
+            while not stop.is_set():
+                turn += 7
+                old = turn * 31 % 600 + 1
+                connection.execute("UPDATE t SET v = 'w%s' WHERE id = %s", [turn, old])
+                connection.execute("DELETE FROM t WHERE id = %s", [turn * 17 % 600 + 1])
+                connection.execute(
+                    "INSERT INTO t VALUES (%s, 'new', repeat('n', 3000)) ON CONFLICT DO NOTHING",
+                    [turn * 13 % 900],
+                )
+                connection.execute(
+                    "UPDATE t SET id = id + 10000, large = large || '' WHERE id = %s AND NOT EXISTS"
+                    " (SELECT FROM t WHERE id = %s)",
+                    [turn * 7 % 600, turn * 7 % 600 + 10000],
+                )
+
+    with pipeline.running() as run:
+        threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            signal(database, data_collections=["public.t"])
+            run.until(lambda: finished(run), "the end of the snapshot")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(10)
+    pipeline.catch_up()
+    assert pipeline.destination.table("t") == contents(database, "t")
+    assert len(chunks(pipeline.destination)) > 40
+
+
+KEYS = [
+    pytest.param("a int, b text, PRIMARY KEY (a, b)", "g % 7, 'k' || g", id="int and text"),
+    pytest.param("a timestamptz PRIMARY KEY", "'2020-01-01Z'::timestamptz + g * interval '1.5h'", id="timestamptz"),
+    pytest.param("a uuid PRIMARY KEY", "md5(g::text)::uuid", id="uuid"),
+    pytest.param("a numeric PRIMARY KEY", "g * 1.10 - 30", id="numeric"),
+    pytest.param("a float8 PRIMARY KEY", "CASE WHEN g = 5 THEN 'NaN' ELSE sin(g) END", id="float"),
+    pytest.param("a char(9) PRIMARY KEY", "E'it''s \\\\' || g", id="padded, quotes, backslashes"),
+    pytest.param("a bytea, b date, c bool, PRIMARY KEY (c, b, a)", "g::text::bytea, '2024-02-28'::date + g % 4, g % 2 = 0", id="key in another order"),
+    pytest.param("a int8 PRIMARY KEY", "(g - 50)::int8 << 40", id="negative"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "values"), KEYS)
+def test_keys_of_any_type_are_read_in_order_without_gaps(
+    short: Pipeline, key: str, values: str
+) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(f"CREATE TABLE t ({key})")
+    database.execute(f"INSERT INTO t SELECT {values} FROM generate_series(1, 95) g")
+    columns = list(contents(database, "t", "a").values())[0].keys()
+    with short.running() as run:
+        signal(database, data_collections=["public.t"])
+        run.until(lambda: len(read_rows(short.destination)) >= 95, "all rows")
+        run.until(lambda: finished(run), "the end")
+    rows = read_rows(short.destination)
+    assert len(rows) == 95
+    assert short.destination.table("t", *columns) == contents(database, "t", *columns)
+    assert chunks(short.destination) == [10] * 9 + [5]
+
+
+def test_a_surrogate_key_may_be_null_and_not_unique(short: Pipeline) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int, g int); ALTER TABLE t REPLICA IDENTITY FULL;"
+        "INSERT INTO t SELECT n, nullif(n % 4, 0) * 10 FROM generate_series(1, 60) n"
+    )
+    with short.running() as run:
+        signal(database, data_collections=["public.t"], surrogate_key="g")
+        run.until(lambda: len(read_rows(short.destination)) >= 60, "all rows")
+        run.until(lambda: finished(run), "the end")
+    assert short.destination.table("t") == contents(database, "t")
+    assert chunks(short.destination) == [15] * 4
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings"),
+    [
+        pytest.param("pgoutput", {"pgoutput.binary": "true"}, id="binary"),
+        pytest.param("pgoutput", {"pgoutput.streaming": "on"}, id="streaming"),
+        pytest.param("wal2json", {}, id="wal2json"),
+        pytest.param("decoderbufs", {}, id="decoderbufs"),
+    ],
+)
+def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
+    short: Pipeline, between: Callable[..., None], plugin: str, settings: dict[str, str]
+) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int, at timestamptz, v text, PRIMARY KEY (id, at));"
+        "INSERT INTO t SELECT g, '2024-05-05 10:00:00.5Z', 'old' FROM generate_series(1, 9) g"
+    )
+    between(
+        lambda: database.execute(
+            "UPDATE t SET v = 'new' WHERE id = 2; DELETE FROM t WHERE id = 3;"
+            "UPDATE t SET id = 40 WHERE id = 4"
+        )
+    )
+    with short.running(**{"plugin.name": plugin, **settings}) as run:
+        signal(database, data_collections=["public.t"])
+        run.until(lambda: finished(run), "the end")
+    # as text also where the decoder is told to send binary: the snapshot's rows are text
+    assert [r["id"] for r in read_rows(short.destination)] == ["1", "5", "6", "7", "8", "9"]
+
+
+# --- changes inside the window -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("identity", "change"),
+    [
+        pytest.param("DEFAULT", "UPDATE t SET v = 'new' WHERE id = 3", id="update"),
+        pytest.param("DEFAULT", "DELETE FROM t WHERE id = 3", id="delete"),
+        pytest.param("DEFAULT", "UPDATE t SET id = 33, large = large || '' WHERE id = 3", id="key change"),
+        pytest.param("DEFAULT", "UPDATE t SET id = -id, v = 'new' WHERE id = 3", id="key change backwards"),
+        pytest.param("DEFAULT", "DELETE FROM t; INSERT INTO t VALUES (3, 'again', NULL, 3)", id="delete all"),
+        pytest.param("DEFAULT", "TRUNCATE t; INSERT INTO t VALUES (4, 'again', NULL, 4)", id="truncate"),
+        pytest.param("DEFAULT", "UPDATE t SET v = 'a' WHERE id = 3; UPDATE t SET large = 'x' WHERE id = 3; UPDATE t SET v = 'b' WHERE id = 3", id="large value changed between"),
+        pytest.param("FULL", "UPDATE t SET v = 'new' WHERE id = 3", id="full update"),
+        pytest.param("FULL", "DELETE FROM t WHERE id = 3", id="full delete"),
+        pytest.param("FULL", "UPDATE t SET id = 33, large = large || '' WHERE id = 3", id="full key change"),
+        pytest.param("USING INDEX other", "DELETE FROM t WHERE id = 3", id="index delete"),
+        pytest.param("USING INDEX other", "UPDATE t SET id = 33, large = large || '' WHERE id = 3", id="index, other key change"),
+        pytest.param("DEFAULT", "ALTER TABLE t ADD more int DEFAULT 5; UPDATE t SET v = 'new' WHERE id = 3", id="column added"),
+    ],
+)  # fmt: skip
+def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
+    short: Pipeline, between: Callable[..., None], when: str, identity: str, change: str
+) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, large text, o int NOT NULL);"
+        "ALTER TABLE t ALTER large SET STORAGE EXTERNAL; CREATE UNIQUE INDEX other ON t (o);"
+        "INSERT INTO t SELECT g, 'old', repeat(g::text, 3000), g FROM generate_series(1, 5) g;"
+        f"ALTER TABLE t REPLICA IDENTITY {identity}"
+    )
+    key = "o" if "INDEX" in identity else "id"
+    between(lambda: database.execute(change), when=when)
+    with short.running(**{"skipped.operations": "none"}) as run:
+        signal(database, data_collections=["public.t"])
+        run.until(lambda: finished(run), "the end")
+    short.catch_up(**{"skipped.operations": "none"})
+    found, wanted = short.destination.table("t", key), contents(database, "t", key)
+    for row in found.values():  # the chunk may be older than the column: the consumer has no value
+        if "more" in change or any("more" in r for r in wanted.values()):
+            row.setdefault("more", "5")
+    assert found == wanted
+
+
+def test_a_row_of_a_table_without_key_that_goes_while_it_is_read_stays_gone(
+    short: Pipeline, between: Callable[..., None]
+) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int NOT NULL, v text); ALTER TABLE t REPLICA IDENTITY FULL;"
+        "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (2, 'y'), (3, 'z')"
+    )
+    between(
+        lambda: database.execute(
+            "DELETE FROM t WHERE id = 2; UPDATE t SET v = 'new' WHERE id = 3;"
+            "DELETE FROM t WHERE ctid = (SELECT min(ctid) FROM t WHERE id = 1)"
+        )
+    )
+    with short.running() as run:
+        signal(database, data_collections=["public.t"], surrogate_key="id")
+        run.until(lambda: finished(run), "the end")
+    assert read_rows(short.destination) == [{"id": "1", "v": "x"}]
+
+
+def test_a_commit_that_streams_before_it_is_visible_is_waited_for(tmp_path: Path) -> None:
+    """With synchronous replication a commit stands in the WAL, and streams, long before others see it.
+    A chunk read in between would bring the old row back."""
+    cluster = Cluster.create(synchronous_standby_names="nobody", synchronous_commit="local")
+    try:
+        database = cluster.create_database("slow")
+        database.execute(
+            f"{SIGNALS} CREATE TABLE t (id int PRIMARY KEY, v text);"
+            "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 5) g"
+        )
+        pipeline = Pipeline(
+            database, tmp_path, {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
+        )  # fmt: skip
+        with pipeline.running() as run:
+
+            def update() -> None:
+                with database.connect() as connection:
+                    connection.execute("SET synchronous_commit = on")
+                    connection.execute("UPDATE t SET v = 'new' WHERE id = 3")
+
+            waiting = threading.Thread(target=update, daemon=True)
+            waiting.start()
+            run.until(lambda: pipeline.destination.ids("t", "u") == [3], "the update to stream")
+            assert database.execute("SELECT v FROM t WHERE id = 3") == [("old",)]
+            signal(database, data_collections=["public.t"])
+            database.execute("INSERT INTO t VALUES (6, 'after')")
+            run.until(lambda: 6 in pipeline.destination.ids("t"), "the stream to go on")
+            assert read_rows(pipeline.destination) == []
+            cluster.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+            cluster.execute("SELECT pg_reload_conf()")
+            waiting.join(20)
+            run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
+        assert pipeline.destination.table("t") == contents(database, "t")
+    finally:
+        cluster.remove()
+
+
+# --- life of a snapshot ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline whose table ``t`` has 300 rows: 30 chunks."""
+    assert pipeline.database is not None
+    pipeline.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 300);"
+        "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 15)"
+    )
+    return pipeline
+
+
+def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, threading.Event]:
+    """Make the destination block, once, when it has so many snapshot rows."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold(_batch: object) -> None:
+        if not held.is_set() and len(read_rows(destination)) >= rows:
+            held.set()
+            assert release.wait(30)
+
+    destination.before_write = hold
+    return held, release
+
+
+def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(large: Pipeline) -> None:
+    database, destination = large.database, large.destination
+    assert database is not None
+    held, release = hold_after(destination, 100)
+    with large.running() as run:
+        signal(database, data_collections=["public.t", "public.u"])
+        assert held.wait(30)
+        run.engine.stop()
+        release.set()
+    seen = [int(row["id"]) for row in read_rows(destination)]
+    assert 100 <= len(seen) < 300
+    with large.running() as run:
+        run.until(lambda: finished(run), "the end")
+    ids = [int(row["id"]) for row in read_rows(destination)]
+    assert sorted(set(ids)) == list(range(1, 301))
+    assert len(ids) <= 310  # at most one chunk twice
+    assert len(read_rows(destination, "u")) == 15
+
+
+def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(large: Pipeline) -> None:
+    database, destination = large.database, large.destination
+    assert database is not None
+    held, release = hold_after(destination, 50)
+    with large.running() as run:
+        signal(database, data_collections=["public.t"])
+        assert held.wait(30)
+        signal(database, "pause-snapshot", "p")
+        release.set()
+        database.execute("INSERT INTO t VALUES (1000)")
+        run.until(lambda: 1000 in destination.ids("t", "c"), "the row after the pause")
+        paused = len(read_rows(destination))
+        database.execute("INSERT INTO t VALUES (1001)")
+        run.until(lambda: 1001 in destination.ids("t", "c"), "another row")
+        assert len(read_rows(destination)) <= paused + 10
+    with large.running() as run:
+        database.execute("INSERT INTO t VALUES (1002)")
+        run.until(lambda: 1002 in destination.ids("t", "c"), "a row of the next run")
+        assert len(read_rows(destination)) < 100
+        signal(database, "resume-snapshot", "r")
+        run.until(lambda: finished(run), "the end")
+        assert [kind for kind, _ in run.notices.signals] == ["resume-snapshot"]
+    assert {int(row["id"]) for row in read_rows(destination)} >= set(range(1, 301))
+
+
+def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(large: Pipeline) -> None:
+    database, destination = large.database, large.destination
+    assert database is not None
+    held, release = hold_after(destination, 50)
+    with large.running() as run:
+        signal(database, data_collections=["public.t", "public.u"])
+        assert held.wait(30)
+        signal(database, "stop-snapshot", "x", data_collections=["public.t"], type="incremental")
+        release.set()
+        run.until(lambda: finished(run), "the end")
+    assert len(read_rows(destination)) < 300
+    assert [int(row["id"]) for row in read_rows(destination, "u")] == list(range(1, 16))
+
+
+def test_watermarks_by_deletion_leave_the_signal_table_empty(large: Pipeline) -> None:
+    database = large.database
+    assert database is not None
+    with large.running(**{"incremental.snapshot.watermarking.strategy": "insert_delete"}) as run:
+        signal(database, data_collections=["public.t"])
+        run.until(lambda: len(read_rows(large.destination)) == 300, "the end")
+    assert database.execute("SELECT id FROM signals") == [("s",)]
+
+
+def test_a_condition_limits_what_is_read(large: Pipeline) -> None:
+    database = large.database
+    assert database is not None
+    with large.running() as run:
+        signal(
+            database,
+            data_collections=["public.t"],
+            additional_conditions=[
+                {"data-collection": "public.t", "filter": "id % 10 = 0 -- tens"}
+            ],
+        )
+        run.until(lambda: finished(run) and read_rows(large.destination), "the end")
+    assert [int(r["id"]) for r in read_rows(large.destination)] == list(range(10, 301, 10))
+
+
+# --- signals that cannot be acted on --------------------------------------------------------------------
+
+
+def bad(**data: Any) -> str:
+    return json.dumps({k.replace("_", "-"): v for k, v in data.items()})
+
+
+def filtered(condition: str) -> str:
+    conditions = [{"data-collection": "public.t", "filter": condition}]
+    return bad(data_collections=["public.t"], additional_conditions=conditions)
+
+
+UNUSABLE = [
+    ("execute-snapshot", "{not json", "is not JSON"),
+    ("execute-snapshot", "[1]", "not a JSON object"),
+    ("execute-snapshot", bad(data_collections="t"), "must be a list"),
+    ("execute-snapshot", bad(data_collections=["public.none"]), "no such table is captured"),
+    (
+        "execute-snapshot",
+        bad(data_collections=["pg_catalog.pg_authid"]),
+        "no such table is captured",
+    ),
+    ("execute-snapshot", bad(data_collections=["public.t"], type="sideways"), "sideways"),
+    ("execute-snapshot", bad(data_collections=["public.t"], surrogate_key="no"), "has no key"),
+    ("execute-snapshot", bad(data_collections=["public.keyless"]), "has no key"),
+    ("execute-snapshot", filtered("no_column = 1"), 'column "no_column" does not exist'),
+    ("execute-snapshot", filtered("id = 1)"), 'syntax error at or near ")"'),
+    ("execute-snapshot", filtered("1/(id - id) = 1"), "division by zero"),
+    ("execute-snapshot", filtered("true)) TO STDOUT; DROP TABLE u; --"), "syntax error"),
+    ("execute-snapshot", filtered("true; DROP TABLE u; --"), "syntax error"),
+    ("execute-snapshot", filtered("true)) TO PROGRAM 'false' --"), "syntax error"),
+    ("execute-snapshot", filtered("steal()"), "read-only transaction"),
+    ("shutdown", "{}", "'shutdown' is not known"),
+    ("", "", "'' is not known"),
+]
+
+
+def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
+    large: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One after the other in one run: none ends it, none reads or writes anything."""
+    database = large.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE keyless (a int); INSERT INTO keyless VALUES (1);"
+        "CREATE FUNCTION steal() RETURNS bool LANGUAGE sql AS"
+        " 'INSERT INTO u VALUES (999); SELECT true'"
+    )
+    with large.running() as run:
+        for number, (kind, data, says) in enumerate(UNUSABLE):
+            caplog.clear()
+            database.execute("INSERT INTO signals VALUES (%s, %s, %s)", number, kind, data)
+            run.until(lambda text=says: text in warnings(caplog), f"the warning of {data or kind}")
+        signal(database, name="good", data_collections=["public.u"])
+        run.until(lambda: len(read_rows(large.destination, "u")) == 15, "the next signal's rows")
+    assert read_rows(large.destination) == []
+    assert database.execute("SELECT count(*), max(id) FROM u") == [(15, 15)]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> str:
+    return " ".join(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+
+
+def test_without_a_signal_table_to_write_to_the_stream_goes_on(
+    large: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = large.database
+    assert database is not None
+    database.execute(
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"
+        "CREATE TRIGGER no BEFORE INSERT ON signals FOR EACH ROW"
+        " WHEN (NEW.type LIKE 'snapshot-window%') EXECUTE FUNCTION no()"
+    )
+    with large.running() as run:
+        signal(database, data_collections=["public.t"])
+        database.execute("INSERT INTO t VALUES (1000)")
+        run.until(lambda: 1000 in large.destination.ids("t"), "the row")
+    assert "not you; given up: public.t" in caplog.text
+    assert read_rows(large.destination) == []
+
+
+def test_a_log_signal_is_logged_with_the_offset(
+    large: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = large.database
+    assert database is not None
+    caplog.set_level("INFO")
+    with large.running() as run:
+        signal(database, "log", message="we are at {}, said ops")
+        run.until(lambda: "said ops" in caplog.text, "the line")
+    (line,) = [r.getMessage() for r in caplog.records if "said ops" in r.getMessage()]
+    assert line.startswith("we are at 0/")
