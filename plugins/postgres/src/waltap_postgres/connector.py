@@ -1,7 +1,6 @@
 """The PostgreSQL connector: checks, publication and slot, snapshot, stream."""
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -25,6 +24,7 @@ from waltap.source.connector import (
     StopRequested,
 )
 from waltap.source.position import Position, lsn_text
+from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
 from waltap_postgres.connection import Session, connect, driver_error
@@ -177,7 +177,9 @@ class PostgresConnector(Connector):
         if slot is not None:
             self._await_free()
         self._publish()
-        self._set_identities()
+        if self.properties.replica_identity_autoset_values:
+            set_identities(self._connection, self.properties, self.captured())
+            self._captured = None
         if slot is None or slot.invalidated or ours:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
         notes = (f"{lost.problem}: a new snapshot is taken",) if lost else ()
@@ -250,28 +252,6 @@ class PostgresConnector(Connector):
             return None
         named = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
         return ",".join(word for letter, word in named.items() if letter not in skipped)
-
-    def _set_identities(self) -> None:
-        """Apply ``replica.identity.autoset.values`` to captured tables that differ."""
-        for entry in self.properties.replica_identity_autoset_values:
-            pattern, _, value = entry.rpartition(":")
-            for table in self.captured():
-                if not re.fullmatch(pattern, table.relation.name, re.IGNORECASE):
-                    continue
-                self._set_identity(table, value.strip())
-        if self.properties.replica_identity_autoset_values:
-            self._captured = None
-
-    def _set_identity(self, table: Table, value: str) -> None:
-        word, _, index = value.partition(" ")
-        if table.relation.identity == word[0].lower() and not index:
-            return
-        clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
-        name = identifier(table.relation.schema, table.relation.table)
-        try:
-            self._connection.execute(f"ALTER TABLE {name} REPLICA IDENTITY {clause}".encode())
-        except psycopg.Error as error:
-            raise driver_error(error, self.properties) from error
 
     def _start_with_new_slot(
         self, old: Slot | None, *, snapshot: bool, lost: SourceError | OffsetError | None

@@ -1,0 +1,37 @@
+"""``replica.identity.autoset.values``: replica identities that a start sets on captured tables."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from waltap_postgres.catalog.catalogue import Table
+from waltap_postgres.connection import driver_error
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
+
+__all__ = ["set_identities"]
+
+
+def set_identities(
+    connection: "psycopg.Connection[tuple[Any, ...]]",
+    properties: PostgresProperties,
+    captured: Iterable[Table],
+) -> None:
+    """Alter the tables that the property names and that differ from it. Raises: SourceError."""
+    for entry in properties.replica_identity_autoset_values:
+        pattern, _, value = entry.rpartition(":")
+        word, _, index = value.strip().partition(" ")
+        for table in captured:
+            relation = table.relation
+            if not re.fullmatch(pattern, relation.name, re.IGNORECASE):
+                continue
+            if relation.identity == word[0].lower() and not index:
+                continue
+            clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
+            name = identifier(relation.schema, relation.table)
+            try:
+                connection.execute(f"ALTER TABLE {name} REPLICA IDENTITY {clause}".encode())
+            except psycopg.Error as error:
+                raise driver_error(error, properties) from error
