@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from waltap.events.transaction import Batch, SnapshotRows
 from waltap.source.position import Position
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogInUse,
@@ -403,6 +403,30 @@ def test_any_filesystem_will_do(tmp_path: Path) -> None:
     log.flush()
     log.close()
     assert len(rows(tmp_path / "log")) == 1
+
+
+def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
+    """Arrow's filesystem in memory: no locks, no synchronising, nothing but its interface."""
+    store = Store("mock:///log")
+    settings = ChangeLogProperties(path="mock:///log")
+    log = ChangeLogSink(settings, context(tmp_path, resumes=True), store=store)
+    db = Database()
+    for number in range(2):
+        log.open()
+        db.insert(PEOPLE, [str(number), "Ann", None])
+        part = db.commit()
+        log.write(batch(part))
+        assert log.flush() == Position(part.end_lsn)
+        log.close()
+    (found,) = ChangeLog(store).rows("public", "people")
+    assert found.column("id").to_pylist() == [0, 1]
+    assert log.open() == Position(part.end_lsn)
+    log.close()
+    reader = ChangeLog(store)
+    last = reader.last()
+    assert last is not None
+    assert reader.retire(last.mark, before="99991231T235") == 1
+    assert reader.sweep(before="99991231T235") == 0
 
 
 # --- reading and retiring -----------------------------------------------------------------------------
