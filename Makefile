@@ -9,7 +9,7 @@ TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/yugabyt
   plugins/sinks/src plugins/spark/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault conformance \
-  differential differential-nightly golden bench docs clean
+  differential differential-nightly fuzz golden bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
@@ -47,7 +47,7 @@ test-integration: setup-test ## against real servers
 	@$(PYTEST) -n $(WORKERS) tests/integration
 
 test-fault: setup-test ## kills, restarts, cut links
-	@$(PYTEST) tests/fault
+	@$(PYTEST) -n $(WORKERS) tests/fault
 
 differential: setup-test ## against Debezium: its recorded events, and 20 generated cases live
 	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential
@@ -55,6 +55,9 @@ differential: setup-test ## against Debezium: its recorded events, and 20 genera
 differential-nightly: setup-test ## 200 generated cases, and the recordings themselves against Debezium
 	@$(BIN)/python -m tests.differential check --engine debezium
 	@WALTAP_GENERATED_CASES=200 $(PYTEST) tests/differential
+
+fuzz: setup ## damaged input through every decoder, 200,000 inputs each
+	@WALTAP_FUZZ_INPUTS=200000 $(PYTEST) -n $(WORKERS) tests/fuzz
 
 golden: setup-test ## record the corpora anew with the Debezium peer; review the difference as code
 	@$(BIN)/python -m tests.differential record

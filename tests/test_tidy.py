@@ -290,6 +290,21 @@ def test_links_in_documents_lead_somewhere() -> None:
     assert not broken
 
 
+def test_every_document_is_reached_from_the_index() -> None:
+    pages = {
+        path for path, _ in _texts() if path.suffix == ".md" and path.is_relative_to(ROOT / "docs")
+    }
+    seen, waiting = set(), [ROOT / "docs" / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page not in pages:
+            continue
+        seen.add(page)
+        targets = re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+        waiting += [(page.parent / target).resolve() for target in targets if "://" not in target]
+    assert not {named(page) for page in pages - seen}
+
+
 def test_constraints_pin_one_exact_version_each() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
