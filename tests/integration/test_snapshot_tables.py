@@ -45,6 +45,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
         ("a_large", 1000, "first_in_data_collection", "true"),
         ("a_large", 1000, "true", "true"),
         ("a_large", 500, "true", "last_in_data_collection"),
+        ("b_empty", 0, "true", "true"),
         ("c_single", 1, "last_in_data_collection", "last_in_data_collection"),
         ("d_no_columns", 2, "first_in_data_collection", "last"),
     ]

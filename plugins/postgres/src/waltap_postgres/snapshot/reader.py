@@ -62,9 +62,10 @@ def read_table(
     """Yield the rows of one table in pieces of about ``snapshot.fetch.size``, unmarked.
 
     ``with_children``: the rows of tables that inherit from it too, as Debezium reads them; the stream
-    gives those as rows of the child alone. Raises: SnapshotReadFailed.
+    gives those as rows of the child alone. A table without rows is one piece without rows: the
+    destination must know that it was read. Raises: SnapshotReadFailed.
     """
-    relation = table.relation
+    relation, empty = table.relation, True
     try:
         alone = not (with_children or table.partitioned)
         width, sql, pick = _select(session, relation, properties, alone=alone)
@@ -72,10 +73,11 @@ def read_table(
         for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
             pending += map(pick, rows) if pick else rows
             while len(pending) >= properties.snapshot_fetch_size:
+                empty = False
                 size = properties.snapshot_fetch_size
                 yield _piece(relation, pending[:size], point)
                 pending = pending[size:]
-        if pending:
+        if pending or empty:
             yield _piece(relation, pending, point)
     except SourceError as error:
         if error.retry is not error.retry.NEVER:
@@ -130,19 +132,26 @@ def mark(pieces: Iterator[SnapshotRows], first_table: str | None) -> Iterator[Sn
 
     The very last row of the snapshot is "last"; else the first row of the first table is "first",
     a table's last row "last_in_data_collection", its first "first_in_data_collection". A row that is
-    both has the earlier of these.
+    both has the earlier of these. Pieces without rows keep their place and have no marker.
     """
     held: SnapshotRows | None = None
+    empty: list[SnapshotRows] = []
     for piece in pieces:
+        if not piece.rows:
+            empty.append(piece)
+            continue
         opens = held is None or held.relation is not piece.relation
         if held is not None:
             yield _finish(held, "last_in_data_collection" if opens else "true")
+        yield from empty
+        empty.clear()
         if opens:
             first = piece.relation.name == first_table
             piece.first_marker = "first" if first else "first_in_data_collection"
         held = piece
     if held is not None:
         yield _finish(held, "last")
+    yield from empty
 
 
 def _finish(piece: SnapshotRows, last: str) -> SnapshotRows:
