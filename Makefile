@@ -31,7 +31,7 @@ check: setup ## ruff, formatting, mypy --strict, import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy $(TYPED)
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 fmt: setup ## format, and mend what ruff can mend
 	@$(BIN)/ruff format
