@@ -50,6 +50,7 @@ class Delivery:
         self.signals = offset.signals
         self.events = self.records = 0
         self.unflushed_since: float | None = None
+        self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
     def write(self, parts: list[Part], *, snapshot: bool = False) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
@@ -68,6 +69,10 @@ class Delivery:
         self._host.notify(
             "on_batch", pipeline=self._pipeline, batch=batch, seconds=time.monotonic() - started
         )
+        if self._observed:
+            for part in parts:
+                if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
+                    self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
 
     def _batch(self, parts: list[Part], *, snapshot: bool) -> Batch:
         position, events, whole = self.written, 0, True

@@ -37,7 +37,7 @@ from waltap.source.connector import (
     Start,
     StopRequested,
 )
-from waltap.source.position import Position
+from waltap.source.position import Position, lsn_text
 
 __all__ = ["Engine"]
 
@@ -133,6 +133,7 @@ class Engine:
             stopping=self._stop.is_set,
             created=self._created,
             reconnects=self._started_once,
+            announced=parts.announced,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)
@@ -143,6 +144,8 @@ class Engine:
                 start = connector.prepare(offset)
                 for note in start.notes:
                     log.info(note)
+                if start.slot_created:
+                    self._slot_notice("created", start.offset, start.offset.slot_created_lsn)
                 delivery = self._deliver(parts, start, offset)
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
@@ -155,6 +158,7 @@ class Engine:
                 self._ready()
             if connector.finish():
                 parts.store.clear()
+                self._slot_notice("dropped", delivery.offset, delivery.offset.position.end_lsn)
         finally:
             connector.close()
 
@@ -396,14 +400,14 @@ class Engine:
     def _flush(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
         end_lsn = delivery.flush()
         if end_lsn is not None:
-            stream.confirm(assembler.confirmable(end_lsn))
+            self._confirm(stream, delivery, assembler.confirmable(end_lsn))
 
     def _flush_last(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
         """Make durable what was written, also when the link is gone: then nothing is confirmed."""
         end_lsn = delivery.flush()
         if end_lsn is not None:
             with suppress(ConnectionLost):
-                stream.confirm(assembler.confirmable(end_lsn))
+                self._confirm(stream, delivery, assembler.confirmable(end_lsn))
 
     def _idle_progress(
         self, stream: ChangeStream, assembler: Assembler, delivery: Delivery
@@ -419,7 +423,18 @@ class Engine:
             return
         lsn = assembler.confirmable(stream.idle_lsn())
         if lsn > delivery.offset.position.end_lsn:
-            stream.confirm(delivery.advance(Position(lsn)))
+            self._confirm(stream, delivery, delivery.advance(Position(lsn)))
+
+    def _confirm(self, stream: ChangeStream, delivery: Delivery, lsn: int) -> None:
+        stored = delivery.offset.position.end_lsn
+        assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
+        stream.confirm(lsn)
+        self._slot_notice("confirmed", delivery.offset, lsn)
+
+    def _slot_notice(self, event: str, offset: Offset, lsn: int) -> None:
+        self.host.notify(
+            "on_slot", pipeline=self.profile.name, event=event, slot=offset.slot, lsn=lsn
+        )
 
     # --- ends ---------------------------------------------------------------------------------
 

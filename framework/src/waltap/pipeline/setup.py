@@ -57,7 +57,7 @@ class Parts:
         self._connector = connector
 
     def describe(self, relation: Relation) -> Relation:
-        """Complete a relation once per version, and tell observers of a new shape."""
+        """Complete a relation once per version."""
         known = self._described.get(relation)
         if known is None:
             known = relation
@@ -65,13 +65,17 @@ class Parts:
                 assert self._connector is not None
                 known = self._connector.describe(relation)
             self._described[relation] = known
-            before = self._last_seen.get(known.name)
-            if before is None or not before.same_shape(known):
-                self._last_seen[known.name] = known
-                self.host.notify(
-                    "on_schema_change", pipeline=self.profile.name, old=before, new=known
-                )
+            self.announced(known)
         return known
+
+    def announced(self, relation: Relation) -> None:
+        """Tell observers of a described relation that is new, or has another shape."""
+        before = self._last_seen.get(relation.name)
+        if before is None or not before.same_shape(relation):
+            self._last_seen[relation.name] = relation
+            self.host.notify(
+                "on_schema_change", pipeline=self.profile.name, old=before, new=relation
+            )
 
     def text_of(self, column: Column) -> Callable[[Value], Value] | None:
         """Return what turns values of ``column`` in send format into PostgreSQL's text."""

@@ -49,7 +49,8 @@ class ConnectorContext:
     the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
     ``stopping`` tells, during waits, that the engine wants to stop. ``created`` is the connector's to
     keep names of what it made on the server, over the reconnects of one run; ``reconnects`` tells
-    that this run has streamed, or read rows, before.
+    that this run has streamed, or read rows, before. ``announced`` is to be called with each
+    relation that the server announces in the stream, described.
     """
 
     profile: "Profile"
@@ -58,6 +59,7 @@ class ConnectorContext:
     stopping: Callable[[], bool] = lambda: False
     created: set[str] = field(default_factory=set)
     reconnects: bool = False
+    announced: "Callable[[Relation], None]" = lambda _relation: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ class Start:
 
     ``snapshot``: take a snapshot first. ``stream``: stream after it. ``position``: where streaming
     begins. ``offset``: the identity of the server history this run belongs to, to be stored with
-    each position. ``notes`` are for the log.
+    each position. ``notes`` are for the log. ``slot_created``: the slot was made for this start.
     """
 
     snapshot: bool
@@ -114,6 +116,7 @@ class Start:
     position: Position
     offset: Offset
     notes: tuple[str, ...] = field(default=())
+    slot_created: bool = False
 
 
 class ChangeStream(abc.ABC):

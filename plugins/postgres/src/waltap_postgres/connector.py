@@ -121,7 +121,9 @@ class PostgresConnector(Connector):
         return self._captured
 
     def describe(self, relation: Relation) -> Relation:
-        return self.catalogue.describe(relation)
+        described = self.catalogue.describe(relation)
+        self.context.announced(described)
+        return described
 
     def check(self) -> list[Check]:
         return preflight(
@@ -286,6 +288,7 @@ class PostgresConnector(Connector):
             position=offset.position,
             offset=offset,
             notes=tuple(notes),
+            slot_created=True,
         )
 
     def _while_slot_is_made(self, seconds: float) -> None:

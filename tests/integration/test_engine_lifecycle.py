@@ -1,0 +1,377 @@
+"""How runs begin and end on a real server, and what they leave there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from waltap.decode.relation import Relation
+from waltap.events.transaction import Batch
+from waltap.hookspecs import hookimpl
+from waltap.pipeline import Limits
+
+from tests.rigs.pipeline import Pipeline, until
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    return Pipeline(database, tmp_path)
+
+
+def publications(pipeline: Pipeline) -> dict[str, list[str]]:
+    """Return the publications with what they cover."""
+    assert pipeline.database is not None
+    return dict(
+        pipeline.database.execute(
+            "SELECT p.pubname::text, coalesce(array_agg(t.tablename::text ORDER BY t.tablename)"
+            " FILTER (WHERE t.tablename IS NOT NULL), '{}') FROM pg_publication p"
+            " LEFT JOIN pg_publication_tables t USING (pubname) GROUP BY 1"
+        )
+    )
+
+
+# --- ready ------------------------------------------------------------------------------------------
+
+
+def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
+    pipeline: Pipeline,
+) -> None:
+    ready = pipeline.folder / "ready"
+    ready.touch()  # of an earlier run
+    reading, release = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def hold(_batch: Batch) -> None:
+        seen.append(ready.exists())
+        reading.set()
+        assert release.wait(30)
+
+    pipeline.destination.before_write = hold
+    try:
+        with pipeline.running(ready=False) as run:
+            assert reading.wait(30)
+            release.set()
+            run.until(ready.exists, "the ready file")
+            assert run.engine.state == "streaming"
+            assert pipeline.database is not None
+            ((active,),) = pipeline.database.execute("SELECT active FROM pg_replication_slots"
+                " WHERE database = current_database()")  # fmt: skip
+            assert active
+    finally:
+        release.set()
+    assert seen[0] is False
+
+
+def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline: Pipeline) -> None:
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    assert (pipeline.folder / "ready").exists()
+    assert pipeline.destination.ids("t") == [1]
+    assert pipeline.database is not None
+    assert pipeline.database.slots() == {}
+    assert publications(pipeline) == {}
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    assert pipeline.destination.ids("t") == [1]
+
+
+def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: Pipeline) -> None:
+    pipeline.run(limits=Limits(max_records=1))
+    assert pipeline.destination.ids("t") == [1]
+    assert not (pipeline.folder / "ready").exists()
+
+
+# --- slots and publications of a run -------------------------------------------------------------------
+
+
+def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    temporary = {
+        "slot.temporary": "true",
+        "publication.drop.on.stop": "true",
+        "snapshot.mode": "no_data",
+    }
+    with pipeline.running(**temporary) as run:
+        assert list(publications(pipeline)) == [pipeline.slot]
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: pipeline.destination.ids("t") == [2], "the row")
+    assert database.slots() == {}
+    assert publications(pipeline) == {}
+    assert pipeline.offset() is None
+
+
+def test_a_temporary_slot_and_its_publication_go_also_when_the_run_fails(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+
+    def fail(_batch: Batch) -> None:
+        raise RuntimeError("a bug of the sink")
+
+    pipeline.destination.before_write = fail
+    temporary = {
+        "slot.temporary": "true",
+        "publication.drop.on.stop": "true",
+        "snapshot.mode": "no_data",
+    }
+    with pytest.raises(RuntimeError, match="a bug"), pipeline.running(**temporary) as run:
+        database.execute("INSERT INTO t VALUES (2)")
+        run.join()
+    until(lambda: database.slots() == {}, "the slot to go")
+    assert publications(pipeline) == {}
+
+
+def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: Pipeline) -> None:
+    """The next start reads the tables again; nothing is passed over in silence."""
+    database = pipeline.database
+    assert database is not None
+    settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
+    pipeline.catch_up(**settings)
+    assert (database.slots(), publications(pipeline), pipeline.offset()) == ({}, {}, None)
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up(**settings)
+    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
+
+
+def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running(**{"publication.drop.on.stop": "true"}) as run:
+        database.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()"
+        )
+        run.until(lambda: ("reconnecting", "streaming") in [
+            (a[0], b[0]) for a, b in zip(run.notices.states, run.notices.states[1:])
+        ], "the new stream")  # fmt: skip
+        assert list(publications(pipeline)) == [pipeline.slot]
+    assert publications(pipeline) == {}
+
+
+def test_a_publication_that_was_there_is_never_dropped(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t")
+    pipeline.catch_up(**{"publication.drop.on.stop": "true"})
+    assert publications(pipeline) == {pipeline.slot: ["t"]}
+
+
+def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: Pipeline) -> None:
+    """Filters of rows and columns are of the tables that stay; others come and go."""
+    database = pipeline.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE gone (id int PRIMARY KEY);"
+        f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t WHERE (id > 10), gone"
+    )
+    settings = {"table.exclude.list": r"public\.gone"}
+    pipeline.catch_up(**settings)
+    assert publications(pipeline) == {pipeline.slot: ["t", "u"]}
+    database.execute("INSERT INTO t VALUES (5), (15); INSERT INTO u VALUES (6)")
+    pipeline.catch_up(**settings)
+    assert pipeline.destination.ids("t", "c") == [15]
+    assert pipeline.destination.ids("u", "c") == [6]
+
+
+@pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_a_publication_of_more_than_is_captured_is_used_as_it_is(
+    pipeline: Pipeline, what: str
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    database.execute(f"CREATE PUBLICATION {pipeline.slot} {what}")
+    settings = {"table.include.list": r"public\.t"}
+    pipeline.catch_up(**settings)
+    database.execute("INSERT INTO other VALUES (1); INSERT INTO t VALUES (2)")
+    pipeline.catch_up(**settings)
+    assert [e.table for e in pipeline.destination.events] == ["public.t", "public.t"]
+    assert publications(pipeline) == {pipeline.slot: ["other", "t"]}
+
+
+# --- ends ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
+def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
+    pipeline: Pipeline, number: int
+) -> None:
+    """Flushes are far apart: only the end itself can have stored and confirmed what was written."""
+    database, folder = pipeline.database, pipeline.folder
+    assert database is not None
+    process = run_command(pipeline, **{"offset.flush.interval.ms": 3_600_000})
+    try:
+        until((folder / "ready").exists, "the ready file")
+        database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
+        until(lambda: len(lines(folder)) > 20, "records")
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    written = len(lines(folder))
+    offset = pipeline.offset()
+    assert offset is not None
+    assert pipeline.slot_lsns()[0] == offset.position.end_lsn
+    done = run_command(pipeline, "--until-idle", "0.1")
+    _, errors = done.communicate(timeout=30)
+    assert done.returncode == 0, errors
+    ids = [json.loads(line)["value"]["after"]["id"] for line in lines(folder)]
+    assert len(ids) > written or written == 20_000
+    assert ids == list(range(1, 20_001))
+
+
+def test_a_signal_ends_a_run_that_waits_to_connect_its_sink(pipeline: Pipeline) -> None:
+    """Limits of time hold in the snapshot too."""
+    begun = threading.Event()
+
+    def slow(_batch: Batch) -> None:
+        begun.wait(0.05)
+
+    pipeline.destination.before_write = slow
+    assert pipeline.database is not None
+    pipeline.database.execute("INSERT INTO t SELECT generate_series(2, 1000)")
+    run = pipeline.run(limits=Limits(max_seconds=0.5), **{"snapshot.fetch.size": 10})
+    assert run.notices.snapshots[-1][0] == "aborted"
+    assert 0 < len(pipeline.destination.ids("t")) < 1000
+
+
+def lines(folder: Path) -> list[str]:
+    path = folder / "out.jsonl"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def run_command(pipeline: Pipeline, *options: str, **settings: Any) -> subprocess.Popen[str]:
+    """Start ``waltap run`` on the pipeline's database, with JSON lines as its sink."""
+    chosen = {**pipeline.settings, **settings, "waltap.state.dir": str(pipeline.folder / "state")}
+    chosen.pop("type")
+    text = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items())
+    sink = '[sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    (pipeline.folder / "p.toml").write_text(f'[source]\ntype = "postgres"\n{text}\n{sink}')
+    return subprocess.Popen(
+        [sys.executable, "-m", "waltap", "run", "p.toml", "--ready-file", "ready", *options],
+        cwd=pipeline.folder, env={**os.environ, "COLUMNS": "160"},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+# --- observers --------------------------------------------------------------------------------------
+
+
+class Raising:
+    """An observer that raises whenever it is told something."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def _raise(self, hook: str) -> None:
+        self.told.add(hook)
+        raise ValueError(f"observer of {hook}")
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        self._raise("on_state")
+
+    @hookimpl
+    def on_batch(self, batch: Batch) -> None:
+        self._raise("on_batch")
+
+    @hookimpl
+    def on_transaction(self) -> None:
+        self._raise("on_transaction")
+
+    @hookimpl
+    def on_snapshot(self, event: str) -> None:
+        self._raise("on_snapshot")
+
+    @hookimpl
+    def on_schema_change(self, old: Relation | None, new: Relation) -> None:
+        self._raise("on_schema_change")
+
+    @hookimpl
+    def on_slot(self, event: str) -> None:
+        self._raise("on_slot")
+
+    @hookimpl
+    def on_failure(self, error: Exception) -> None:
+        self._raise("on_failure")
+
+
+def test_observers_that_raise_are_logged_once_and_stop_nothing(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    observer = Raising()
+    with pipeline.running(observer) as run:
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the row")
+        database.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()"
+        )
+        database.execute("ALTER TABLE t ADD v text; INSERT INTO t VALUES (3, 'x')")
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2, 3], "the next row")
+    assert observer.told >= {
+        "on_state", "on_batch", "on_transaction", "on_snapshot", "on_schema_change", "on_slot", "on_failure",
+    }  # fmt: skip
+    complaints = [r for r in caplog.records if "observer raised" in r.getMessage()]
+    assert len([r for r in complaints if r.levelname == "WARNING"]) == len(observer.told)
+
+
+def test_observers_are_told_of_transactions_and_of_the_slot(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+
+    class Watching:
+        def __init__(self) -> None:
+            self.transactions: list[tuple[int, bool]] = []
+            self.slots: list[tuple[str, str, int]] = []
+
+        @hookimpl
+        def on_transaction(self, part: Any) -> None:
+            self.transactions.append((part.first_index + len(part.changes), part.complete))
+
+        @hookimpl
+        def on_slot(self, event: str, slot: str, lsn: int) -> None:
+            self.slots.append((event, slot, lsn))
+
+    watching = Watching()
+    with pipeline.running(watching, **{"slot.drop.on.stop": "true"}) as run:
+        database.execute("INSERT INTO t VALUES (2), (3)")
+        database.execute("INSERT INTO t SELECT generate_series(10, 30000)")
+        run.until(lambda: len(pipeline.destination.ids("t")) == 29_994, "the rows")
+        run.until(lambda: len(watching.transactions) == 2, "both transactions")
+        run.until(lambda: pipeline.slot_lsns()[0] == watching.slots[-1][2], "the confirmation")
+    assert watching.transactions == [(2, True), (29_991, True)]
+    events = [event for event, _, _ in watching.slots]
+    assert events[0] == "created"
+    assert set(events[1:-1]) == {"confirmed"}
+    assert events[-1] == "dropped"
+    lsns = [lsn for _, _, lsn in watching.slots]
+    assert lsns == sorted(lsns)
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def test_imports_of_a_start_are_few(pipeline: Pipeline) -> None:
+    """What is heavy and not used is not imported; the time itself is measured by the benchmarks."""
+    process = run_command(pipeline)
+    try:
+        until((pipeline.folder / "ready").exists, "the ready file")
+        memory = psutil.Process(process.pid).memory_info().rss
+        mapped = {Path(m.path).name for m in psutil.Process(process.pid).memory_maps()}
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    heavy: Iterable[str] = ("arrow", "numpy", "pandas", "confluent", "rdkafka", "protobuf", "py4j")
+    assert not [name for name in mapped if any(word in name for word in heavy)]
+    assert memory < 90 << 20
