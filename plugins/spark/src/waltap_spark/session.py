@@ -58,7 +58,10 @@ def start_session(
     require_java()
     from pyspark.sql import SparkSession
 
-    chosen = {**(DEFAULTS if master.startswith("local") else {}), **(settings or {})}
+    local = master.startswith("local")
+    if local:  # the JVM looks the machine's own name up, which need not resolve
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    chosen = {**(DEFAULTS if local else {}), **(settings or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **REQUIRED}.items():
         builder = builder.config(key, value)

@@ -33,25 +33,28 @@ class SegmentFile:
         self.rows = 0
         self._store = store
         self._stream = store.create(path)
-        self._writer = parquet.ParquetWriter(
-            self._stream,
-            schema,
-            compression=compression,
-            use_dictionary=False,
-            write_statistics=True,
-            column_encoding=None,
-        )
+        with store.writing(path):
+            self._writer = parquet.ParquetWriter(
+                self._stream,
+                schema,
+                compression=compression,
+                use_dictionary=False,
+                write_statistics=True,
+                column_encoding=None,
+            )
 
     def write(self, table: "pa.Table") -> None:
         """Append ``table`` as one row group."""
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        with self._store.writing(self.path):
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
     def finish(self) -> Segment:
         """Complete the file and make it durable."""
-        self._writer.close()
-        size: int = self._stream.tell()
-        self._stream.close()
+        with self._store.writing(self.path):
+            self._writer.close()
+            size: int = self._stream.tell()
+            self._stream.close()
         self._store.sync(self.path)
         return Segment(path=self.path, rows=self.rows, bytes=size)
 

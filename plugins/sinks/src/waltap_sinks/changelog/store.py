@@ -4,9 +4,11 @@ Durability: on a local disk a file counts once it, and the name of it, were sync
 stores make an object visible, whole, when its upload ends; there is nothing to synchronise.
 """
 
+import contextlib
 import fcntl
 import os
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,6 +125,14 @@ class Store:
         try:
             self._make_folder(path.rpartition("/")[0])
             return self._fs.open_output_stream(self.path(path))
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[None]:
+        """Turn what the filesystem refuses while ``path`` is written into a `ChangeLogUnavailable`."""
+        try:
+            yield
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
