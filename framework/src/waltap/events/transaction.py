@@ -49,6 +49,24 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         count = len(self.changes) if self.wire_count is None else self.wire_count
         return Position(before.end_lsn, self.commit_lsn, self.first_index + count)
 
+    def split(self, count: int) -> "tuple[TransactionPart, TransactionPart]":
+        """Return the first ``count`` changes, as an incomplete part, and the rest.
+
+        Where changes were left out nobody knows how many of them stood before; the position between
+        the two counts none, so that after a crash there a few changes may come again.
+        """
+        first = msgspec.structs.replace(
+            self, changes=self.changes[:count], complete=False, end_lsn=0, wire_count=None
+        )
+        rest = msgspec.structs.replace(
+            self,
+            changes=self.changes[count:],
+            first_index=self.first_index + count,
+            starts=False,
+            wire_count=None if self.wire_count is None else self.wire_count - count,
+        )
+        return first, rest
+
 
 class SnapshotRows(msgspec.Struct, kw_only=True):
     """Rows of one table read by a snapshot, in the order read; each row is a full tuple.

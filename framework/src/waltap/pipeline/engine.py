@@ -26,7 +26,7 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery, Part
-from waltap.pipeline.limits import Limits, Silence, cut
+from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Visibility
 from waltap.snapshot.incremental import IncrementalSnapshots, State
@@ -386,12 +386,13 @@ class Engine:
         left = self._left(delivery)
         if left is not None:
             parts, self._cut = cut(parts, left)
-        if incremental is None:
-            delivery.write(list[Part](parts))
-            return
-        with_chunks = incremental.process(parts, _now_us())
-        delivery.signals = msgspec.to_builtins(incremental.state)
-        delivery.write(list[Part](with_chunks))
+        for batch in batches(parts, self.profile.engine.batch_events):
+            if incremental is None:
+                delivery.write(list[Part](batch))
+                continue
+            with_chunks = incremental.process(batch, _now_us())
+            delivery.signals = msgspec.to_builtins(incremental.state)
+            delivery.write(list[Part](with_chunks))
 
     def _due(self, delivery: Delivery, seconds: float) -> bool:
         since = delivery.unflushed_since

@@ -1,10 +1,11 @@
 """When a run ends by itself."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from waltap.events.transaction import TransactionPart
 
-__all__ = ["Limits", "Silence", "cut"]
+__all__ = ["Limits", "Silence", "batches", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +54,35 @@ class Silence:
         return now - self._since >= wanted
 
 
+def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
+    """Yield ``parts`` in lists of at most ``most`` changes; one that is larger is split."""
+    batch: list[TransactionPart] = []
+    room = most
+    for part in parts:
+        rest = part
+        while len(rest.changes) > room:
+            if room:
+                first, rest = rest.split(room)
+                batch.append(first)
+            yield batch
+            batch, room = [], most
+        batch.append(rest)
+        room -= len(rest.changes)
+    if batch:
+        yield batch
+
+
 def cut(parts: list[TransactionPart], events: int) -> tuple[list[TransactionPart], bool]:
     """Return the first ``events`` changes of ``parts``, and whether anything was left out.
 
-    The last part may then be incomplete. Its position counts the changes that are in it: of those
-    that the decoder passed over nobody knows where they stood, so a few changes may come again, none
-    is lost.
+    The last part may then be incomplete.
     """
     kept: list[TransactionPart] = []
     for part in parts:
         if events <= 0:
             return kept, True
         if len(part.changes) > events:
-            part.changes = part.changes[:events]
-            part.complete, part.end_lsn, part.wire_count = False, 0, None
-            kept.append(part)
+            kept.append(part.split(events)[0])
             return kept, True
         events -= len(part.changes)
         kept.append(part)

@@ -149,7 +149,7 @@ class IncrementalSnapshots:
                 if rows:
                     done = index - (rest.first_index - part.first_index)
                     if done:
-                        before, rest = _split(rest, done)
+                        before, rest = rest.split(done)
                         out.append(before)
                     out.append(self._rows(rows, change, part, now))
             elif self._window is not None:
@@ -345,19 +345,3 @@ def _text(value: object) -> str | None:
 
 def _instant(now: int) -> str:
     return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _split(part: TransactionPart, count: int) -> tuple[TransactionPart, TransactionPart]:
-    """Cut a part after ``count`` changes."""
-    before = msgspec.structs.replace(
-        part, changes=part.changes[:count], complete=False, end_lsn=0, wire_count=count
-    )
-    wire = None if part.wire_count is None else part.wire_count - count
-    after = msgspec.structs.replace(
-        part,
-        changes=part.changes[count:],
-        first_index=part.first_index + count,
-        starts=False,
-        wire_count=wire,
-    )
-    return before, after

@@ -34,8 +34,8 @@ def lsn_text(lsn: int) -> str:
 
 def parse_lsn(text: str) -> int:
     """Return the LSN that ``text`` prints. Raises: ValueError when it is none."""
-    high, slash, low = text.strip().partition("/")
-    if not slash or len(high) > 8 or len(low) > 8:
+    high, _, low = text.strip().partition("/")
+    if len(high) > 8 or len(low) > 8 or not (high + low).isascii() or not (high + low).isalnum():
         message = f"not an LSN: {text!r}"
         raise ValueError(message)
     return (int(high, 16) << 32) | int(low, 16)

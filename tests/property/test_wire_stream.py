@@ -1,0 +1,157 @@
+"""The replication stream's framing: any cut of the bytes gives the same frames; damage is an error."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.errors import DecodeError
+from waltap_postgres.replication.wire import (
+    CopyEnded,
+    CopySplitter,
+    ReplicationSplitter,
+    status_update,
+)
+
+LSNS = st.integers(0, (1 << 64) - 1)
+PAYLOADS = st.binary(min_size=1, max_size=40)
+
+
+def message(letter: bytes, body: bytes) -> bytes:
+    return letter + struct.pack("!I", len(body) + 4) + body
+
+
+def xlog(lsn: int, payload: bytes) -> bytes:
+    return message(b"d", b"w" + struct.pack("!QQq", lsn, lsn, 5) + payload)
+
+
+def keepalive(end: int, *, reply: bool) -> bytes:
+    return message(b"d", b"k" + struct.pack("!QqB", end, 7, reply))
+
+
+STARTED = message(b"W", b"\0\0\0")
+EVENTS = st.lists(
+    st.tuples(st.just("w"), LSNS, PAYLOADS)
+    | st.tuples(st.just("k"), LSNS, st.booleans())
+    | st.tuples(st.just("n"), st.just(0), st.sampled_from([b"N", b"S", b"A"])),
+    max_size=20,
+)
+
+
+def encoded(events: list[tuple[str, int, object]]) -> bytes:
+    out = STARTED
+    for kind, lsn, more in events:
+        if kind == "w":
+            out += xlog(lsn, more)  # type: ignore[arg-type]
+        elif kind == "k":
+            out += keepalive(lsn, reply=bool(more))
+        else:
+            out += message(more, b"SNOTICE\0\0")  # type: ignore[arg-type]
+    return out
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    borders = [0, *sorted(c % (len(data) + 1) for c in cuts), len(data)]
+    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False) if a < b]
+
+
+@given(EVENTS, st.lists(st.integers(0, 3000), max_size=10))
+def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
+    events: list[tuple[str, int, object]], cuts: list[int]
+) -> None:
+    splitter = ReplicationSplitter()
+    frames = [f for piece in cut(encoded(events), cuts) for f in splitter.split(piece)]
+    assert frames == [(lsn, payload) for kind, lsn, payload in events if kind == "w"]
+    told = [(lsn, more) for kind, lsn, more in events if kind == "k"]
+    assert splitter.started
+    assert splitter.wal_end == (told[-1][0] if told else 0)
+    assert splitter.reply_requested == any(more for _, more in told)
+
+
+@given(EVENTS, st.lists(st.integers(0, 3000), max_size=4))
+def test_libpq_gives_the_same_payload_by_payload(
+    events: list[tuple[str, int, object]], cuts: list[int]
+) -> None:
+    whole, single = ReplicationSplitter(), ReplicationSplitter()
+    frames = [f for piece in cut(encoded(events), cuts) for f in whole.split(piece)]
+    alone: list[tuple[int, bytes]] = []
+    for kind, lsn, more in events:
+        if kind != "n":
+            made = xlog(lsn, more) if kind == "w" else keepalive(lsn, reply=bool(more))  # type: ignore[arg-type]
+            single.data(made[5:], alone)
+    assert alone == frames
+    assert (single.wal_end, single.reply_requested) == (whole.wal_end, whole.reply_requested)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
+def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int]) -> None:
+    splitter = ReplicationSplitter()
+    try:
+        for piece in cut(data, cuts):
+            for lsn, payload in splitter.split(piece):
+                assert 0 <= lsn < 1 << 64
+                assert payload
+    except (DecodeError, CopyEnded):
+        pass
+
+
+@given(EVENTS.filter(bool), st.data())
+def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(
+    events: list[tuple[str, int, object]], draw: st.DataObject
+) -> None:
+    data = bytearray(encoded(events))
+    data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
+    try:
+        frames = ReplicationSplitter().split(bytes(data))
+    except (DecodeError, CopyEnded):
+        return
+    assert all(isinstance(payload, bytes) and payload for _, payload in frames)
+
+
+def test_an_absurd_length_is_refused_before_it_is_waited_for() -> None:
+    with pytest.raises(DecodeError, match="a message length of 4 bytes to 1 GB, found 2147483651"):
+        ReplicationSplitter().split(b"d" + struct.pack("!I", (1 << 31) + 3) + b"w")
+
+
+def test_the_end_of_the_stream_brings_the_servers_error() -> None:
+    splitter = ReplicationSplitter()
+    body = b"SFATAL\0C57P01\0Mterminating connection\0\0"
+    with pytest.raises(CopyEnded) as caught:
+        splitter.split(STARTED + message(b"E", body))
+    assert caught.value.error is not None
+    assert caught.value.error.fields() == {
+        "S": "FATAL", "C": "57P01", "M": "terminating connection",
+    }  # fmt: skip
+
+
+@given(st.lists(st.binary(max_size=30), max_size=10), st.lists(st.integers(0, 500), max_size=6))
+def test_copy_data_comes_back_however_it_is_cut(chunks: list[bytes], cuts: list[int]) -> None:
+    data = message(b"H", b"\0\0\1\0\0") + b"".join(message(b"d", c) for c in chunks)
+    data += message(b"c", b"") + message(b"C", b"COPY 1\0") + message(b"Z", b"I")
+    splitter = CopySplitter()
+    found = [payload for piece in cut(data, cuts) for payload in splitter.split(piece)]
+    assert found == chunks
+    assert splitter.done
+
+
+@given(st.lists(st.binary(max_size=30), max_size=5), st.lists(st.integers(0, 500), max_size=6))
+def test_an_error_after_rows_of_a_copy_is_not_missed(chunks: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(message(b"d", c) for c in chunks)
+    data += message(b"E", b"C22012\0Mdivision by zero\0\0") + message(b"Z", b"I")
+    splitter = CopySplitter()
+    with pytest.raises(CopyEnded) as caught:
+        for piece in cut(data, cuts):
+            splitter.split(piece)
+    assert caught.value.error is not None
+    assert caught.value.error.fields()["C"] == "22012"
+
+
+@given(LSNS, LSNS, st.integers(-(1 << 40), 1 << 60), st.booleans())
+def test_a_status_update_says_what_it_was_told(
+    written: int, flushed: int, clock: int, reply: bool
+) -> None:
+    clock = abs(clock)
+    data = status_update(written, flushed, clock, reply=reply)
+    assert data[:1] == b"d"
+    assert struct.unpack("!I", data[1:5])[0] == len(data) - 1
+    assert struct.unpack("!cQQQqB", data[5:]) == (b"r", written, flushed, flushed, clock, reply)

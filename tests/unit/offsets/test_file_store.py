@@ -1,0 +1,128 @@
+"""The offset file: replaced whole, never torn, and its faults are told."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from waltap.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
+from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.source.position import Position
+from waltap.testing.crash import Child, Kill, in_child
+
+
+def offset(lsn: int, **more: object) -> Offset:
+    return Offset(position=Position(lsn), slot="s", database="d", system_id="7", timeline=1, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileOffsetStore:
+    return FileOffsetStore(tmp_path / "state" / "offset.json")
+
+
+def test_what_is_stored_is_loaded(store: FileOffsetStore) -> None:
+    assert store.load() is None
+    full = offset(
+        5, snapshot=SnapshotProgress(kind="initial", lsn=3), visible="1:2:@0/5",
+        signals={"queue": [], "paused": True}, previous_end_lsn=4,
+    )  # fmt: skip
+    store.store(full)
+    assert store.load() == full
+    store.store(offset(6))
+    assert store.load() == offset(6)
+    store.clear()
+    assert store.load() is None
+    store.clear()
+
+
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_offset(tmp_path: Path) -> None:
+    """A real process that kills itself before each act that outlives it."""
+    step = 0
+    seen = set()
+    while True:
+        step += 1
+        path = tmp_path / f"{step}.json"
+        FileOffsetStore(path).store(offset(1))
+
+        def action(_child: Child, path: Path = path) -> None:
+            FileOffsetStore(path).store(offset(2))
+
+        outcome = in_child(action, Kill(step=step))
+        found = FileOffsetStore(path).load()
+        assert found is not None
+        seen.add(found.position.end_lsn)
+        if not outcome.killed:
+            break
+    assert step > 4
+    assert seen == {1, 2}
+    assert found == offset(2)
+
+
+def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
+    store: FileOffsetStore,
+) -> None:
+    outcome = in_child(lambda _child: store.store(offset(2)), Kill())
+    assert outcome.error is None
+    order = [step for step in outcome.steps if step in {"os.fsync", "os.rename"}]
+    assert order == ["os.fsync", "os.rename", "os.fsync"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="torn"),
+        pytest.param(b"\xff\xfe", id="no text"),
+        pytest.param(b"[1, 2]", id="something else"),
+        pytest.param(b'{"position": {"end_lsn": "1"}}', id="wrong kinds"),
+        pytest.param(
+            msgspec.json.encode(offset(1)).replace(b'"version":1', b'"version":99'),
+            id="of a newer waltap",
+        ),
+    ],
+)
+def test_a_file_that_is_no_offset_is_refused_by_its_path(
+    store: FileOffsetStore, data: bytes
+) -> None:
+    store.path.parent.mkdir()
+    store.path.write_bytes(data)
+    with pytest.raises(OffsetUnreadable) as caught:
+        store.load()
+    assert caught.value.code == "WT-6001"
+    assert str(store.path) in caught.value.advice()
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = FileOffsetStore(tmp_path / "file" / "offset.json")
+    with pytest.raises(OffsetUnwritable) as caught:
+        store.store(offset(1))
+    assert "waltap.state.dir" in caught.value.advice()
+    with pytest.raises(OffsetUnwritable):
+        store.clear()
+
+
+def test_a_full_disk_keeps_the_old_offset(store: FileOffsetStore) -> None:
+    from waltap.testing.crash import limit_file_size
+
+    store.store(offset(1))
+
+    def action(child: Child) -> None:
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit_file_size(10)
+        try:
+            store.store(offset(2))
+        except OffsetUnwritable as error:
+            limit_file_size(None)
+            child.report(error.code)
+
+    outcome = in_child(action, Kill())
+    assert outcome.reports == ["WT-6002"]
+    assert store.load() == offset(1)
+    assert os.listdir(store.path.parent) in (
+        ["offset.json"],
+        ["offset.json", "offset.json.new"],
+        ["offset.json.new", "offset.json"],
+    )

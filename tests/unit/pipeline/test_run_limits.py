@@ -1,0 +1,112 @@
+"""Where a run ends, how large a batch is, and when a stream counts as silent."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.decode.message import Insert
+from waltap.decode.relation import Relation
+from waltap.events.transaction import TransactionPart
+from waltap.pipeline.limits import Silence, batches, cut
+from waltap.source.position import Position
+
+RELATION = Relation(oid=1, schema="public", table="t", columns=())
+
+
+def part(number: int, count: int, *, passed: int = 0) -> TransactionPart:
+    """Return a whole transaction with ``count`` changes, and ``passed`` that the decoder left out."""
+    return TransactionPart(
+        xid=number,
+        begin_lsn=number * 1000,
+        commit_lsn=number * 1000 + 900,
+        commit_ts=0,
+        end_lsn=number * 1000 + 950,
+        changes=[Insert(RELATION, number * 1000 + n, ()) for n in range(count)],
+        wire_count=count + passed if passed else None,
+    )
+
+
+PARTS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0, 0, 3])), max_size=12).map(
+    lambda sizes: [part(n, count, passed=passed) for n, (count, passed) in enumerate(sizes, 1)]
+)
+
+
+def changes(parts: list[TransactionPart]) -> list[int]:
+    return [change.lsn for part in parts for change in part.changes]
+
+
+def positions(parts: list[TransactionPart]) -> list[Position]:
+    found = [Position(0)]
+    for each in parts:
+        found.append(each.position(found[-1]))
+    return found
+
+
+@given(PARTS, st.integers(1, 40))
+def test_batches_are_no_larger_than_asked_and_hold_all_changes_in_order(
+    parts: list[TransactionPart], most: int
+) -> None:
+    before, end = changes(parts), positions(parts)[-1]
+    made = list(batches(parts, most))
+    assert all(len(changes(batch)) <= most for batch in made)
+    flat = [piece for batch in made for piece in batch]
+    assert changes(flat) == before
+    assert positions(flat)[-1] == end
+    assert positions(flat) == sorted(positions(flat))
+    assert sum(p.complete for p in flat) == sum(p.complete for p in parts)
+
+
+@given(PARTS, st.integers(1, 40))
+def test_a_position_between_pieces_never_counts_a_change_that_was_not_delivered(
+    parts: list[TransactionPart], most: int
+) -> None:
+    """The index counts every change of the wire; those left out may have stood anywhere."""
+    for batch in batches(parts, most):
+        for piece in batch:
+            reached = piece.position(Position(0))
+            if not piece.complete:
+                assert reached.index <= piece.first_index + len(piece.changes)
+
+
+@given(PARTS, st.integers(0, 60))
+def test_a_cut_delivers_exactly_so_many_changes_and_tells_whether_more_were_there(
+    parts: list[TransactionPart], events: int
+) -> None:
+    before, length = changes(parts), len(parts)
+    kept, left_out = cut(parts, events)
+    assert changes(kept) == before[:events]
+    whole = len(kept) == length and len(changes(kept)) == len(before)
+    assert left_out is not whole or (length > 0 and events == 0)
+
+
+def test_a_cut_transaction_is_not_complete_and_stands_at_its_last_change() -> None:
+    (kept,), left_out = cut([part(1, 10, passed=5)], 4)
+    assert (kept.complete, kept.end_lsn, left_out) == (False, 0, True)
+    assert kept.position(Position(7)) == Position(7, 1900, 4)
+
+
+class TestSilence:
+    def test_it_counts_from_the_last_change(self) -> None:
+        silence = Silence(2.0, 0, now=10.0)
+        assert not silence.lasted(11.9, 0)
+        silence.broken(11.9)
+        assert not silence.lasted(13.8, 0)
+        assert silence.lasted(13.9, 0)
+
+    def test_progress_towards_the_target_breaks_it(self) -> None:
+        silence = Silence(1.0, 1000, now=0.0)
+        for second, read in enumerate((100, 200, 300), start=1):
+            assert not silence.lasted(second + 0.9, read)
+        assert not silence.caught_up
+        assert not silence.lasted(5.0, 1000)
+        assert silence.caught_up
+        assert silence.lasted(6.0, 1000)
+
+    def test_a_server_that_never_gets_there_is_given_up_after_patience(self) -> None:
+        silence = Silence(1.0, 1000, now=0.0)
+        assert not silence.lasted(30.0, 0)
+        assert silence.lasted(31.0, 0)
+
+    @pytest.mark.parametrize("target", [0, 5])
+    def test_without_a_target_ahead_silence_alone_counts(self, target: int) -> None:
+        silence = Silence(0.0, target, now=0.0)
+        assert silence.lasted(0.0, 5)

@@ -1,0 +1,64 @@
+"""What a snapshot beside an older slot has seen, and what the stream then leaves out."""
+
+from waltap.decode.message import Insert
+from waltap.decode.relation import Relation
+from waltap.events.transaction import TransactionPart
+from waltap.pipeline.visibility import Visibility
+from waltap.source.position import Position
+
+RELATION = Relation(oid=1, schema="public", table="t", columns=())
+
+
+def part(xid: int | None, commit_lsn: int) -> TransactionPart:
+    return TransactionPart(
+        xid=xid, begin_lsn=1, commit_lsn=commit_lsn, commit_ts=0, end_lsn=commit_lsn + 8,
+        changes=[Insert(RELATION, 1, ()), Insert(RELATION, 2, ())],
+    )  # fmt: skip
+
+
+def test_no_text_means_that_nothing_is_left_out() -> None:
+    assert Visibility.parse("") is None
+
+
+def test_transactions_before_the_snapshot_are_seen_unless_they_were_in_progress() -> None:
+    view = Visibility.parse("740:745:741,743@0/2000")
+    assert view is not None
+    assert [xid for xid in range(735, 750) if view.saw(xid)] == [
+        735,
+        736,
+        737,
+        738,
+        739,
+        740,
+        742,
+        744,
+    ]
+
+
+def test_the_wire_has_the_low_half_of_an_id() -> None:
+    """Ids of the stream have 32 bits and wrap; those of the snapshot have 64."""
+    epoch = 5 << 32
+    view = Visibility.parse(f"{epoch + 10}:{epoch + 20}:{epoch + 12}@0/2000")
+    assert view is not None
+    assert view.saw(11)
+    assert not view.saw(12)
+    assert not view.saw(20)
+    assert view.saw((1 << 32) - 5)  # of the epoch before
+    early = Visibility.parse(f"{epoch - 3}:{epoch + 2}:@0/2000")
+    assert early is not None
+    assert early.saw((1 << 32) - 1)
+    assert early.saw(1)
+    assert not early.saw(3)
+
+
+def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
+    view = Visibility.parse("740:745:741@0/2000")
+    assert view is not None
+    seen, running, message = part(740, 0x1000), part(741, 0x1100), part(None, 0x1200)
+    later = part(740, 0x2001)  # an id that came round again
+    view.filter([seen, running, message, later])
+    assert (seen.changes, seen.wire_count) == ([], 2)
+    assert [len(p.changes) for p in (running, message, later)] == [2, 2, 2]
+    assert seen.position(Position(1)) == Position(0x1008)
+    seen.complete = False
+    assert seen.position(Position(1)) == Position(1, 0x1000, 2)

@@ -1,0 +1,178 @@
+"""The window: which rows of a chunk survive what streams by."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.snapshot.window import Window, window_key
+
+
+def relation(
+    *names: str, key: tuple[str, ...] = ("id",), identity: str = "d", flagged: tuple[str, ...] = ()
+) -> Relation:
+    return Relation(
+        oid=1, schema="public", table="t", identity=identity, primary_key=key,
+        columns=tuple(Column(name=n, type_oid=25, in_identity=n in (flagged or key)) for n in names),
+    )  # fmt: skip
+
+
+T = relation("id", "v", "large")
+ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
+
+
+def after(*changes: Change, of: Relation = T, rows: list[Tuple] = ROWS) -> list[Tuple]:
+    window = Window("w", of, list(rows))
+    for change in changes:
+        window.see(change)
+    return window.rows()
+
+
+def test_without_changes_all_rows_are_left_in_their_order() -> None:
+    assert after() == ROWS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Insert(T, 1, ("2", "n", "n")), id="insert"),
+        pytest.param(Update(T, 1, ("2", "n", "n")), id="update"),
+        pytest.param(Delete(T, 1, ("2", ABSENT, ABSENT), OldTuple.KEY), id="delete"),
+        pytest.param(
+            Update(T, 1, ("9", "b", "y"), ("2", ABSENT, ABSENT), OldTuple.KEY), id="key change"
+        ),
+    ],
+)
+def test_a_row_that_changed_is_dropped(change: Change) -> None:
+    assert after(change) == [ROWS[0], ROWS[2]]
+
+
+def test_an_update_that_does_not_tell_all_completes_the_row() -> None:
+    assert after(Update(T, 1, ("2", "n", UNCHANGED))) == [ROWS[0], ROWS[2], ("2", "n", "y")]
+
+
+def test_a_key_change_that_does_not_tell_all_moves_the_row() -> None:
+    moved = Update(T, 1, ("9", "n", UNCHANGED), ("2", ABSENT, ABSENT), OldTuple.KEY)
+    assert after(moved) == [ROWS[0], ROWS[2], ("9", "n", "y")]
+    again = Update(T, 2, ("9", "m", UNCHANGED))
+    assert after(moved, again) == [ROWS[0], ROWS[2], ("9", "m", "y")]
+    assert after(moved, Delete(T, 3, ("9", ABSENT, ABSENT), OldTuple.KEY)) == [ROWS[0], ROWS[2]]
+
+
+def test_a_row_whose_large_value_was_sent_meanwhile_is_not_completed_from_the_chunk() -> None:
+    sent, untouched = Update(T, 1, ("2", "b", "new")), Update(T, 2, ("2", "n", UNCHANGED))
+    assert after(sent, untouched) == [ROWS[0], ROWS[2]]
+
+
+def test_changes_of_other_tables_and_rows_do_not_matter() -> None:
+    other = Relation(oid=2, schema="other", table="t", columns=T.columns, primary_key=("id",))
+    assert (
+        after(Delete(other, 1, ("2", "b", "y"), OldTuple.FULL), Insert(T, 1, ("7", "", ""))) == ROWS
+    )
+
+
+def test_truncate_of_the_table_drops_all() -> None:
+    other = Relation(oid=2, schema="other", table="t", columns=())
+    assert after(Truncate((other,), 1)) == ROWS
+    assert after(Truncate((other, T), 1)) == []
+
+
+def test_columns_are_known_by_name_over_versions_of_the_table() -> None:
+    newer = relation("extra", "large", "id")
+    assert after(Delete(newer, 1, (ABSENT, ABSENT, "2"), OldTuple.KEY)) == [ROWS[0], ROWS[2]]
+    completed = after(Update(newer, 1, ("e", UNCHANGED, "2")))
+    assert completed[-1] == ("2", "b", "y")
+
+
+def test_values_in_send_format_are_compared_as_text() -> None:
+    window = Window("w", T, list(ROWS), lambda column: lambda value: value.decode())
+    window.see(Update(T, 1, (b"2", b"n", b"n")))
+    assert window.rows() == [ROWS[0], ROWS[2]]
+
+
+def test_the_key_of_an_index_identity_is_the_index() -> None:
+    by_index = relation("id", "v", "large", identity="i", flagged=("v",))
+    assert window_key(by_index) == (1,)
+    deleted = Delete(by_index, 1, (ABSENT, "b", ABSENT), OldTuple.KEY)
+    assert after(deleted, of=by_index) == [ROWS[0], ROWS[2]]
+
+
+def test_an_image_without_the_whole_key_finds_its_row_by_what_it_has() -> None:
+    wide = relation("id", "v", "large", key=("id", "v"))
+    assert after(Delete(wide, 1, ("2", ABSENT, ABSENT), OldTuple.KEY), of=wide) == [
+        ROWS[0],
+        ROWS[2],
+    ]
+    assert after(Delete(wide, 1, (ABSENT, ABSENT, ABSENT), OldTuple.KEY), of=wide) == ROWS
+
+
+def test_without_a_key_one_equal_row_goes_for_each_that_went() -> None:
+    keyless = relation("id", "v", key=(), identity="f")
+    rows: list[Tuple] = [("1", "a"), ("1", "a"), ("2", "b")]
+    gone = Delete(keyless, 1, ("1", "a"), OldTuple.FULL)
+    assert after(gone, of=keyless, rows=rows) == [("1", "a"), ("2", "b")]
+    assert after(gone, gone, gone, of=keyless, rows=rows) == [("2", "b")]
+    changed = Update(keyless, 1, ("2", "c"), ("2", "b"), OldTuple.FULL)
+    assert after(changed, of=keyless, rows=rows) == [("1", "a"), ("1", "a")]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["insert", "update", "partial", "delete", "move"]),
+            st.integers(0, 5),
+            st.integers(0, 5),
+            st.integers(0, 99),
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 30),
+)
+def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(
+    steps: list[tuple[str, int, int, int]], read_at: int
+) -> None:
+    """The table changes step by step; the chunk is read at one moment, all changes stream by."""
+    table: dict[str, Tuple] = {str(n): (str(n), "old", f"large {n}") for n in range(4)}
+    chunk: list[Tuple] | None = None
+    stream: list[Change] = []
+    for number, (what, key, target, value) in enumerate(steps):
+        if number == read_at:
+            chunk = list(table.values())
+        k, t, v = str(key), str(target), str(value)
+        if what == "insert" and k not in table:
+            table[k] = (k, v, f"inserted {v}")
+            stream.append(Insert(T, number, table[k]))
+        elif what == "update" and k in table:
+            table[k] = (k, v, f"updated {v}")
+            stream.append(Update(T, number, table[k]))
+        elif what == "partial" and k in table:
+            table[k] = (k, v, table[k][2])
+            stream.append(Update(T, number, (k, v, UNCHANGED)))
+        elif what == "delete" and k in table:
+            del table[k]
+            stream.append(Delete(T, number, (k, ABSENT, ABSENT), OldTuple.KEY))
+        elif what == "move" and k in table and t not in table:
+            old = table.pop(k)
+            table[t] = (t, v, old[2])
+            stream.append(Update(T, number, (t, v, UNCHANGED), (k, ABSENT, ABSENT), OldTuple.KEY))
+    if chunk is None:
+        chunk = list(table.values())
+    window = Window("w", T, chunk)
+    has: dict[str, Tuple] = {}
+    for change in stream:
+        window.see(change)
+        if isinstance(change, Delete):
+            has.pop(str(change.old[0]), None)
+        elif isinstance(change, Insert | Update):
+            place = str(change.new[0])
+            before = (
+                has.pop(str(change.old[0]), None) if getattr(change, "old", ()) else has.get(place)
+            )
+            large = change.new[2]
+            if large is UNCHANGED:
+                large = before[2] if before else UNCHANGED
+            has[place] = (place, change.new[1], large)
+    for row in window.rows():
+        has[str(row[0])] = row
+    assert has == table
