@@ -1,4 +1,5 @@
-"""``python -m benchmarks stream-json|stream-changelog|snapshot|all``: one server, one run, one table.
+"""``python -m benchmarks stream-json|stream-changelog|snapshot|decoders|large-transaction|all``: one
+server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.servers.postgres import Cluster, Database, Unavailable, server_programs
 
@@ -28,6 +30,15 @@ from benchmarks.contender import (
 from benchmarks.dataset import fill, make_tables
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed
+
+PGOUTPUT = ("proto_version=1", "publication_names=bench")
+DECODERS: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
+    ("pgoutput text", "pgoutput", PGOUTPUT, {}),
+    ("pgoutput binary", "pgoutput", (*PGOUTPUT, "binary=true"), {"pgoutput.binary": "true"}),
+    ("wal2json 2", "wal2json", ("format-version=2",), {"plugin.name": "wal2json"}),
+    ("decoderbufs", "decoderbufs", (), {"plugin.name": "decoderbufs"}),
+]
+"""(name, output plugin, options for pg_recvlogical, properties for waltap)."""
 
 PEERS = ["Debezium", "Debezium, tuned"]
 Make = Callable[[Database, Path, str, int], Contender]
@@ -54,7 +65,42 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
     """Drain one backlog of changes through every contender."""
     sinks = ["null", "jsonl"] if benchmark == "stream-json" else ["changelog"]
     makers = [_maker(PgRecvlogical, "pg_recvlogical"), *map(_waltap, sinks), *_peers(options)]
-    with _workspace() as (database, folder):
+    results = _drained(makers, options)
+    _finish(benchmark, options, results, "pg_recvlogical")
+
+
+def decoders(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain one backlog through every decoder, each beside pg_recvlogical with the same plugin."""
+    makers = [
+        maker
+        for name, plugin, server, settings in DECODERS
+        for maker in (
+            _maker(PgRecvlogical, f"pg_recvlogical, {name}", plugin=plugin, options=server),
+            _maker(Waltap, f"waltap, {name}", settings=settings),
+        )
+    ]
+    results = _drained(makers, options)
+    for name, *_ in DECODERS:
+        pair = [result for result in results if result.contender.endswith(f", {name}")]
+        title = f"{benchmark}-{name.replace(' ', '-')}"
+        _finish(title, options, pair, f"pg_recvlogical, {name}")
+
+
+def large_transaction(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain one transaction that the server streams while it is in progress."""
+    options.rows, options.per_transaction = max(options.rows, 2_000_000), 0
+    streaming = ("proto_version=2", "publication_names=bench", "streaming=on")
+    makers = [
+        _maker(PgRecvlogical, "pg_recvlogical", options=streaming),
+        _maker(Waltap, "waltap, JSON to nowhere", settings={"pgoutput.streaming": "on"}),
+    ]
+    results = _drained(makers, options, logical_decoding_work_mem="64kB")
+    _finish(benchmark, options, results, "pg_recvlogical")
+
+
+def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: str) -> list[Result]:
+    """Load a backlog and let every contender take it. ``settings`` are the server's."""
+    with _workspace(**settings) as (database, folder):
         lanes = [
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
             for round_ in range(1, options.rounds + 1)
@@ -67,11 +113,11 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
         _say(f"loading {options.rows:,} rows, {options.per_transaction} a transaction")
         first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM bench")[0][0]
         with database.connect() as connection:
-            fill(connection, first, first + options.rows - 1, options.per_transaction)
+            last, size = first + options.rows - 1, options.per_transaction or options.rows
+            fill(connection, first, last, size)
         database.execute("CHECKPOINT")
         end = str(database.execute("SELECT pg_current_wal_lsn()")[0][0])
-        results = _rounds(lanes, lambda contender: contender.drain(options.rows, end))
-    _finish(benchmark, options, results, "pg_recvlogical")
+        return _rounds(lanes, lambda contender: contender.drain(options.rows, end))
 
 
 def snapshot(benchmark: str, options: argparse.Namespace) -> None:
@@ -98,6 +144,8 @@ BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
     "snapshot": snapshot,
+    "decoders": decoders,
+    "large-transaction": large_transaction,
 }
 
 
@@ -131,9 +179,9 @@ def _finish(
         _say(f"written: {report.write(benchmark, machine, rows, ordered)}")
 
 
-def _maker(kind: type[Contender], name: str) -> Make:
+def _maker(kind: type[Contender], name: str, **more: Any) -> Make:
     def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
-        return kind(name, database, folder / slot, slot, round_)
+        return kind(name, database, folder / slot, slot, round_, **more)
 
     return make
 
@@ -164,11 +212,11 @@ def _peers(options: argparse.Namespace) -> list[Make]:
 
 
 @contextlib.contextmanager
-def _workspace() -> Iterator[tuple[Database, Path]]:
+def _workspace(**settings: str) -> Iterator[tuple[Database, Path]]:
     """A server of our own with the tables, and a folder for outputs; both gone afterwards."""
     _say("starting PostgreSQL")
     folder = Path(tempfile.mkdtemp(prefix="waltap-benchmarks-"))
-    cluster = Cluster.create(shared_buffers="512MB", max_wal_size="16GB")
+    cluster = Cluster.create(shared_buffers="512MB", max_wal_size="16GB", **settings)
     try:
         database = cluster.create_database("bench")
         with database.connect() as connection:

@@ -95,20 +95,24 @@ class NotSupported(Exception):
     """A contender was asked for what it cannot do."""
 
 
+@dataclass
 class PgRecvlogical(Contender):
     """PostgreSQL's own client for logical slots, to /dev/null: nobody can be faster than the server."""
+
+    plugin: str = "pgoutput"
+    options: tuple[str, ...] = ("proto_version=1", "publication_names=bench")
 
     def ready(self) -> None:
         """Make the slot."""
         self.database.execute(
-            f"SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput')"
+            f"SELECT pg_create_logical_replication_slot('{self.slot}', '{self.plugin}')"
         )
 
     def drain(self, rows: int, until_lsn: str) -> Result:
         """Receive every message up to ``until_lsn``."""
         command = [
             *(program("pg_recvlogical"), "--start", "-S", self.slot, "-d", self.database.dsn),
-            *("-o", "proto_version=1", "-o", "publication_names=bench"),
+            *(word for option in self.options for word in ("-o", option)),
             *(f"--endpos={until_lsn}", "--no-loop", "-f", "-"),
         ]
         return self._result(rows, run(command, self.folder, discard=True))
@@ -134,6 +138,7 @@ class Waltap(Contender):
 
     sink: str = "null"
     output: Path | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
     def ready(self) -> None:
         """Start, until the slot stands and the offset is stored."""
@@ -173,7 +178,7 @@ class Waltap(Contender):
     def _properties(self, table: str, mode: str) -> Path:
         slot = self.slot if mode == "no_data" else f"{self.slot}_{table.rpartition('.')[2]}"
         return _write_properties(
-            self, table, mode, slot, {"waltap.state.dir": str(self.folder / slot)}
+            self, table, mode, slot, {"waltap.state.dir": str(self.folder / slot), **self.settings}
         )
 
     def _check(self, rows: int) -> None:
