@@ -172,7 +172,7 @@ AS = {"database.password": "right"}
             id="unknown stream option",
         ),
         pytest.param(
-            {"waltap.state.dir": "/dev/null/x"}, "WT-6001", 1, "Not a directory", "/dev/null/x",
+            {"waltap.state.dir": "/dev/null/x"}, "WT-6005", 1, "Not a directory", "/dev/null/x",
             id="no folder for offsets",
         ),
     ],
@@ -201,6 +201,20 @@ def test_a_table_without_key_is_refused_before_anything_is_made(
     assert 'ALTER TABLE "public"."log" REPLICA IDENTITY FULL' in error.advice()
     assert "publication.keyless.tables=inserts" in error.advice()
     assert nothing_left(pipeline)
+
+
+def test_a_publication_of_all_tables_spares_tables_without_key_too(
+    shop: Database, tmp_path: Path
+) -> None:
+    """It would break a table that nobody captures."""
+    shop.execute("CREATE TABLE log (line text)")
+    settings = {"publication.autocreate.mode": "all_tables", "table.include.list": r"public\.t"}
+    pipeline = Pipeline(shop, tmp_path, settings)
+    error = refusal(pipeline)
+    assert error.code == "WT-2107"
+    assert "public.log" in error.problem
+    assert nothing_left(pipeline)
+    pipeline.catch_up(**{"publication.keyless.tables": "publish"})
 
 
 def test_a_table_without_key_can_give_its_inserts_and_stay_writable(

@@ -263,6 +263,84 @@ def run_command(pipeline: Pipeline, *options: str, **settings: Any) -> subproces
     )  # fmt: skip
 
 
+def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: Pipeline) -> None:
+    """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
+    database = pipeline.database
+    assert database is not None
+    reading, release = threading.Event(), threading.Event()
+
+    def hold(_batch: Batch) -> None:
+        reading.set()
+        assert release.wait(30)
+
+    pipeline.destination.before_write = hold
+    try:
+        with pipeline.running(ready=False) as run:
+            assert reading.wait(30)
+            other = run_command(pipeline)
+            _, errors = other.communicate(timeout=30)
+            release.set()
+            run.until(lambda: run.engine.state == "streaming", "streaming")
+            database.execute("INSERT INTO t VALUES (2)")
+            run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the rows")
+    finally:
+        release.set()
+    assert other.returncode == 1
+    assert "WT-6004" in errors
+    assert f"process {os.getpid()} runs this pipeline already" in errors
+    pipeline.catch_up()
+
+
+def test_a_process_that_was_killed_leaves_no_lock(pipeline: Pipeline) -> None:
+    process = run_command(pipeline)
+    until((pipeline.folder / "ready").exists, "the ready file")
+    process.kill()
+    process.communicate()
+    pipeline.catch_up()
+
+
+# --- heartbeats -------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_query_that_fails_is_a_warning(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    settings = {
+        "heartbeat.interval.ms": 20,
+        "heartbeat.action.query": "INSERT INTO beats VALUES (now())",
+    }
+    with pipeline.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: "beats" in caplog.text, "the warning")
+        assert 'relation "beats" does not exist' in caplog.text
+        database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
+        run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0] > 1, "heartbeats")
+        assert run.notices.failures == []
+
+
+def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
+    settings = {
+        "heartbeat.interval.ms": 20,
+        "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
+    }
+    with pipeline.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0], "a heartbeat")
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE"
+            " datname = current_database() AND application_name = 'waltap catalogue'"
+        )
+        run.until(lambda: run.notices.failures, "the loss to be seen")
+        ((before,),) = database.execute("SELECT count(*) FROM beats")
+        run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0] > before, "more")
+    assert [e.code for e, _ in run.notices.failures] in (["WT-2001"], ["WT-2002"])
+
+
 # --- observers --------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Links that break, on real servers: the engine comes back, goes on, and loses nothing."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -9,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from waltap.errors import ConnectionLost
 from waltap.events.transaction import Batch, SnapshotRows
+from waltap.hookspecs import hookimpl
 from waltap.source.position import Position, parse_lsn
 from waltap_postgres.errors import OtherServer
+from waltap_sinks.changelog import ChangeLog
 
 from tests.rigs.pipeline import Pipeline, Run, until
 from tests.servers.postgres import Cluster, Database
@@ -100,6 +104,56 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
         assert cut.is_set()
     assert pipeline.destination.ids("t") == list(range(1, 60_001))
     assert run.notices.failures
+
+
+def test_a_link_that_breaks_inside_a_large_transaction_doubles_nothing_in_the_change_log(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """The sink has begun the transaction and is given it again from its start."""
+    database = pipeline.database
+    assert database is not None
+    cut = threading.Event()
+
+    class Cutting:
+        seen = 0
+
+        @hookimpl
+        def on_batch(self, batch: Batch) -> None:
+            self.seen += batch.events
+            if self.seen > 20_000 and not cut.is_set():
+                cut.set()
+                terminate(pipeline, "replication")
+
+    log = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
+    with pipeline.running(Cutting(), **log) as run:
+        database.execute("INSERT INTO t VALUES (0, 'before')")
+        database.execute(
+            "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 60000) g"
+        )
+        run.until(lambda: reconnected(run), "the new stream")
+        database.execute("INSERT INTO t VALUES (60001, 'after')")
+    pipeline.catch_up(**log)
+    tables = ChangeLog(str(tmp_path / "log")).rows("public", "t")
+    ids = [number for table in tables for number in table.column("id").to_pylist()]
+    assert ids == list(range(60_002))
+
+
+def test_a_dead_link_is_noticed_by_the_kernel(pipeline: Pipeline) -> None:
+    """Nothing tells of a network that swallows packets but the lack of acknowledgements."""
+    with pipeline.running():
+        descriptors = [
+            c.fd
+            for c in psutil.Process().net_connections("tcp")
+            if c.raddr and c.raddr.port == pipeline.database.server.port
+        ]  # type: ignore[union-attr]
+        assert descriptors
+        for descriptor in descriptors:
+            probe = socket.socket(fileno=os.dup(descriptor))
+            with probe:
+                assert probe.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                idle = probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                assert idle == 30
+                assert probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
 def test_a_link_that_breaks_in_the_snapshot_takes_it_anew(pipeline: Pipeline) -> None:

@@ -206,7 +206,7 @@ class Pipeline:
         chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
         chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
         sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
-        tables = {"name": "p", "source": chosen, "sink": {"type": "kept", **sink}}
+        tables = {"name": "p", "source": chosen, "sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables), host)
 
     @property

@@ -27,6 +27,7 @@ from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.limits import Limits, Silence, batches, cut
+from waltap.pipeline.lock import PipelineLock
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Visibility
 from waltap.snapshot.incremental import IncrementalSnapshots, State
@@ -82,31 +83,18 @@ class Engine:
         self._stop.set()
 
     def run(self) -> None:
-        """Capture until done. Raises: WaltapError when it cannot go on."""
+        """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
         self._began = time.monotonic()
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)  # an earlier run's says nothing of this one
         self._enter("checking", self.profile.name)
-        parts = build(self.profile, self.host, run_id=self.run_id)
-        sink = parts.sink
         try:
-            held = sink.open()
-            while True:
+            with PipelineLock(self._state_dir()):
+                parts = build(self.profile, self.host, run_id=self.run_id)
                 try:
-                    self._run_once(parts, held)
-                    break
-                except StopRequested:
-                    break
-                except WaltapError as error:
-                    if not self._may_retry(error):
-                        raise
-                    self._enter("reconnecting", str(error))
-                    self.host.notify(
-                        "on_failure", pipeline=self.profile.name, error=error, retried=True
-                    )
-                    if not self._reconnects.wait():
-                        break  # a stop: what was written is flushed and stored
-                held = None
+                    self._run_until_done(parts, parts.sink.open())
+                finally:
+                    parts.sink.close()
             self._enter("stopped", self.profile.name)
         except BaseException as error:
             self._enter("failed", str(error))
@@ -115,8 +103,26 @@ class Engine:
                     "on_failure", pipeline=self.profile.name, error=error, retried=False
                 )
             raise
-        finally:
-            sink.close()
+
+    def _run_until_done(self, parts: Parts, held: Position | None) -> None:
+        """Connect as often as it takes. ``held`` is what the sink knew of its position when it opened."""
+        while True:
+            try:
+                self._run_once(parts, held)
+            except StopRequested:
+                return
+            except WaltapError as error:
+                if not self._may_retry(error):
+                    raise
+                self._enter("reconnecting", str(error))
+                self.host.notify(
+                    "on_failure", pipeline=self.profile.name, error=error, retried=True
+                )
+                if not self._reconnects.wait():
+                    return  # a stop: what was written is flushed and stored
+            else:
+                return
+            held = None
 
     def _may_retry(self, error: WaltapError) -> bool:
         """A link that never stood is an error of set-up; one that broke comes back."""

@@ -36,6 +36,15 @@ SESSION_14 = b"SET idle_session_timeout = 0"
 
 CONNECT_TIMEOUT_S = 15
 
+DEAD_LINK = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""After a minute without a sign from the other side's kernel a link is dead; the system's own values are
+hours. A server that is busy still answers at this level, however long it decodes."""
+
 
 def conninfo(properties: PostgresProperties, *, role: str, replication: bool = False) -> str:
     """Return libpq's connection string; ``role`` is what the connection is for (application_name)."""
@@ -54,6 +63,7 @@ def conninfo(properties: PostgresProperties, *, role: str, replication: bool = F
         "sslrootcert": properties.sslrootcert,
         "gssencmode": "disable",
         "keepalives": int(properties.tcp_keepalive),
+        **(DEAD_LINK if properties.tcp_keepalive else {}),
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": f"waltap {role}",
         "replication": "database" if replication else None,

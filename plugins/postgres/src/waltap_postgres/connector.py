@@ -11,7 +11,7 @@ import psycopg
 
 from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
-from waltap.errors import OffsetError, SourceError, WaltapError
+from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.snapshot.snapshotter import Known, Snapshotter
@@ -552,9 +552,14 @@ class PostgresConnector(Connector):
         try:
             self._connection.execute(self.properties.heartbeat_action_query.encode())
         except psycopg.Error as error:
-            if error.sqlstate in {"57P01", "42P01"}:
-                raise driver_error(error, self.properties) from error
-            log.warning("heartbeat query failed", extra={"error_code": error.sqlstate})
+            meaning = driver_error(error, self.properties)
+            if meaning.retry is not Retry.NEVER:
+                raise meaning from error
+            log.warning(
+                "heartbeat.action.query failed: %s",
+                meaning.problem,
+                extra={"error_code": meaning.code},
+            )
 
     # --- end ----------------------------------------------------------------------------------
 

@@ -105,6 +105,8 @@ def plan_publication(
         return plan
     if mode in {"all_tables", "no_tables"}:
         if existing is None:
+            if mode == "all_tables" and properties.publication_keyless_tables == "refuse":
+                _refuse_keyless([t for t in catalogue.tables() if not t.supports_updates])
             what = " FOR ALL TABLES" if mode == "all_tables" else ""
             plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
             plan.created.append(name)
@@ -126,16 +128,8 @@ def _plan_filtered(
     wanted = [t for t in captured if not (t.partition if root else t.partitioned)]
     new = [t for t in wanted if (t.relation.schema, t.relation.table) not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
-    if keyless and keyless_policy == "refuse":
-        names = ", ".join(t.relation.name for t in keyless)
-        statement = "; ".join(
-            f"ALTER TABLE {identifier(t.relation.schema, t.relation.table)} REPLICA IDENTITY FULL"
-            for t in keyless
-        )
-        raise IdentityMissing(
-            f"published as they are, these tables would refuse UPDATE and DELETE: {names}",
-            sql=statement,
-        )
+    if keyless_policy == "refuse":
+        _refuse_keyless(keyless)
     if keyless and keyless_policy == "inserts":
         wanted = [t for t in wanted if t.supports_updates]
         _cover(
@@ -143,6 +137,20 @@ def _plan_filtered(
         )
         plan.names = (*plan.names, name + INSERTS_SUFFIX)
     _cover(plan, catalogue, name, wanted, options)
+
+
+def _refuse_keyless(keyless: list[Table]) -> None:
+    if not keyless:
+        return
+    names = ", ".join(t.relation.name for t in keyless)
+    statement = "; ".join(
+        f"ALTER TABLE {identifier(t.relation.schema, t.relation.table)} REPLICA IDENTITY FULL"
+        for t in keyless
+    )
+    raise IdentityMissing(
+        f"published as they are, these tables would refuse UPDATE and DELETE: {names}",
+        sql=statement,
+    )
 
 
 def _cover(
