@@ -119,6 +119,20 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     return ServerUnreachable(line, **facts)
 
 
+def _telling_line(text: str) -> str:
+    """Return the line that says why: the last server's refusal, else the last failure.
+
+    libpq writes a few lines for each host it tried; DETAIL and HINT of a server follow its FATAL.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["connection failed"]
+    for mark in ("FATAL:", "failed:"):
+        marked = [line for line in lines if mark in line]
+        if marked:
+            line = marked[-1]
+            return line.partition("FATAL:")[2].strip() or line
+    return lines[-1]
+
+
 def connect(properties: PostgresProperties, *, role: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Open an ordinary connection in autocommit. Raises: SourceError."""
     try:

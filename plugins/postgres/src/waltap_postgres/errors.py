@@ -296,7 +296,7 @@ def source_error(
         return PrivilegeMissing(text, user=user)
     if sqlstate == "55000" and "wal_level" in text:
         return WalLevelTooLow(text)
-    if sqlstate == "55000" and ("logical replication slot" in text or "get changes" in text):
+    if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
         return SlotInvalidated(text, slot=slot)
     if sqlstate == "55000" and "slot" in text:
         return SlotUnfit(text, slot=slot)

@@ -1,0 +1,122 @@
+"""What the server's refusals mean, in the words of every version from 10 to 18."""
+
+import pytest
+from waltap.errors import ConnectionLost, Retry, WaltapError
+from waltap_postgres.connection import unreachable
+from waltap_postgres.errors import (
+    AuthenticationRefused,
+    ConnectionsUsedUp,
+    DatabaseMissing,
+    OutputPluginUnavailable,
+    PrivilegeMissing,
+    PublicationMissing,
+    QueryFailed,
+    ServerLimit,
+    ServerUnreachable,
+    SlotActive,
+    SlotExists,
+    SlotInvalidated,
+    SlotMissing,
+    SlotUnfit,
+    WalLevelTooLow,
+    source_error,
+)
+from waltap_postgres.properties import PostgresProperties
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "text", "kind"),
+    [
+        ("55006", 'replication slot "s" is active for PID 4711', SlotActive),
+        ("42704", 'replication slot "s" does not exist', SlotMissing),
+        ("42704", 'publication "p" does not exist', PublicationMissing),
+        ("42704", 'type "t" does not exist', QueryFailed),
+        ("42710", 'replication slot "s" already exists', SlotExists),
+        ("42501", "must be superuser or replication role to start walsender", PrivilegeMissing),
+        ("42501", "permission denied to start WAL sender", PrivilegeMissing),
+        ("42501", "permission denied to use replication slots", PrivilegeMissing),
+        ("42501", 'library "x" may not be used as an output plugin', OutputPluginUnavailable),
+        ("42501", "permission denied for table t", PrivilegeMissing),
+        ("58P01", 'could not access file "x": No such file or directory', OutputPluginUnavailable),
+        ("58P01", "requested WAL segment 000000010000000000000001 has already been removed", SlotInvalidated),
+        ("55000", 'cannot read from logical replication slot "s"', SlotInvalidated),
+        ("55000", 'can no longer get changes from replication slot "s"', SlotInvalidated),
+        ("55000", 'can no longer access replication slot "s"', SlotInvalidated),
+        ("55000", 'replication slot "s" was not created in this database', SlotUnfit),
+        ("55000", "cannot use a logical replication slot for physical replication", SlotUnfit),
+        ("55000", "cannot use physical replication slot for logical decoding", SlotUnfit),
+        ("55000", "logical decoding requires wal_level >= logical", WalLevelTooLow),
+        ("55000", 'logical decoding requires "wal_level" >= "logical"', WalLevelTooLow),
+        ("53300", "sorry, too many clients already", ConnectionsUsedUp),
+        ("53400", "all replication slots are in use", ServerLimit),
+        ("57P01", "terminating connection due to administrator command", ConnectionLost),
+        ("57P03", "the database system is starting up", ConnectionLost),
+        ("08006", "connection failure", ConnectionLost),
+        ("40001", "could not serialize access", ConnectionLost),
+        ("22023", "invalid proto_version", QueryFailed),
+        ("XX000", "unrecognized pgoutput option: x", QueryFailed),
+        ("", "something without a code", QueryFailed),
+    ],
+)  # fmt: skip
+def test_what_the_server_says_is_understood(
+    sqlstate: str, text: str, kind: type[WaltapError]
+) -> None:
+    error = source_error(
+        sqlstate, text, slot="s", user="u", database="d", plugin="x", publication="p", address="h:1"
+    )
+    assert type(error) is kind
+    assert text in str(error)  # the server's words, and a remedy whose fields are all there
+    assert (error.retry is Retry.RECONNECT) is issubclass(
+        kind, ConnectionLost | SlotActive | ConnectionsUsedUp
+    )
+
+
+def test_the_reader_of_a_slot_is_named() -> None:
+    error = source_error("55006", 'replication slot "7" is active for PID 4711', slot="7")
+    assert "pg_terminate_backend(4711)" in error.advice()
+
+
+BEFORE = 'connection to server at "db" (10.0.0.1), port 5432 failed: '
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "problem"),
+    [
+        (BEFORE + "Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+         ServerUnreachable, BEFORE + "Connection refused"),
+        ('could not translate host name "nowhere" to address: Name or service not known',
+         ServerUnreachable, 'could not translate host name "nowhere" to address: Name or service not known'),
+        (BEFORE + 'FATAL:  password authentication failed for user "u"', AuthenticationRefused,
+         'password authentication failed for user "u"'),
+        (BEFORE + "fe_sendauth: no password supplied", AuthenticationRefused, BEFORE + "fe_sendauth: no password supplied"),
+        (BEFORE + 'FATAL:  role "u" does not exist', AuthenticationRefused, 'role "u" does not exist'),
+        (BEFORE + 'FATAL:  role "u" is not permitted to log in', AuthenticationRefused, 'role "u" is not permitted to log in'),
+        (BEFORE + 'FATAL:  no pg_hba.conf entry for host "10.0.0.2", user "u", database "d", no encryption',
+         AuthenticationRefused, 'no pg_hba.conf entry for host "10.0.0.2", user "u", database "d", no encryption'),
+        (BEFORE + 'FATAL:  pg_hba.conf rejects connection for host "10.0.0.2"', AuthenticationRefused,
+         'pg_hba.conf rejects connection for host "10.0.0.2"'),
+        (BEFORE + 'FATAL:  database "d" does not exist', DatabaseMissing, 'database "d" does not exist'),
+        (BEFORE + "FATAL:  permission denied to start WAL sender\n"
+         "DETAIL:  Only roles with the REPLICATION attribute may start a WAL sender process.",
+         PrivilegeMissing, "permission denied to start WAL sender"),
+        (BEFORE + "FATAL:  must be superuser or replication role to start walsender", PrivilegeMissing,
+         "must be superuser or replication role to start walsender"),
+        (BEFORE + "FATAL:  number of requested standby connections exceeds max_wal_senders (currently 1)",
+         ConnectionsUsedUp, "number of requested standby connections exceeds max_wal_senders (currently 1)"),
+        (BEFORE + "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+         ConnectionsUsedUp, "remaining connection slots are reserved for roles with the SUPERUSER attribute"),
+        (BEFORE + "FATAL:  the database system is starting up", ServerUnreachable, "the database system is starting up"),
+        (BEFORE + 'FATAL:  database "d" is not currently accepting connections', ServerUnreachable,
+         'database "d" is not currently accepting connections'),
+        (BEFORE + "Connection refused\n" + BEFORE + 'FATAL:  database "d" does not exist', DatabaseMissing,
+         'database "d" does not exist'),
+        ("", ServerUnreachable, "connection failed"),
+    ],
+)  # fmt: skip
+def test_a_failed_connection_is_understood_by_its_text(
+    text: str, kind: type[WaltapError], problem: str
+) -> None:
+    error = unreachable(text, PostgresProperties(dbname="d", user="u", password="secret"))
+    assert type(error) is kind
+    assert error.problem == problem
+    assert "secret" not in str(error)
