@@ -33,7 +33,7 @@ def terminate(pipeline: Pipeline, role: str) -> None:
     """End our connection of this role, as an administrator or a failing network would."""
     assert pipeline.database is not None
     found = pipeline.database.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = %s",
         f"waltap {role}",
     )
