@@ -86,12 +86,14 @@ def test_rows_written_during_the_snapshot_arrive_once_with_a_new_slot(
     assert_each_row_arrived_once(pipeline)
 
 
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
 def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
-    busy: Database, tmp_path: Path
+    busy: Database, tmp_path: Path, plugin: str
 ) -> None:
-    pipeline = Pipeline(busy, tmp_path, {"snapshot.fetch.size": 500})
+    settings = {"snapshot.fetch.size": 500, "plugin.name": plugin}
+    pipeline = Pipeline(busy, tmp_path, settings)
     busy.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
-    busy.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', 'pgoutput')")
+    busy.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{plugin}')")
     with writers(busy) as inserted:
         until(lambda: all(len(ids) > 50 for ids in inserted), "writers")
         with pipeline.running() as run:
@@ -99,5 +101,23 @@ def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
             until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
             run.stop()
     pipeline.catch_up()
+    assert pipeline.destination.table("busy") == in_database(busy)
+    assert_each_row_arrived_once(pipeline)
+
+
+def test_a_snapshot_at_every_start_leaves_out_of_the_stream_what_it_has_read(
+    busy: Database, tmp_path: Path
+) -> None:
+    """The second start has a stored position and changes after it; its snapshot has read most of them."""
+    pipeline = Pipeline(busy, tmp_path, {"snapshot.mode": "always"})
+    pipeline.catch_up()
+    pipeline.destination.events.clear()
+    with writers(busy) as inserted:
+        until(lambda: all(len(ids) > 100 for ids in inserted), "changes that wait")
+        with pipeline.running() as run:
+            marks = [len(ids) + 50 for ids in inserted]
+            until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
+            run.stop()
+    pipeline.catch_up(**{"snapshot.mode": "initial"})
     assert pipeline.destination.table("busy") == in_database(busy)
     assert_each_row_arrived_once(pipeline)
