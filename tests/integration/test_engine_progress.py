@@ -260,6 +260,24 @@ def test_a_batch_is_no_larger_than_asked(quiet: Pipeline, database: Database) ->
     assert quiet.destination.ids("quiet") == [*range(1, 1001), *range(2000, 2300)]
 
 
+def test_changes_are_gathered_for_as_long_as_asked(quiet: Pipeline, database: Database) -> None:
+    """And an end does not wait for it."""
+    with quiet.running(**{"waltap.linger.ms": 200}) as run:
+        for number in range(10):
+            database.execute("INSERT INTO quiet VALUES (%s)", number)
+        run.until(lambda: len(quiet.destination.ids("quiet")) == 10, "the rows")
+    assert len([batch for batch in quiet.destination.batches if batch.events]) < 5
+    with quiet.running(**{"waltap.linger.ms": 60_000}) as run:
+        database.execute("INSERT INTO quiet VALUES (10)")
+        committed = current(database)
+        until(lambda: sent_all(quiet, committed), "the row to be sent")
+        database.execute("INSERT INTO busy VALUES (1)")
+        until(lambda: sent_all(quiet, current(database)), "the server to read on")
+    assert quiet.slot_lsns()[0] <= (quiet.offset() or Offset).position.end_lsn
+    quiet.catch_up(**{"waltap.linger.ms": 60_000})
+    assert quiet.destination.ids("quiet") == list(range(11))
+
+
 def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
     quiet: Pipeline, database: Database
 ) -> None:

@@ -26,6 +26,7 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery, Part
+from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock
 from waltap.pipeline.setup import Parts, build
@@ -317,6 +318,7 @@ class Engine:
         idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
         beat_s = engine.heartbeat_interval_ms / 1000
         silence = self._silence(connector)
+        gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
         now = time.monotonic()
         next_beat, next_idle = now, now + idle_s
         while not self._stop.is_set():
@@ -327,8 +329,9 @@ class Engine:
             if incremental is not None and waiting:
                 incremental.resume(_now_us())
             timeout = POLL_S if delivery.unflushed_since is None else min(POLL_S, flush_s)
+            timeout = gathered.wait(ASK_S if ask or waiting else timeout, now)
             backlog = assembler.backlog
-            messages = [] if backlog else stream.receive(ASK_S if ask or waiting else timeout)
+            messages = [] if backlog else stream.receive(timeout)
             now = time.monotonic()
             if messages or backlog:
                 parts = assembler.feed(messages)
@@ -338,22 +341,28 @@ class Engine:
                     self._reconnects.succeeded()
                     if silence is not None:
                         silence.broken(now)
-                    self._write(delivery, parts, incremental)
+                    gathered.add(parts, now)
             elif ask:
                 stream.ask()
+            if gathered.due(now):
+                self._write(delivery, gathered.take(), incremental)
             if self._due(delivery, flush_s):
                 self._flush(stream, assembler, delivery)
             if beat_s and now >= next_beat and delivery.has_offset:
                 next_beat = now + beat_s
                 connector.heartbeat()
                 delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
-            if now >= next_idle or stream.urged():
+            if now >= next_idle:
+                self._reconnects.succeeded()  # the link has stood for a while
+            if (now >= next_idle or stream.urged()) and not gathered:
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)
             if self._over(delivery) or self._reached(stream, assembler, delivery):
-                return
+                break
             if silence is not None and assembler.idle and silence.lasted(now, stream.idle_lsn()):
-                return
+                break
+        if gathered:
+            self._write(delivery, gathered.take(), incremental)
 
     def _incremental(
         self, connector: Connector, parts: Parts, delivery: Delivery

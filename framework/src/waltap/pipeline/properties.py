@@ -22,7 +22,7 @@ class EngineProperties(Properties):
         "waltap.linger.ms",
         default=0,
         ge=0,
-        summary="How long a batch that is not full waits for more changes.",
+        summary="How long a batch that is not full waits for more changes; for sinks whose writes cost.",
         unit="ms",
     )
     flush_interval_ms: int = declare(

@@ -1,0 +1,50 @@
+"""Changes that wait for more: no longer than asked, and no more than fit."""
+
+from waltap.decode.message import Insert
+from waltap.decode.relation import Relation
+from waltap.events.transaction import TransactionPart
+from waltap.pipeline.gathering import Gathering
+
+RELATION = Relation(oid=1, schema="public", table="t", columns=())
+
+
+def part(count: int) -> TransactionPart:
+    changes = [Insert(RELATION, 1, ())] * count
+    return TransactionPart(xid=1, begin_lsn=1, commit_lsn=2, commit_ts=0, changes=list(changes))
+
+
+def test_without_linger_everything_is_due_at_once() -> None:
+    gathered = Gathering(0.0, 100)
+    assert not gathered.due(5.0)
+    gathered.add([part(1)], 5.0)
+    assert gathered.due(5.0)
+    assert len(gathered.take()) == 1
+    assert not gathered
+
+
+def test_the_wait_counts_from_the_first_part() -> None:
+    gathered = Gathering(1.0, 100)
+    gathered.add([part(1)], 5.0)
+    gathered.add([part(1)], 5.9)
+    assert not gathered.due(5.99)
+    assert gathered.wait(0.25, 5.9) < 0.11
+    assert gathered.wait(0.05, 5.9) == 0.05
+    assert gathered.due(6.0)
+    assert len(gathered.take()) == 2
+    gathered.add([part(1)], 7.0)
+    assert not gathered.due(7.9)
+
+
+def test_a_full_batch_waits_no_longer() -> None:
+    gathered = Gathering(60.0, 100)
+    gathered.add([part(60)], 0.0)
+    assert not gathered.due(0.0)
+    gathered.add([part(40)], 0.0)
+    assert gathered.due(0.0)
+    gathered.take()
+    gathered.add([part(60)], 0.0)
+    assert not gathered.due(0.0)
+
+
+def test_nothing_gathered_means_the_longest_wait() -> None:
+    assert Gathering(1.0, 10).wait(0.25, 99.0) == 0.25
