@@ -82,7 +82,8 @@ def test_a_role_that_does_not_exist(run: Run, database: Database) -> None:
 
 
 def test_a_role_without_replication(run: Run, database: Database, role: str) -> None:
-    answer = run(database__user=role, database__password="x")
+    database.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
+    answer = run(database__user=role, database__password="x", plugin__name="wal2json")
     refused(answer, database, code=1, words=["WT-2005", "WITH REPLICATION"])
 
 

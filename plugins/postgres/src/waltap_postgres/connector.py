@@ -35,7 +35,12 @@ from waltap_postgres.errors import (
     TableUnreadable,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import PublicationPlan, identifier, plan_publication
+from waltap_postgres.replication.publication import (
+    PublicationPlan,
+    identifier,
+    plan_publication,
+    published_operations,
+)
 from waltap_postgres.replication.slot import (
     Slot,
     await_free,
@@ -177,7 +182,7 @@ class PostgresConnector(Connector):
         if snapshot:
             self._refuse_unreadable()
         if slot is not None:
-            self._await_free()
+            await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
         self._publish()
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
@@ -203,9 +208,6 @@ class PostgresConnector(Connector):
         with closing(self._replication_session()) as session:
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
         return content or ""
-
-    def _await_free(self) -> None:
-        await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
 
     def _fits(self, slot: Slot) -> None:
         if slot.plugin != self._plugin or slot.database != self.properties.dbname:
@@ -242,18 +244,9 @@ class PostgresConnector(Connector):
             self.catalogue,
             self.properties,
             self.captured(),
-            operations=self._published_operations(),
+            operations=published_operations(self.context.profile.capture),
             version_num=self.server.version_num,
         )
-
-    def _published_operations(self) -> str | None:
-        """Debezium limits the publication when ``skipped.operations`` is given and is not none."""
-        capture = self.context.profile.capture
-        skipped = set(capture.skipped_operations)
-        if "skipped_operations" not in capture.model_fields_set or skipped == {"none"}:
-            return None
-        named = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
-        return ",".join(word for letter, word in named.items() if letter not in skipped)
 
     def _start_with_new_slot(
         self, old: Slot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
@@ -473,7 +466,7 @@ class PostgresConnector(Connector):
                 transport.close()
                 if not self.properties.slot_max_retries:
                     raise
-                self._await_free()
+                await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
             except BaseException:
                 transport.close()
                 raise

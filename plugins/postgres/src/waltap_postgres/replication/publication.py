@@ -5,12 +5,13 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import sql
 
+from waltap.render.capture_properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["PublicationPlan", "identifier", "plan_publication", "published"]
+__all__ = ["PublicationPlan", "identifier", "plan_publication", "published", "published_operations"]
 
 INSERTS_SUFFIX = "_inserts"
 
@@ -42,6 +43,16 @@ class PublicationPlan:
             ) from error
         except psycopg.Error as error:
             raise driver_error(error, properties) from error
+
+
+def published_operations(capture: CaptureProperties) -> str | None:
+    """Return what a publication publishes, None for everything: as Debezium, it is limited when
+    ``skipped.operations`` is given and is not none."""
+    skipped = set(capture.skipped_operations)
+    if "skipped_operations" not in capture.model_fields_set or skipped == {"none"}:
+        return None
+    named = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
+    return ",".join(word for letter, word in named.items() if letter not in skipped)
 
 
 def identifier(*parts: str) -> str:
