@@ -173,6 +173,23 @@ def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(
             if large is UNCHANGED:
                 large = before[2] if before else UNCHANGED
             has[place] = (place, change.new[1], large)
-    for row in window.rows():
+    again = list(table.values())  # a spoiled chunk is read again, here after all changes
+    for row in again if window.spoiled else window.rows():
         has[str(row[0])] = row
     assert has == table
+
+
+def test_a_key_taken_over_by_a_row_that_is_not_told_whole_spoils_the_chunk() -> None:
+    window = Window("w", T, list(ROWS))
+    window.see(Delete(T, 1, ("1", ABSENT, ABSENT), OldTuple.KEY))
+    assert not window.spoiled
+    window.see(Update(T, 2, ("1", "n", UNCHANGED), ("7", ABSENT, ABSENT), OldTuple.KEY))
+    assert window.spoiled
+
+
+def test_a_key_taken_over_by_a_row_that_is_told_whole_spoils_nothing() -> None:
+    window = Window("w", T, list(ROWS))
+    window.see(Delete(T, 1, ("1", ABSENT, ABSENT), OldTuple.KEY))
+    window.see(Insert(T, 2, ("1", "n", "m")))
+    window.see(Update(T, 3, ("1", "o", UNCHANGED)))
+    assert not window.spoiled

@@ -235,11 +235,13 @@ class IncrementalSnapshots:
     # --- chunks -------------------------------------------------------------------------------
 
     def _closed(self, now: int) -> list[Tuple]:
-        """The high watermark streamed by: deliver what is left, and read on."""
+        """The high watermark streamed by: deliver what is left, and read on; a spoiled chunk again."""
         window, self._window = self._window, None
         assert window is not None
-        self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
-        rows = window.rows()
+        rows: list[Tuple] = []
+        if not window.spoiled:
+            self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
+            rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
         return rows

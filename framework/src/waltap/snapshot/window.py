@@ -7,7 +7,9 @@ the low watermark: a commit may stand before that in the WAL and not be visible 
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
 
 An update that leaves out a large value which it did not touch does not tell all. The row then stays,
-with what the update says and the untouched values that were read.
+with what the update says and the untouched values that were read. Only where the key had been another
+row's a moment before can nobody tell whose value was read: the window is then `spoiled`, and its chunk
+must be read again.
 """
 
 from collections.abc import Callable
@@ -53,6 +55,9 @@ class Window:
         for row in rows:
             self._rows.setdefault(self._key_of(row), []).append(row)
         self._aligners: dict[Relation, Callable[[Tuple], Tuple]] = {}
+        self._overtaken: set[Tuple] = set()
+        self._vacated: set[Tuple] = set()
+        self.spoiled = False
 
     def see(self, change: Change) -> None:
         """Take note of a change that streams by."""
@@ -66,8 +71,9 @@ class Window:
                 align = self._aligners[change.relation] = self._aligner(change.relation)
             if isinstance(change, Insert):
                 self._take(align(change.new))
+                self._vacated.discard(self._key_of(align(change.new)))
             elif isinstance(change, Delete):
-                self._take(align(change.old))
+                self._vacate(align(change.old))
             else:
                 self._updated(align(change.new), align(change.old) if change.old else ())
 
@@ -76,16 +82,30 @@ class Window:
         return [row for rows in self._rows.values() for row in rows]
 
     def _updated(self, new: Tuple, old: Tuple) -> None:
-        row = self._take(old) if old else None
-        if row is None or self._keyed:
-            row = self._take(new) or row
-        if row is None or not self._keyed or UNCHANGED not in new:
+        before = self._vacate(old) if old else None
+        row = self._take(new) if self._keyed or before is None else None
+        if not self._keyed or UNCHANGED not in new:
+            self._vacated.discard(self._key_of(new))
+            return
+        if row is None and self._key_of(new) in self._vacated:
+            self.spoiled = True
+            return
+        row = row or before
+        if row is None:
             return
         merged = tuple(
             known if isinstance(value, Missing) else value
             for value, known in zip(new, row, strict=True)
         )
         self._rows[self._key_of(merged)] = [merged]
+
+    def _vacate(self, image: Tuple) -> Tuple | None:
+        """Remove and return a row that ``image`` was of; another may get its key."""
+        row = self._take(image)
+        key = self._key_of(image if row is None else row)
+        if row is not None or key in self._overtaken:
+            self._vacated.add(key)
+        return row
 
     def _take(self, image: Tuple) -> Tuple | None:
         """Remove and return a row that ``image`` is of."""
@@ -98,6 +118,7 @@ class Window:
         row = rows.pop()
         if not rows:
             del self._rows[key]
+        self._overtaken.add(key)
         return row
 
     def _search(self, image: Tuple) -> Tuple | None:
@@ -109,6 +130,7 @@ class Window:
                     rows.remove(row)
                     if not rows:
                         del self._rows[key]
+                    self._overtaken.add(key)
                     return row
         return None
 
