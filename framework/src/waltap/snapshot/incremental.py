@@ -1,15 +1,15 @@
 """Incremental snapshots: tables are read in chunks while the stream goes on. Sans-IO: the database is
 behind `ChunkSource`, the clock is an argument.
 
-Theory of operation. Signals queue tables. For the table at the head: write the low watermark, read
-the next chunk by key, write the high watermark, and go on streaming. Changes that stream by now drop
-rows of the chunk (window.py); when the high watermark streams by, the rows left are delivered just
-before it, and the next chunk is read. The state (queue, last key delivered, greatest key) is part of
-the offset: after a restart the chunk that was not delivered is read again.
+Theory of operation. Signals queue tables. For the table at the head: read the next chunk by key, write
+a pair of watermarks, and go on streaming. Changes that stream by and are not in the chunk drop rows of
+it (window.py); when the high watermark streams by, the rows left are delivered just before it, and the
+next chunk is read. The state (queue, last key delivered, greatest key) is part of the offset: after a
+restart the chunk that was not delivered is read again.
 
 A change can stream before a reader of the table can see it: a commit is in the WAL first and visible
-after, by a moment or, with synchronous replication, by much more. So a chunk is only read when every
-transaction that has streamed lately is visible (`ChunkSource.settled`).
+after, by a moment or, with synchronous replication, by much more. So a chunk counts only if it saw
+every transaction that had streamed before; else it is read again a little later.
 
 What the database refuses (a condition that is no SQL, a table that may not be read) ends the request,
 with a warning, never the pipeline: the signal would be read again at every start.
@@ -20,7 +20,7 @@ import logging
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -34,13 +34,20 @@ from waltap.events.transaction import SnapshotRows, TransactionPart
 from waltap.signals.signal import Signal, SignalUnusable, SnapshotRequest, names, requests
 from waltap.snapshot.window import TextOf, Window
 
-__all__ = ["ChunkSource", "IncrementalSnapshots", "State"]
+__all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots", "State"]
 
 log = logging.getLogger(__name__)
 
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 RECENT = 4096
 """So many of the last transactions are looked after until they are visible."""
+
+
+class Chunk(msgspec.Struct):
+    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it."""
+
+    rows: list[Tuple]
+    saw: Callable[[int], bool]
 
 
 class ChunkSource(Protocol):
@@ -52,9 +59,6 @@ class ChunkSource(Protocol):
     def table(self, request: SnapshotRequest) -> Relation | None:
         """Return the relation to read, None when no such table is captured."""
 
-    def settled(self, xids: Collection[int]) -> bool:
-        """Tell whether all these committed transactions are visible to who reads now."""
-
     def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         """Return the indexes of the columns to order and cut by; () when there is no key."""
 
@@ -63,7 +67,7 @@ class ChunkSource(Protocol):
 
     def chunk(
         self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
-    ) -> list[Tuple]:
+    ) -> "Chunk":
         """Return the next rows in key order, ``incremental.snapshot.chunk.size`` of them; more where
         that many would not end between two values of a key that is not unique."""
 
@@ -106,6 +110,7 @@ class IncrementalSnapshots:
         self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
         self._window: Window | None = None
+        self._saw: Callable[[int], bool] = lambda _xid: False
         self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
         self._signal_relations: dict[Relation, bool] = {}
@@ -142,7 +147,7 @@ class IncrementalSnapshots:
 
     def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
         out: list[TransactionPart | SnapshotRows] = []
-        rest = part
+        rest, watched = part, self._window if self._newer(part) else None
         for index, change in enumerate(part.changes):
             if self._is_signal(change):
                 rows = self._signalled(change, now)
@@ -152,10 +157,15 @@ class IncrementalSnapshots:
                         before, rest = rest.split(done)
                         out.append(before)
                     out.append(self._rows(rows, change, part, now))
-            elif self._window is not None:
-                self._window.see(change)
+                watched = self._window if self._newer(part) else None
+            elif watched is not None:
+                watched.see(change)
         out.append(rest)
         return out
+
+    def _newer(self, part: TransactionPart) -> bool:
+        """Tell whether a part's changes are not in the chunk at hand."""
+        return not part.xid or not self._saw(part.xid)
 
     # --- signals ------------------------------------------------------------------------------
 
@@ -235,13 +245,11 @@ class IncrementalSnapshots:
     # --- chunks -------------------------------------------------------------------------------
 
     def _closed(self, now: int) -> list[Tuple]:
-        """The high watermark streamed by: deliver what is left, and read on; a spoiled chunk again."""
+        """The high watermark streamed by: deliver what is left, and read on."""
         window, self._window = self._window, None
         assert window is not None
-        rows: list[Tuple] = []
-        if not window.spoiled:
-            self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
-            rows = window.rows()
+        self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
+        rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
         return rows
@@ -252,16 +260,16 @@ class IncrementalSnapshots:
         state, source = self.state, self._source
         if not state.queue:
             return
-        self.waiting = not source.settled(self._recent)
-        if self.waiting:
-            return
+        self.waiting = False
         identifier, opened = str(uuid.uuid4()), _instant(now)
         try:
-            low = json.dumps({"openWindowTimestamp": opened})
-            source.watermark(f"{identifier}-open", OPEN, low)
             while state.queue and not self._read_head(identifier):
+                if self.waiting:
+                    return
                 state.queue = state.queue[1:]
                 state.last_key = state.maximum = None
+            low = json.dumps({"openWindowTimestamp": opened})
+            source.watermark(f"{identifier}-open", OPEN, low)
             if self._delete_closes:
                 source.watermark(f"{identifier}-open", "", "")
             else:
@@ -280,11 +288,11 @@ class IncrementalSnapshots:
             state.queue, state.last_key, state.maximum = [], None, None
 
     def _read_head(self, identifier: str) -> bool:
-        """Read the next chunk of the queue's head; False when there is none."""
+        """Read the next chunk of the queue's head; False when there is none, or none yet (`waiting`)."""
         request = self.state.queue[0]
         try:
             relation = self._source.table(request)
-            rows = [] if relation is None else self._read(request, relation)
+            chunk = None if relation is None else self._read(request, relation)
         except (SourceError, DecodeError) as error:
             if error.retry is not Retry.NEVER:
                 raise
@@ -292,24 +300,28 @@ class IncrementalSnapshots:
             return False
         if relation is None:
             _refused(request, "no such table is captured")
-        if relation is None or not rows:
+        if relation is None or chunk is None:
+            return False
+        self.waiting = not all(map(chunk.saw, self._recent))
+        if self.waiting or not chunk.rows:
             return False
         key = self._source.chunk_key(request, relation)
-        self._chunk_end = [_text(rows[-1][index]) for index in key]
-        self._window = Window(identifier, relation, rows, self._text_of)
+        self._chunk_end = [_text(chunk.rows[-1][index]) for index in key]
+        self._window = Window(identifier, relation, chunk.rows, self._text_of)
+        self._saw = chunk.saw
         return True
 
-    def _read(self, request: SnapshotRequest, relation: Relation) -> list[Tuple]:
+    def _read(self, request: SnapshotRequest, relation: Relation) -> Chunk | None:
         state, source = self.state, self._source
         if not source.chunk_key(request, relation):
             _refused(
                 request, "the table has no key to read it by; a signal may name a surrogate-key"
             )
-            return []
+            return None
         if state.maximum is None:
             maximum = source.maximum(request, relation)
             if maximum is None:
-                return []
+                return None
             state.maximum = [_text(value) for value in maximum]
         after = None if state.last_key is None else tuple(state.last_key)
         return source.chunk(request, relation, after, tuple(state.maximum))

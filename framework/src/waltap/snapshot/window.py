@@ -1,15 +1,13 @@
 """The watermark window of an incremental snapshot: rows of one chunk while changes pass by. Sans-IO.
 
-A chunk is read while changes stream. A change that streams by after the chunk was read may be newer
-than its row or already in it: either way the change tells, and the row is dropped. What is left when
-the high watermark streams by is true at that point. Changes count from the moment of reading, not from
-the low watermark: a commit may stand before that in the WAL and not be visible yet to who reads.
+A chunk is read while changes stream, in a snapshot of its own. Changes of transactions that the
+snapshot saw are in the chunk; every other change that streams by is newer, and drops its row. What is
+left when the high watermark streams by is true at that point. DBLog tells the two kinds of changes
+apart by a low watermark, which a commit can stand before in the WAL and yet be invisible to who reads.
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
 
 An update that leaves out a large value which it did not touch does not tell all. The row then stays,
-with what the update says and the untouched values that were read. Only where the key had been another
-row's a moment before can nobody tell whose value was read: the window is then `spoiled`, and its chunk
-must be read again.
+with what the update says and the untouched values that were read.
 """
 
 from collections.abc import Callable
@@ -49,18 +47,14 @@ class Window:
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
         self._text_of = text_of
-        self._rows: dict[
-            Tuple, list[Tuple]
-        ] = {}  # several of a key only where whole rows are the key
+        # Several of a key only where whole rows are the key.
+        self._rows: dict[Tuple, list[Tuple]] = {}
         for row in rows:
             self._rows.setdefault(self._key_of(row), []).append(row)
         self._aligners: dict[Relation, Callable[[Tuple], Tuple]] = {}
-        self._overtaken: set[Tuple] = set()
-        self._vacated: set[Tuple] = set()
-        self.spoiled = False
 
     def see(self, change: Change) -> None:
-        """Take note of a change that streams by."""
+        """Take note of a change that is newer than the chunk."""
         name = self.relation.name
         if isinstance(change, Truncate):
             if any(relation.name == name for relation in change.relations):
@@ -70,10 +64,10 @@ class Window:
             if align is None:
                 align = self._aligners[change.relation] = self._aligner(change.relation)
             if isinstance(change, Insert):
-                self._take(align(change.new))
-                self._vacated.discard(self._key_of(align(change.new)))
+                if self._keyed:  # an equal row without a key is another row
+                    self._take(align(change.new))
             elif isinstance(change, Delete):
-                self._vacate(align(change.old))
+                self._take(align(change.old))
             else:
                 self._updated(align(change.new), align(change.old) if change.old else ())
 
@@ -82,30 +76,14 @@ class Window:
         return [row for rows in self._rows.values() for row in rows]
 
     def _updated(self, new: Tuple, old: Tuple) -> None:
-        before = self._vacate(old) if old else None
-        row = self._take(new) if self._keyed or before is None else None
-        if not self._keyed or UNCHANGED not in new:
-            self._vacated.discard(self._key_of(new))
-            return
-        if row is None and self._key_of(new) in self._vacated:
-            self.spoiled = True
-            return
-        row = row or before
-        if row is None:
+        row = self._take(old or new)
+        if row is None or UNCHANGED not in new:
             return
         merged = tuple(
             known if isinstance(value, Missing) else value
             for value, known in zip(new, row, strict=True)
         )
-        self._rows[self._key_of(merged)] = [merged]
-
-    def _vacate(self, image: Tuple) -> Tuple | None:
-        """Remove and return a row that ``image`` was of; another may get its key."""
-        row = self._take(image)
-        key = self._key_of(image if row is None else row)
-        if row is not None or key in self._overtaken:
-            self._vacated.add(key)
-        return row
+        self._rows.setdefault(self._key_of(merged), []).append(merged)
 
     def _take(self, image: Tuple) -> Tuple | None:
         """Remove and return a row that ``image`` is of."""
@@ -118,7 +96,6 @@ class Window:
         row = rows.pop()
         if not rows:
             del self._rows[key]
-        self._overtaken.add(key)
         return row
 
     def _search(self, image: Tuple) -> Tuple | None:
@@ -130,7 +107,6 @@ class Window:
                     rows.remove(row)
                     if not rows:
                         del self._rows[key]
-                    self._overtaken.add(key)
                     return row
         return None
 

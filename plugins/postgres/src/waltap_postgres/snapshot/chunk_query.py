@@ -5,7 +5,7 @@ signal is first prepared on its own, by the protocol that takes one statement on
 end the query it is put into; and it is run read-only.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -16,6 +16,7 @@ from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.pipeline.visibility import Visibility
 from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.incremental import Chunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session, driver_error
 from waltap_postgres.properties import PostgresProperties
@@ -70,15 +71,6 @@ class PostgresChunks:
             self._checked.add(request)
         return relation
 
-    def settled(self, xids: Collection[int]) -> bool:
-        if not xids:
-            return True
-        function = "pg_current_snapshot" if self._version_num >= 130000 else "txid_current_snapshot"
-        ((snapshot,),) = self._catalogue.query(f"SELECT {function}()::text")
-        seen = Visibility.parse(f"{snapshot}@0/0")
-        assert seen is not None
-        return all(map(seen.saw, xids))
-
     def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         places = {column.name: index for index, column in enumerate(relation.columns)}
         if request.surrogate_key:
@@ -88,12 +80,12 @@ class PostgresChunks:
     def maximum(self, request: SnapshotRequest, relation: Relation) -> Tuple | None:
         key = self.chunk_key(request, relation)
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
-        rows = self._rows(relation, f"{_where([], request)} ORDER BY {order} LIMIT 1")
+        rows = self._read(relation, f"{_where([], request)} ORDER BY {order} LIMIT 1").rows
         return tuple(rows[0][index] for index in key) if rows else None
 
     def chunk(
         self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
-    ) -> list[Tuple]:
+    ) -> Chunk:
         key = self.chunk_key(request, relation)
         columns = [
             (identifier(relation.columns[i].name), relation.columns[i].nullable) for i in key
@@ -105,7 +97,7 @@ class PostgresChunks:
         limit = f"LIMIT {self._chunk_size}"
         if request.surrogate_key and self._version_num >= 130000:
             limit = f"FETCH FIRST {self._chunk_size} ROWS WITH TIES"
-        return self._rows(relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
+        return self._read(relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns
@@ -122,20 +114,29 @@ class PostgresChunks:
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
 
-    def _rows(self, relation: Relation, tail: str) -> list[Tuple]:
+    def _read(self, relation: Relation, tail: str) -> Chunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
         query = f"COPY (SELECT {names} FROM {table}{tail}) TO STDOUT"
-        if self._session is None:
-            self._session = Session(self._properties, role="incremental snapshot")
-            self._session.execute("SET default_transaction_read_only = on")
-            self._session.execute("SET row_security = off")
+        snapshot = (
+            "pg_current_snapshot()" if self._version_num >= 130000 else "txid_current_snapshot()"
+        )
         try:
+            if self._session is None:
+                self._session = Session(self._properties, role="incremental snapshot")
+                self._session.execute("SET row_security = off")
+            ((text,),) = self._session.execute(
+                f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {snapshot}::text"
+            )
             pieces = copy_rows(copy_out(self._session, query), len(relation.columns))
-            return [row for rows in pieces for row in rows]
+            rows = [row for rows in pieces for row in rows]
+            self._session.execute("COMMIT")
         except SourceError:
             self.close()
             raise
+        seen = Visibility.parse(f"{text}@0/0")
+        assert seen is not None
+        return Chunk(rows, seen.saw)
 
     def close(self) -> None:
         """Close the reading connection; may be called twice."""
