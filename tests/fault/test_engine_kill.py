@@ -196,9 +196,12 @@ def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes
 def test_killed_in_the_stream_the_change_log_has_every_row_once(
     database: Database, tmp_path: Path
 ) -> None:
+    """Large transactions come while in progress, and spill."""
     print(f"WALTAP_TEST_SEED={SEED}")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    runs = Runs(database, tmp_path, 'type = "changelog"\npath = "log"')
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
+    settings = {"pgoutput.streaming": "on", "waltap.spill.memory.bytes": 100_000}
+    runs = Runs(database, tmp_path, 'type = "changelog"\npath = "log"', **settings)
     runs.to_the_end()
     with writing(database) as writer:
         for turn in range(6):
