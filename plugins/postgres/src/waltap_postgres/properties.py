@@ -219,7 +219,8 @@ class PostgresProperties(Properties):
         "snapshot.max.threads",
         default=1,
         ge=1,
-        summary="Connections that read a snapshot at the same time, all in one exported snapshot.",
+        advanced=True,
+        summary="Taken from Debezium's files; one connection reads a snapshot whatever it says.",
     )
     snapshot_delay_ms: int = declare(
         "snapshot.delay.ms",
@@ -227,14 +228,6 @@ class PostgresProperties(Properties):
         ge=0,
         advanced=True,
         summary="Wait before a snapshot.",
-        unit="ms",
-    )
-    xmin_fetch_interval_ms: int = declare(
-        "xmin.fetch.interval.ms",
-        default=0,
-        ge=0,
-        advanced=True,
-        summary="Period of reading the slot's catalog_xmin into source.xmin; 0: never.",
         unit="ms",
     )
     heartbeat_action_query: str | None = declare(

@@ -1,5 +1,6 @@
 """Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.copy_text import copy_rows
+
+log = logging.getLogger(__name__)
 
 __all__ = ["SnapshotPoint", "in_order", "mark", "read_table", "snapshot_tables"]
 
@@ -32,6 +35,11 @@ def snapshot_tables(
     captured: list[Table], properties: PostgresProperties, patterns: tuple[str, ...]
 ) -> list[Table]:
     """Return the tables a snapshot reads, in order. ``patterns`` is ``table.include.list``."""
+    if properties.snapshot_max_threads > 1:
+        log.warning(
+            "snapshot.max.threads has no effect: one connection reads the snapshot",
+            extra={"property": "snapshot.max.threads"},
+        )
     wanted = [re.compile(p, re.IGNORECASE) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
