@@ -11,7 +11,14 @@ from contextlib import suppress
 from operator import itemgetter
 
 from waltap.decode.decoder import Decoder
-from waltap.decode.message import Message
+from waltap.decode.message import (
+    Commit,
+    CommitPrepared,
+    Message,
+    Prepare,
+    StreamCommit,
+    StreamPrepare,
+)
 from waltap.errors import ConnectionLost
 from waltap.source.connector import ChangeStream
 from waltap.source.position import lsn_text
@@ -20,6 +27,7 @@ from waltap_postgres.replication.wire import status_update
 
 __all__ = ["ReplicationStream", "start_replication_sql"]
 
+_ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare))
 EPOCH_2000_US = 946_684_800_000_000
 _lsn = itemgetter(0)
 
@@ -71,7 +79,13 @@ class ReplicationStream(ChangeStream):
         # Rows of a later transaction may lie before the last commit, and relations at 0.
         highest = max(map(_lsn, frames))
         self._received = max(self._received, highest)
-        return self._decoder.feed(frames)
+        messages = self._decoder.feed(frames)
+        # wal2json tells the end of a transaction in its text: its frame's LSN lies before that
+        for message in reversed(messages):
+            if type(message) in _ENDS:
+                self._received = max(self._received, message.end_lsn)  # type: ignore[union-attr]
+                break
+        return messages
 
     def confirm(self, end_lsn: int) -> None:
         if end_lsn <= self._confirmed:
