@@ -51,6 +51,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     ``in_identity`` is the wire's flag "part of the replica identity". What the wire does not carry
     is None until the catalogue filled it in: ``data_type``, ``nullable``, ``default`` (the
     expression as ``pg_get_expr`` prints it), ``comment``.
+    ``number`` is ``pg_attribute.attnum``: it stays when the column is renamed and is never used
+    again. ``missing`` is the text of ``attmissingval``: the value of rows that were there before
+    the column was added with a constant default.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     generated: bool = False
     comment: str | None = None
     type_text: str | None = None
+    number: int | None = None
+    missing: str | None = None
 
 
 class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):

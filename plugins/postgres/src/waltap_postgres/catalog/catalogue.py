@@ -50,9 +50,13 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
        (SELECT array_agg(ARRAY[a.attname::text, a.atttypid::int8::text, a.atttypmod::text,
                                a.attnotnull::text, (a.attgenerated <> '')::text,
                                coalesce(pg_get_expr(d.adbin, d.adrelid), chr(1)),
-                               coalesce(col_description(c.oid, a.attnum), chr(1))]
+                               coalesce(col_description(c.oid, a.attnum), chr(1)),
+                               a.attnum::text,
+                               CASE WHEN a.atthasmissing AND mt.typdelim = ',' THEN coalesce(
+                                 (a.attmissingval::text::text[])[1], chr(1)) ELSE chr(1) END]
                          ORDER BY a.attnum)
           FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+          LEFT JOIN pg_type mt ON mt.oid = a.atttypid
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT array_agg(ARRAY[i.indisprimary::text, i.indisreplident::text,
                                (i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate)::text,
@@ -194,6 +198,8 @@ class PostgresCatalogue:
             default=known.default if known and same else None,
             generated=known.generated if known else False,
             comment=known.comment if known else None,
+            number=known.number if known else None,
+            missing=known.missing if known and same else None,
         )
 
     def _one(self, rows: list[tuple[Any, ...]]) -> Table | None:
@@ -239,6 +245,8 @@ class PostgresCatalogue:
                     generated=a[4] == "true",
                     default=None if a[5] == "\x01" or a[4] == "true" else a[5],
                     comment=None if a[6] == "\x01" else a[6],
+                    number=int(a[7]),
+                    missing=None if a[8] == "\x01" else a[8],
                 )
                 for a in attributes or ()
             ),

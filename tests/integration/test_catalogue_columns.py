@@ -1,0 +1,64 @@
+"""What the catalogue says of a column beside its type: its number, and the value of older rows."""
+
+import msgspec
+import pytest
+
+from tests.servers.postgres import Database
+from waltap.decode.relation import Column
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
+
+OUTPUT = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex"
+
+
+def columns(database: Database, table: str, seen: list[str] | None = None) -> dict[str, Column]:
+    """Return the columns of ``table``; ``seen``: as the stream has announced them, by name."""
+    with database.connect(options=OUTPUT, autocommit=True) as connection:
+        catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
+        relation = catalogue.relation("public", table)
+        assert relation is not None
+        if seen is not None:
+            wire = tuple(Column(name=name, type_oid=23) for name in seen)
+            relation = catalogue.describe(
+                msgspec.structs.replace(relation, columns=wire, primary_key=None)
+            )
+    return {column.name: column for column in relation.columns}
+
+
+def test_a_columns_number_outlives_its_name(database: Database) -> None:
+    database.psql(
+        "create table t (id int primary key, a int, b int, c int);"
+        "alter table t drop column a; alter table t rename column b to a;"
+        "alter table t add column b int"
+    )
+    found = columns(database, "t")
+    assert {name: column.number for name, column in found.items()} == {
+        "id": 1, "a": 3, "c": 4, "b": 5,
+    }  # fmt: skip
+    described = columns(database, "t", ["id", "a", "c"])
+    assert [described[name].number for name in ("id", "a", "c")] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("added", "missing"),
+    [
+        ("int default 7", "7"),
+        ("text default 'a,\"b\" {c} \\'", 'a,"b" {c} \\'),
+        ("text default ''", ""),
+        ("text default 'NULL'", "NULL"),
+        ("int[] default '{1,2}'", "{1,2}"),
+        ("text[] default '{\"x y\",NULL}'", '{"x y",NULL}'),
+        ("bytea default '\\x00ff'", "\\x00ff"),
+        ("timestamptz default '2024-01-01 12:00+02'", "2024-01-01 10:00:00+00"),
+        ("numeric default 'NaN'", "NaN"),
+        ("int", None),
+        ("int default null", None),
+        ("float8 default random()", None),
+    ],
+)
+def test_a_constant_default_is_the_value_of_the_rows_before_it(
+    database: Database, added: str, missing: str | None
+) -> None:
+    database.psql(f"create table t (id int primary key); insert into t values (1);"
+                  f"alter table t add column v {added}; alter table t alter column v drop default")  # fmt: skip
+    assert columns(database, "t")["v"].missing == missing
