@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from waltap.cli.screen import notices
 from waltap.config.environment import tracebacks
+from waltap.config.secrecy import redacted
 from waltap.errors import ConfigurationError, PluginError, Problem, Retry, WaltapError
 
 if TYPE_CHECKING:
@@ -77,9 +78,14 @@ def _one_line(error: BaseException) -> str:
 
 
 def _print(error: BaseException, title: str, body: "Text") -> None:
+    from rich.text import Text
+
     console = notices()
+    if redacted(body.plain) != body.plain:
+        body = Text(redacted(body.plain))  # colours matter less
     if tracebacks():
-        console.print("".join(traceback.format_exception(error)), markup=False, soft_wrap=True)
+        trace = redacted("".join(traceback.format_exception(error)))
+        console.print(trace, markup=False, soft_wrap=True)
     if console.is_terminal:
         from rich.panel import Panel
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.cli.profile_source import read
+from waltap.config.secrecy import looks_secret
 from waltap.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "compose"]
 
-PASSWORD_VARIABLE = "WALTAP_PASSWORD"  # noqa: S105 - the variable's name
 LINE = 100
 SHAPE = {
     "topic.prefix",
@@ -64,9 +64,9 @@ def command(
         sink = typer.prompt(f"Sink ({', '.join(sorted(host.sinks))})", default=_default_sink(host))
     name, _, value = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
-    had_password = "database.password" in source
-    if had_password:
-        source["database.password"] = f"${{env:{PASSWORD_VARIABLE}}}"
+    secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
+    variables = {n: f"WALTAP_{n.rpartition('.')[2].upper()}" for n in secrets}
+    source |= {name: f"${{env:{variable}}}" for name, variable in variables.items()}
     text = compose(file.stem, connector, source, sink_spec, value)
     try:
         file.write_text(text, encoding="utf-8")
@@ -74,8 +74,8 @@ def command(
         problem = Problem(str(file), f"cannot be written: {cause.strerror}")
         raise ConfigurationError([problem], origin="the command line") from cause
     typer.echo(f"wrote {file}")
-    if had_password:
-        typer.echo(f"The password is not in it: export {PASSWORD_VARIABLE}=…")
+    for name, variable in variables.items():
+        typer.echo(f"{name} is not in it: export {variable}=…")
     typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
 
 
@@ -119,7 +119,11 @@ def _section(
     lines: list[str] = []
     for declaration in declarations(model) if model is not None else ():
         known = declaration.name in given
-        if declaration.family is not None or (only and declaration.name not in only):
+        if declaration.family is not None:
+            members = [name for name in given if declaration.family.fullmatch(name)]
+            lines += [f"{_key(name)} = {_toml(given[name])}" for name in members]
+            continue
+        if only and declaration.name not in only:
             continue
         if declaration.advanced and not known:
             continue

@@ -1,11 +1,13 @@
 """What stands after a command: the file of a profile, or the URI of a database."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import typer
 
+from waltap.config.secrecy import HIDDEN, looks_secret, redacted
 from waltap.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -20,6 +22,18 @@ __all__ = [
     "overrides",
     "read",
 ]
+
+COMMAND_LINE = "the command line"
+URI_FORM = "postgres://user@host:port/db?sslmode=…, or a profile's file"
+KEY_VALUE = re.compile(r"^\s*\w+\s*=|\s\w+\s*=")
+PARAMETERS = {
+    "host": "database.hostname",
+    "port": "database.port",
+    "user": "database.user",
+    "password": "database.password",
+    "dbname": "database.dbname",
+}
+"""Parameters of a URI's query that are properties of their own; others are libpq's."""
 
 FileArgument = Annotated[
     str,
@@ -47,7 +61,11 @@ def read(source: str) -> "RawProfile":
     from waltap.config.layers import load, read_tables
 
     if "://" in source:
-        return read_tables({"source": _from_uri(source)}, origin=_without_password(source))
+        table, origin = _from_uri(source)
+        return read_tables({"source": table}, origin=origin)
+    if KEY_VALUE.search(source) and not Path(source).exists():
+        problem = Problem("DSN", "is given as key=value pairs", allowed=URI_FORM)
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
     return load(Path(source))
 
 
@@ -63,21 +81,27 @@ def overrides(given: list[str] | None) -> dict[str, str]:
     for entry in given or []:
         name, equals, value = entry.partition("=")
         if not equals or not name.strip():
-            problems.append(Problem("--set", "is not NAME=VALUE", value=name))
+            shown = HIDDEN if looks_secret(name) else redacted(name)
+            problems.append(Problem("--set", "is not NAME=VALUE", value=shown))
         values[name.strip()] = value
     if problems:
-        raise ConfigurationError(problems, origin="the command line")
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
     return values
 
 
-def _from_uri(uri: str) -> dict[str, object]:
-    """Return the [source] table that a database URI stands for."""
+def _from_uri(uri: str) -> tuple[dict[str, object], str]:
+    """Return the [source] table that a database URI stands for, and the URI without its secrets.
+
+    Raises: ConfigurationError, which quotes nothing of the URI: where it is torn, a password may be.
+    """
     try:
         parts = urlsplit(uri)
         port = parts.port
-    except ValueError as cause:
-        problem = Problem("DSN", f"cannot be read: {cause}", allowed="postgres://user@host:port/db")
-        raise ConfigurationError([problem], origin="the command line") from cause
+        asked = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        what = "cannot be read; characters such as / ? # @ : in a password are written %2F %3F …"
+        problem = Problem("DSN", what, allowed=URI_FORM)
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from None
     table: dict[str, object] = {"type": parts.scheme}
     given = {
         "database.hostname": unquote(parts.hostname or ""),
@@ -87,19 +111,13 @@ def _from_uri(uri: str) -> dict[str, object]:
         "database.dbname": unquote(parts.path.lstrip("/")),
     }
     table.update({name: value for name, value in given.items() if value})
-    for name, value in parse_qsl(parts.query):
-        if name == "host":
-            table["database.hostname"] = value
+    for name, value in asked:
+        if name in PARAMETERS:
+            table[PARAMETERS[name]] = value
         elif name.startswith("ssl"):
             table[f"database.{name}"] = value
         else:
             table[f"driver.{name}"] = value
-    return table
-
-
-def _without_password(uri: str) -> str:
-    head, at, tail = uri.rpartition("@")
-    if not at:
-        return uri
-    scheme, _, userinfo = head.partition("://")
-    return f"{scheme}://{userinfo.partition(':')[0]}@{tail}"
+    user, host = table.get("database.user"), parts.netloc.rpartition("@")[2]
+    origin = f"{parts.scheme}://{f'{user}@' if user else ''}{host}{parts.path}"
+    return table, origin

@@ -16,18 +16,14 @@ from pydantic import ValidationError
 from waltap.config.debezium_names import KNOWN_NAMES, known
 from waltap.config.layers import Setting
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
-from waltap.config.property import HIDDEN, Declaration, Properties, declarations
+from waltap.config.property import Declaration, Properties, declarations
+from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
 from waltap.errors import Problem
 from waltap.host import nearest
 
 __all__ = ["Explained", "Findings", "Namespace"]
 
 P = TypeVar("P", bound=Properties)
-
-SECRET_NAME = re.compile(
-    r"pass|pwd|secret|token|credential|jaas|auth\.user|private|api.?key", re.IGNORECASE
-)
-USERINFO = re.compile(r"(://[^:/@\s]*):[^@/\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +42,8 @@ class Findings:
     """What one resolution found.
 
     ``debezium``: Debezium's defaults hold; ``folder``: where relative paths of secrets start;
-    ``secrets``: values to hide in messages.
+    ``secrets``: values to hide in messages; ``kept``: those of them that are secrets for good, and
+    not only because a placeholder gave them.
     """
 
     debezium: bool
@@ -56,6 +53,7 @@ class Findings:
     explained: list[Explained] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
 
     def default(self, declaration: Declaration) -> object:
         """Return the default that holds for this kind of file."""
@@ -63,19 +61,29 @@ class Findings:
             return declaration.profile_default
         return declaration.default
 
-    def filled(self, setting: Setting) -> object:
-        """Return a setting's value with its secrets filled in. Raises: SecretMissing."""
-        if isinstance(setting.value, str) and holds_placeholder(setting.value):
-            text, secrets = fill(setting.value, self.folder)
-            self.secrets.update(secret for secret in secrets if secret)
-            return text
-        return setting.value
+    def filled(self, setting: Setting, *, secret: bool = False) -> object:
+        """Return a setting's value with its secrets filled in; ``secret``: it is one itself.
+
+        Raises: SecretMissing.
+        """
+        value = setting.value
+        if isinstance(value, str) and holds_placeholder(value):
+            value, secrets = fill(value, self.folder)
+            self.secrets.update(found for found in secrets if found)
+        if isinstance(value, str) and (secret or looks_secret(setting.name)):
+            self.kept.add(value)
+        return value
 
     def masked(self, text: str) -> str:
         """Return ``text`` without any secret that was filled in."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        return text
+        return redacted(text)
+
+    def hide(self) -> None:
+        """Hide what is secret in every later text, but for words that are told elsewhere, too: a
+        password that is also the role's name would make messages unreadable, and nobody wiser."""
+        hide(self.kept - {explained.value for explained in self.explained})
 
 
 class Namespace:
@@ -111,7 +119,8 @@ class Namespace:
                 values[name] = forced[name]
             elif setting is not None:
                 try:
-                    values[name] = _fitting(self._findings.filled(setting), declaration)
+                    found = self._findings.filled(setting, secret=declaration.secret)
+                    values[name] = _fitting(found, declaration)
                     origins[name] = setting
                 except SecretMissing as cause:
                     unreadable.add(name)
@@ -121,9 +130,9 @@ class Namespace:
         try:
             filled = model.model_validate(values)
         except ValidationError as cause:
-            found = self._translated(cause, by_name, origins, component)
+            translated = self._translated(cause, by_name, origins, component)
             unread = {f"{self._prefix}{name}" for name in unreadable}
-            self._findings.problems += [p for p in found if p.property not in unread]
+            self._findings.problems += [p for p in translated if p.property not in unread]
             return None
         if len(self._findings.problems) > before:
             return None
@@ -268,9 +277,9 @@ def _shown(setting: Setting, declaration: Declaration | None) -> str:
     if holds_placeholder(setting.value):
         return str(setting.value)
     secret = declaration is not None and declaration.secret
-    if secret or SECRET_NAME.search(setting.name):
+    if secret or looks_secret(setting.name):
         return HIDDEN
-    return USERINFO.sub(rf"\1:{HIDDEN}@", _as_text(setting.value))
+    return redacted(_as_text(setting.value))
 
 
 def _fitting(value: object, declaration: Declaration) -> object:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from waltap.config.secrecy import HIDDEN
+
 __all__ = [
-    "HIDDEN",
     "CommaList",
     "Declaration",
     "Properties",
@@ -24,8 +25,6 @@ __all__ = [
 ]
 
 REQUIRED: Any = ...
-HIDDEN = "***"
-"""What stands for the value of a secret wherever values are shown."""
 
 
 def _split(value: object) -> object:

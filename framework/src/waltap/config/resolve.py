@@ -148,6 +148,7 @@ class _Resolver:
             flat.leftovers()  # else many a property would seem unknown that is not
         if sink is not None:
             self._sink.leftovers()
+        findings.hide()
         findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
         if findings.problems:
             raise ConfigurationError(_unique(findings.problems), origin=self._raw.origin)

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from waltap.config.secrecy import redacted
+
 __all__ = ["FIELDS", "LineHandler", "as_json", "as_text", "configure"]
 
 FIELDS = (
@@ -33,7 +35,10 @@ FIELDS = (
 
 
 class LineHandler(logging.Handler):
-    """Gives each formatted record to ``write``, e.g. a console that also shows progress bars."""
+    """Gives each formatted record to ``write``, e.g. a console that also shows progress bars.
+
+    Secrets are hidden in the whole line, whatever put them there.
+    """
 
     def __init__(
         self, write: Callable[[str], object], form: Callable[[logging.LogRecord], str]
@@ -44,7 +49,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         try:
-            self._write(self._form(record))
+            self._write(redacted(self._form(record)))
         except Exception:  # noqa: BLE001 - logging never stops a pipeline
             self.handleError(record)
 

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from waltap.config.secrecy import redacted
 from waltap.events.transaction import Batch
 from waltap.hookspecs import hookimpl
 
@@ -101,7 +102,8 @@ class ProgressDisplay:
                 "streaming", total=None, noun="changes", meter=self._meter
             )
         if state == "reconnecting":
-            line = Text(f"{state}: {detail.splitlines()[0] if detail else ''}", style="yellow")
+            first = redacted(detail.splitlines()[0]) if detail else ""
+            line = Text(f"{state}: {first}", style="yellow")
             self._console.print(line)
         elif state not in {"streaming", "failed"}:  # the error itself is shown at the end
             self._console.print(state, style="dim")
