@@ -116,12 +116,12 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def arrange(action: Callable[[], object], *, when: str = "after", nth: int = 1) -> None:
         real, count = PostgresChunks.chunk, 0
 
-        def chunk(self: PostgresChunks, *arguments: Any) -> Any:
+        def chunk(self: PostgresChunks, *arguments: Any, **named: Any) -> Any:
             nonlocal count
             count += 1
             if count == nth and when == "before":
                 action()
-            rows = real(self, *arguments)
+            rows = real(self, *arguments, **named)
             if count == nth and when == "after":
                 action()
             return rows
@@ -505,7 +505,36 @@ UNUSABLE = [
     ("execute-snapshot", filtered("true)) TO STDOUT; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true; DROP TABLE u; --"), "syntax error"),
     ("execute-snapshot", filtered("true)) TO PROGRAM 'false' --"), "syntax error"),
-    ("execute-snapshot", filtered("steal()"), "read-only transaction"),
+    ("execute-snapshot", filtered("steal()"), "calls steal, which may have side effects"),
+    ("execute-snapshot", filtered("pg_sleep(1000) IS NULL"), "calls pg_sleep, which may"),
+    (
+        "execute-snapshot",
+        filtered(
+            "0 < (SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = 0)"
+        ),
+        "calls pg_terminate_backend",
+    ),
+    ("execute-snapshot", filtered("id = slow(id)"), "waltap.signal.condition.timeout.ms is 500"),
+    (
+        "execute-snapshot",
+        filtered("true) UNION ALL (SELECT pin FROM secret WHERE true"),
+        "syntax error",
+    ),
+    ("execute-snapshot", filtered("true) OR (true"), "syntax error"),
+    ("execute-snapshot", filtered("true, false"), "must be type boolean"),
+    ("execute-snapshot", filtered("SELECT true"), "syntax error"),
+    ("execute-snapshot", filtered("true /*"), "unterminated"),
+    ("execute-snapshot", filtered("$1"), "requires 1"),
+    ("execute-snapshot", "[" * 200_000, "is not JSON"),
+    ("execute-snapshot", '{"data-collections": ["public.\\ud800"]}', "is not JSON"),
+    ("execute-snapshot", '{"data-collections": ["public.t\\u0000"]}', "NUL"),
+    ("execute-snapshot", bad(data_collections=["(" * 5000 + ")" * 5000]), "nested too deep"),
+    ("execute-snapshot", bad(data_collections=[r"public\.(o|oo)+$"]), "take longer"),
+    ("stop-snapshot", bad(data_collections=["public.("]), "names no table in the queue"),
+    ("stop-snapshot", bad(data_collections=7), "must be a list"),
+    ("pause-snapshot", "]", "is not JSON"),
+    ("log", '"text"', "not a JSON object"),
+    ("x" * 32, "{}", "is not known"),
     ("shutdown", "{}", "'shutdown' is not known"),
     ("", "", "'' is not known"),
 ]
@@ -519,10 +548,15 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
     assert database is not None
     database.execute(
         "CREATE TABLE keyless (a int); INSERT INTO keyless VALUES (1);"
+        "CREATE TABLE secret (pin int); INSERT INTO secret VALUES (1234);"
+        f'CREATE TABLE "{"o" * 60}!" (id int PRIMARY KEY);'
         "CREATE FUNCTION steal() RETURNS bool LANGUAGE sql AS"
-        " 'INSERT INTO u VALUES (999); SELECT true'"
+        " 'INSERT INTO u VALUES (999); SELECT true';"
+        "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$"
     )
-    with large.running() as run:
+    limits = {"waltap.signal.condition.timeout.ms": 500, "waltap.signal.match.timeout.ms": 200}
+    with large.running(**limits) as run:
         for number, (kind, data, says) in enumerate(UNUSABLE):
             caplog.clear()
             database.execute("INSERT INTO signals VALUES (%s, %s, %s)", number, kind, data)
@@ -567,3 +601,71 @@ def test_a_log_signal_is_logged_with_the_offset(
         run.until(lambda: "said ops" in caplog.text, "the line")
     (line,) = [r.getMessage() for r in caplog.records if "said ops" in r.getMessage()]
     assert line.startswith("we are at 0/")
+
+
+def test_a_hundred_thousand_tables_in_one_signal_are_one_line(
+    large: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = large.database
+    assert database is not None
+    wanted = [f"public.none_{n}" for n in range(50_000)] + ["public.u"]
+    with large.running() as run:
+        signal(database, data_collections=wanted)
+        run.until(lambda: len(read_rows(large.destination, "u")) == 15, "the one that exists")
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert "and 49990 more is not read" in lines[0]
+
+
+def test_the_older_form_of_a_condition_limits_what_is_read(large: Pipeline) -> None:
+    database = large.database
+    assert database is not None
+    with large.running() as run:
+        signal(database, data_collections=["public.t"], additional_condition="id > 295")
+        run.until(lambda: finished(run) and read_rows(large.destination), "the end")
+    assert [int(r["id"]) for r in read_rows(large.destination)] == [296, 297, 298, 299, 300]
+
+
+def test_names_may_be_quoted(short: Pipeline) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(
+        'CREATE TABLE "My.Table" (id int PRIMARY KEY); CREATE TABLE "Up Case" (id int PRIMARY KEY);'
+        'INSERT INTO "My.Table" VALUES (1); INSERT INTO "Up Case" VALUES (2)'
+    )
+    with short.running() as run:
+        signal(database, data_collections=['"public"."My.Table"', 'public."Up Case"'])
+        run.until(lambda: read_rows(short.destination, "public.Up Case"), "the rows")
+    assert [row["id"] for row in read_rows(short.destination, "public.My.Table")] == ["1"]
+
+
+def test_a_table_without_key_is_read_by_message_key_columns(short: Pipeline) -> None:
+    """The columns need be neither unique nor set: no row is left out where a chunk ends."""
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE keyless (kind int, note text);"
+        "INSERT INTO keyless SELECT n % 7, 'n' || n FROM generate_series(1, 50) n;"
+        "INSERT INTO keyless SELECT NULL, 'null' || n FROM generate_series(1, 15) n"
+    )
+    with short.running(**{"message.key.columns": "public.keyless:kind"}) as run:
+        signal(database, data_collections=["public.keyless"])
+        run.until(lambda: len(read_rows(short.destination, "keyless")) >= 65, "all rows")
+        run.until(lambda: finished(run), "the end")
+    notes = [row["note"] for row in read_rows(short.destination, "keyless")]
+    assert len(notes) == len(set(notes)) == 65
+
+
+def test_a_signal_that_was_read_once_does_not_stop_the_next_start(short: Pipeline) -> None:
+    """The offset stays before the signal: it is read again."""
+    database = short.database
+    assert database is not None
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with short.running() as run:
+        run.until(lambda: True, "the slot")
+    for number, (kind, data, _says) in enumerate(UNUSABLE):
+        database.execute("INSERT INTO signals VALUES (%s, %s, %s)", number, kind, data)
+    database.execute("INSERT INTO t VALUES (1)")
+    for _ in range(2):
+        with short.running() as run:
+            run.until(lambda: short.destination.ids("t") != [], "the row after the signals")

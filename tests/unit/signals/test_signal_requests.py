@@ -1,16 +1,29 @@
 """What an ``execute-snapshot`` signal asks for."""
 
+import itertools
 import json
+from collections.abc import Callable
 
 import pytest
-from waltap.signals.signal import Signal, SignalUnusable, SnapshotRequest, requests
+from waltap.signals.errors import SignalUnusable
+from waltap.signals.name_patterns import NamePatterns
+from waltap.signals.signal import Signal, SnapshotRequest, requests
 
 KNOWN = [("public", "orders"), ("public", "order_lines"), ("audit", "orders"), ("Odd", "T.x")]
 
 
+def read(
+    data: str,
+    known: list[tuple[str, str]] = KNOWN,
+    clock: Callable[[], float] = lambda: 0.0,
+    seconds: float = 5,
+) -> list[SnapshotRequest]:
+    signal = Signal("s1", "execute-snapshot", data)
+    return requests(signal, signal.arguments(), known, NamePatterns(clock, seconds))
+
+
 def asked(**data: object) -> list[SnapshotRequest]:
-    named = {name.replace("_", "-"): value for name, value in data.items()}
-    return requests(Signal("s1", "execute-snapshot", json.dumps(named)), KNOWN)
+    return read(json.dumps({name.replace("_", "-"): value for name, value in data.items()}))
 
 
 @pytest.mark.parametrize(
@@ -23,6 +36,10 @@ def asked(**data: object) -> list[SnapshotRequest]:
         pytest.param(["PUBLIC.orders"], ["PUBLIC.orders"], id="case counts"),
         pytest.param(["public.new"], ["public.new"], id="unknown is taken literally"),
         pytest.param(["public.(", "Odd.T.x"], ["public.(", "Odd.T.x"], id="no pattern"),
+        pytest.param(['"Odd"."T.x"'], ["Odd.T.x"], id="quoted parts"),
+        pytest.param(['audit."orders"', "audit.orders"], ["audit.orders"], id="one quoted part"),
+        pytest.param(['"a.b"."c""d"'], ['a.b.c"d'], id="dots and quotes inside quotes"),
+        pytest.param([r"(?<s>public)\.\p{Lower}+"], ["public.orders"], id="a pattern as Java writes it"),
         pytest.param([], [], id="nothing"),
         pytest.param(["orders"], [], id="no schema"),
     ],
@@ -66,8 +83,78 @@ def test_a_surrogate_key_goes_with_all() -> None:
 )  # fmt: skip
 def test_data_that_cannot_be_used_says_why(data: str) -> None:
     with pytest.raises(SignalUnusable, match=r"\w+"):
-        requests(Signal("s1", "execute-snapshot", data), KNOWN)
+        read(data)
 
 
 def test_empty_data_asks_for_nothing() -> None:
-    assert requests(Signal("s1", "execute-snapshot", "  "), KNOWN) == []
+    assert read("  ") == []
+
+
+def test_a_condition_in_the_older_form_goes_with_all_tables() -> None:
+    found = asked(data_collections=["audit.orders", "public.orders"], additional_condition="id > 5")
+    assert [r.condition for r in found] == ["id > 5", "id > 5"]
+
+
+@pytest.mark.parametrize("entry", ['"Odd"."T.x"', "Odd.T.x", r"odd\.t\.X"])
+def test_a_condition_finds_its_table_however_it_is_named(entry: str) -> None:
+    conditions = [{"data-collection": entry, "filter": "a"}]
+    (found,) = asked(data_collections=['"Odd"."T.x"'], additional_conditions=conditions)
+    assert (found.schema, found.table, found.condition) == ("Odd", "T.x", "a")
+
+
+HOSTILE = [
+    pytest.param("[" * 200_000, "not JSON", id="nested deep"),
+    pytest.param('{"a":' * 200_000, "not JSON", id="objects nested deep"),
+    pytest.param('{"data-collections": ["public.\\ud800"]}', "not JSON", id="a lone surrogate"),
+    pytest.param('{"data-collections": ["public.\\u0000"]}', "NUL", id="a NUL character"),
+    pytest.param('{"x": "' + "a" * (1 << 20) + '"}', "waltap.signal.max.bytes", id="large"),
+    pytest.param(
+        json.dumps({"data-collections": ["(" * 4000 + ")" * 4000]}),
+        "nested too deep",
+        id="parentheses",
+    ),
+    pytest.param(
+        json.dumps({"data-collections": ["a" * 10_001]}), "longer than", id="a long pattern"
+    ),
+    pytest.param(json.dumps({"data-collections": ["a.b"], "surrogate-key": 7}), "column", id="key"),
+    pytest.param(
+        json.dumps({"additional-conditions": [{"data-collection": "a", "filter": 7}]}),
+        "must be a string",
+        id="a filter of another type",
+    ),
+    pytest.param(
+        json.dumps(
+            {"additional-conditions": [{"data-collection": "a"}], "additional-condition": "b"}
+        ),
+        "not both",
+        id="conditions in both forms",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "says"), HOSTILE)
+def test_hostile_data_is_refused(data: str, says: str) -> None:
+    with pytest.raises(SignalUnusable, match=says):
+        read(data)
+
+
+def test_a_pattern_that_backtracks_for_ever_is_given_up() -> None:
+    data = json.dumps({"data-collections": ["(o|oo)+$"]})
+    with pytest.raises(SignalUnusable, match="take longer than"):
+        read(data, [("o" * 60, "!")], seconds=0.2)
+
+
+def test_patterns_together_have_one_limit() -> None:
+    ticks = itertools.count()
+    data = json.dumps({"data-collections": [f"a{n}.*" for n in range(100)]})
+    with pytest.raises(SignalUnusable, match="take longer than 50 s"):
+        read(data, clock=lambda: float(next(ticks)), seconds=50)
+
+
+def test_a_hundred_thousand_names_are_looked_up_not_matched() -> None:
+    """The clock is asked at each match: it stands where names are looked up."""
+    ticks = itertools.count()
+    known = [("public", f"t{n}") for n in range(5000)]
+    data = {"data-collections": [f"public.t{n}" for n in range(40_000)]}
+    found = read(json.dumps(data), known, clock=lambda: float(next(ticks)), seconds=1)
+    assert len(found) == 40_000

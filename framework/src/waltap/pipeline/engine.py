@@ -368,7 +368,7 @@ class Engine:
         self, connector: Connector, parts: Parts, delivery: Delivery
     ) -> IncrementalSnapshots | None:
         """Return the watcher of the signal table, None when the profile names none."""
-        table, engine = self.profile.capture.signal_data_collection, self.profile.engine
+        table, engine = parts.capture.signal_table, self.profile.engine
         if table is None:
             return None
         source = connector.chunk_source(table, engine.incremental_chunk_size)
@@ -386,6 +386,10 @@ class Engine:
             ),
             offset=lambda: str(delivery.written),
             text_of=parts.text_of,
+            keys=parts.capture.keys,
+            clock=time.monotonic,
+            max_bytes=engine.signal_max_bytes,
+            match_s=engine.signal_match_timeout_ms / 1000,
             delete_closes=engine.watermarking == "insert_delete",
             state=msgspec.convert(delivery.offset.signals, State),
         )
@@ -406,7 +410,7 @@ class Engine:
                 delivery.write(list[Part](batch))
                 continue
             with_chunks = incremental.process(batch, _now_us())
-            delivery.signals = msgspec.to_builtins(incremental.state)
+            delivery.signals = incremental.stored
             delivery.write(list[Part](with_chunks))
 
     def _due(self, delivery: Delivery, seconds: float) -> bool:

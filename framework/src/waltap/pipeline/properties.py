@@ -85,6 +85,23 @@ class EngineProperties(Properties):
         summary="Rows that an incremental snapshot reads at a time.",
         unit="rows",
     )
+    signal_max_bytes: int = declare(
+        "waltap.signal.max.bytes",
+        default=1 << 20,
+        ge=1024,
+        advanced=True,
+        summary="Largest data of a signal; a larger one is left out with a warning.",
+        unit="bytes",
+    )
+    signal_match_timeout_ms: int = declare(
+        "waltap.signal.match.timeout.ms",
+        default=1000,
+        ge=1,
+        advanced=True,
+        summary="How long the patterns of one signal may take to match table names; one that takes "
+        "longer is left out with a warning.",
+        unit="ms",
+    )
     watermarking: Literal["insert_insert", "insert_delete"] = declare(
         "incremental.snapshot.watermarking.strategy",
         default="insert_insert",

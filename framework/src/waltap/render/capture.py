@@ -57,7 +57,7 @@ class Capture:
         self._column = _listed(properties.column_include, properties.column_exclude)
         self._transforms = ColumnTransforms.of(properties)
         self._keys = _key_patterns(properties.message_key_columns or "")
-        self._signal = _schema_and_table(properties.signal_data_collection)
+        self.signal_table = properties.signal_table
         self._known: dict[tuple[str, str], bool] = {}
 
     # --- what is captured -------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Capture:
         return known
 
     def _decide(self, schema: str, table: str) -> bool:
-        if (schema, table) == self._signal:
+        if (schema, table) == self.signal_table:
             return True
         if self.properties.ignore_builtin and (
             _BUILTIN_SCHEMAS.fullmatch(schema) or table in _BUILTIN_TABLES
@@ -170,11 +170,3 @@ def _key_patterns(text: str) -> list[re.Pattern[str]]:
             table = match[1].strip()
             out += [java_pattern(f"{table}.{column.strip()}") for column in match[2].split(",")]
     return out
-
-
-def _schema_and_table(name: str | None) -> tuple[str, str] | None:
-    """Split ``schema.table`` (or ``database.schema.table``)."""
-    if name is None:
-        return None
-    schema, _, table = name.rpartition(".")
-    return schema.rpartition(".")[2], table

@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.decode.relation_name import name_parts
 from waltap.render.java_regex import NameMatcher, java_pattern
 
 __all__ = ["KEY_ENTRY", "CaptureProperties"]
@@ -103,7 +104,8 @@ class CaptureProperties(Properties):
     signal_data_collection: str | None = declare(
         "signal.data.collection",
         default=None,
-        summary="Signal table (schema.table); captured whether the lists name it or not.",
+        summary="Signal table (schema.table, parts quoted as in SQL where they have dots); captured "
+        "whether the lists name it or not.",
     )
     skipped_operations: CommaList = declare(
         "skipped.operations",
@@ -413,9 +415,17 @@ class CaptureProperties(Properties):
     @field_validator("signal_data_collection")
     @classmethod
     def _signal_table(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[^.]+\.[^.]+(\.[^.]+)?", value):
+        if value is not None and len(name_parts(value)) not in {2, 3}:
             raise ValueError("must be schema.table")
         return value
+
+    @property
+    def signal_table(self) -> tuple[str, str] | None:
+        """Return (schema, table) of the signal table, None when there is none."""
+        if self.signal_data_collection is None:
+            return None
+        schema, table = name_parts(self.signal_data_collection)[-2:]
+        return schema, table
 
     @model_validator(mode="after")
     def _one_of_each_pair(self) -> Self:

@@ -31,13 +31,19 @@ def java_pattern(text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
 
     Raises: ValueError saying what is wrong with it.
     """
-    translated = _QUOTED.sub(lambda match: re.escape(match[1]), text)
-    translated = _NAMED_GROUP.sub("(?P<", translated)
-    translated = _PROPERTY.sub(_posix_class, translated).replace(r"\z", r"\Z")
     try:
-        return re.compile(translated, re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG))
+        return re.compile(
+            python_syntax(text), re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
+        )
     except re.error as cause:
         raise ValueError(f"not a regular expression: {text!r}: {cause}") from cause
+
+
+def python_syntax(text: str) -> str:
+    """Return the Java pattern ``text`` as Python writes it, as far as the two differ."""
+    translated = _QUOTED.sub(lambda match: re.escape(match[1]), text)
+    translated = _NAMED_GROUP.sub("(?P<", translated)
+    return _PROPERTY.sub(_posix_class, translated).replace(r"\z", r"\Z")
 
 
 def _posix_class(match: re.Match[str]) -> str:

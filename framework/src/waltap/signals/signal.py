@@ -1,16 +1,37 @@
-"""Signals: what users ask of a running pipeline, as Debezium words it. Sans-IO."""
+"""Signals: what users ask of a running pipeline, as Debezium words it. Sans-IO.
 
-import json
-import re
+A signal is data from outside: whoever may write to the channel may write anything. Reading one has a
+limit of size and of time, and ends in a request or in `SignalUnusable`, nothing else.
+"""
+
 from collections.abc import Iterable
 
 import msgspec
+import orjson
 
-__all__ = ["Signal", "SignalUnusable", "SnapshotRequest", "requests"]
+from waltap.decode.relation_name import schema_and_table
+from waltap.signals.errors import SignalUnusable
+from waltap.signals.name_patterns import NamePatterns
 
+__all__ = ["Signal", "SnapshotRequest", "names", "requests"]
 
-class SignalUnusable(ValueError):
-    """A signal that cannot be acted on; its text says why."""
+MAX_BYTES = 1 << 20
+"""Default of ``waltap.signal.max.bytes``."""
+
+KNOWN = {
+    "execute-snapshot": {
+        "data-collections",
+        "type",
+        "additional-conditions",
+        "additional-condition",
+        "surrogate-key",
+    },
+    "stop-snapshot": {"data-collections", "type"},
+    "pause-snapshot": {"type"},
+    "resume-snapshot": {"type"},
+    "log": {"message"},
+}
+"""What the data of a signal of each type may hold."""
 
 
 class Signal(msgspec.Struct, frozen=True):
@@ -20,22 +41,34 @@ class Signal(msgspec.Struct, frozen=True):
     kind: str
     data: str
 
-    def arguments(self) -> dict[str, object]:
+    def arguments(self, max_bytes: int = MAX_BYTES) -> dict[str, object]:
         """Return the data as an object; empty data is one without members.
 
         Raises: SignalUnusable.
         """
+        if len(self.data) > max_bytes or len(self.data.encode(errors="replace")) > max_bytes:
+            raise SignalUnusable(
+                f"data of signal {self.identifier!r} is larger than {max_bytes} bytes, "
+                "the limit that waltap.signal.max.bytes sets"
+            )
         if not self.data.strip():
             return {}
         try:
-            value = json.loads(self.data)
+            value = orjson.loads(self.data)  # refuses what is nested too deep, and lone surrogates
         except ValueError as error:
             raise SignalUnusable(
                 f"data of signal {self.identifier!r} is not JSON: {error}"
             ) from error
         if not isinstance(value, dict):
             raise SignalUnusable(f"data of signal {self.identifier!r} is not a JSON object")
+        if "\\u0000" in self.data:
+            raise SignalUnusable(f"data of signal {self.identifier!r} has a NUL character")
         return value
+
+    def unknown(self, arguments: dict[str, object]) -> list[str]:
+        """Return the members of ``arguments`` that mean nothing to this type of signal."""
+        known = KNOWN.get(self.kind)
+        return [] if known is None else sorted(set(arguments) - known)
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,61 +95,80 @@ def names(arguments: dict[str, object]) -> list[str]:
     return [str(entry) for entry in given]
 
 
-def requests(signal: Signal, known: Iterable[tuple[str, str]]) -> list[SnapshotRequest]:
+def requests(
+    signal: Signal,
+    arguments: dict[str, object],
+    known: Iterable[tuple[str, str]],
+    patterns: NamePatterns,
+) -> list[SnapshotRequest]:
     """Return what an ``execute-snapshot`` signal asks for, in its order, each table once.
 
     Entries are regular expressions over ``schema.table`` of ``known``, full match and
     case-sensitive; one that fits nothing is taken literally. Raises: SignalUnusable.
     """
-    arguments = signal.arguments()
     kind = str(arguments.get("type", "incremental")).lower()
     if kind != "incremental":
         raise SignalUnusable(f"snapshot type {kind!r} is not known; known is incremental")
     conditions = _conditions(arguments)
     surrogate = arguments.get("surrogate-key")
+    if surrogate is not None and not isinstance(surrogate, str):
+        raise SignalUnusable("surrogate-key must be the name of a column")
+    tables = {".".join(table): table for table in known}
     found: dict[tuple[str, str], None] = {}
-    tables = list(known)
     for entry in names(arguments):
-        pattern = _pattern(entry)
-        matches = [t for t in tables if pattern.fullmatch(".".join(t))] if pattern else []
-        schema, dot, table = entry.partition(".")
-        if not matches and dot:
-            matches = [(schema, table)]
+        literal = schema_and_table(entry)
+        if literal is not None and literal in found:
+            continue
+        matches = [tables[name] for name in patterns.matching(entry, tables)]
+        if not matches and literal is not None:
+            matches = [literal]
         found.update(dict.fromkeys(matches))
     return [
         SnapshotRequest(
             schema=schema,
             table=table,
             signal=signal.identifier,
-            condition=_condition(f"{schema}.{table}", conditions),
-            surrogate_key=str(surrogate) if surrogate else None,
+            condition=_condition((schema, table), conditions, patterns),
+            surrogate_key=surrogate or None,
         )
         for schema, table in found
     ]
 
 
-def _pattern(text: str, flags: int = 0) -> "re.Pattern[str] | None":
-    try:
-        return re.compile(text, flags)
-    except re.error:
-        return None
-
-
-def _conditions(arguments: dict[str, object]) -> list[tuple[str, str]]:
+def _conditions(arguments: dict[str, object]) -> list[tuple[str | None, str]]:
+    """Return (pattern of tables, predicate) pairs; the pattern None stands for every table."""
     given = arguments.get("additional-conditions", [])
     if not isinstance(given, list):
         raise SignalUnusable("additional-conditions must be a list")
-    conditions = []
+    conditions: list[tuple[str | None, str]] = []
     for entry in given:
-        if not isinstance(entry, dict) or "data-collection" not in entry:
+        if not isinstance(entry, dict) or not isinstance(entry.get("data-collection"), str):
             raise SignalUnusable("an additional condition needs data-collection and filter")
-        conditions.append((str(entry["data-collection"]), str(entry.get("filter", ""))))
-    return conditions
+        predicate = entry.get("filter", "")
+        if not isinstance(predicate, str):
+            raise SignalUnusable("the filter of an additional condition must be a string")
+        conditions.append((entry["data-collection"], predicate))
+    alone = arguments.get("additional-condition")
+    if alone is None:
+        return conditions
+    if conditions:
+        raise SignalUnusable("give additional-conditions or additional-condition, not both")
+    if not isinstance(alone, str):
+        raise SignalUnusable("additional-condition must be a string")
+    return [(None, alone)]
 
 
-def _condition(name: str, conditions: list[tuple[str, str]]) -> str | None:
+def _condition(
+    table: tuple[str, str], conditions: list[tuple[str | None, str]], patterns: NamePatterns
+) -> str | None:
+    name = ".".join(table)
     for entry, predicate in conditions:
-        pattern = _pattern(entry, re.IGNORECASE)
-        if entry == name or (pattern and pattern.fullmatch(name)):
-            return predicate or None
+        fits = (
+            entry is None
+            or entry == name
+            or schema_and_table(entry) == table
+            or patterns.matching(entry, (name,), case_sensitive=False)
+        )
+        if fits:
+            return predicate.strip() or None
     return None

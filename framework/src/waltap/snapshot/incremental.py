@@ -11,13 +11,13 @@ A change can stream before a reader of the table can see it: a commit is in the 
 after, by a moment or, with synchronous replication, by much more. So a chunk counts only if it saw
 every transaction that had streamed before; else it is read again a little later.
 
-What the database refuses (a condition that is no SQL, a table that may not be read) ends the request,
-with a warning, never the pipeline: the signal would be read again at every start.
+A signal is data from outside and would be read again at every start, so none ends the pipeline. What
+cannot be read as a signal is left out; what the database refuses (a condition that is no SQL, a table
+that may not be read) ends the request; each with a warning.
 """
 
 import json
 import logging
-import re
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -28,10 +28,19 @@ import msgspec
 
 from waltap.decode.message import Change, Delete, Insert
 from waltap.decode.relation import Relation
+from waltap.decode.relation_name import schema_and_table
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import DecodeError, Retry, SourceError
+from waltap.errors import DecodeError, Retry, SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows, TransactionPart
-from waltap.signals.signal import Signal, SignalUnusable, SnapshotRequest, names, requests
+from waltap.signals.errors import SignalUnusable
+from waltap.signals.name_patterns import NamePatterns
+from waltap.signals.signal import (
+    MAX_BYTES,
+    Signal,
+    SnapshotRequest,
+    names,
+    requests,
+)
 from waltap.snapshot.window import TextOf, Window
 
 __all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots", "State"]
@@ -41,6 +50,15 @@ log = logging.getLogger(__name__)
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 RECENT = 4096
 """So many of the last transactions are looked after until they are visible."""
+MATCH_S = 1.0
+"""Default of ``waltap.signal.match.timeout.ms``."""
+NO_KEY = (
+    "the table has no key to read it by; message.key.columns may name one for all, "
+    "a signal's surrogate-key one for itself"
+)
+LOGGED_NAMES = 10
+LOGGED_CHARACTERS = 2000
+"""A line of the log has no more of what a signal says."""
 
 
 class Chunk(msgspec.Struct):
@@ -54,22 +72,27 @@ class ChunkSource(Protocol):
     """What an incremental snapshot needs of a database."""
 
     def known_tables(self) -> list[tuple[str, str]]:
-        """Return (schema, table) of every captured table."""
+        """Return (schema, table) of every captured table that there is now."""
 
     def table(self, request: SnapshotRequest) -> Relation | None:
         """Return the relation to read, None when no such table is captured."""
 
-    def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the columns to order and cut by; () when there is no key."""
-
-    def maximum(self, request: SnapshotRequest, relation: Relation) -> Tuple | None:
-        """Return the values of the chunk key in the last row, None when the table is empty."""
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> Tuple | None:
+        """Return the values of the columns ``key`` in the last row, None when no row is asked for."""
 
     def chunk(
-        self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
+        self,
+        request: SnapshotRequest,
+        relation: Relation,
+        key: tuple[int, ...],
+        *,
+        after: Tuple | None,
+        maximum: Tuple,
     ) -> "Chunk":
-        """Return the next rows in key order, ``incremental.snapshot.chunk.size`` of them; more where
-        that many would not end between two values of a key that is not unique."""
+        """Return the next rows in the order of ``key``, ``incremental.snapshot.chunk.size`` of them;
+        more where that many would not end between two values of a key that is not unique."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
@@ -88,22 +111,30 @@ class State(msgspec.Struct):
 class IncrementalSnapshots:
     """Watches the stream for signals and watermarks, and puts chunks into it.
 
-    ``report`` is told of signals that will be acted on: (kind, identifier, data). ``text_of`` as for
-    `Window`. ``waiting``: the next chunk could not be read yet; call `resume` soon.
+    ``report`` is told of signals that will be acted on: (kind, identifier, data). ``keys`` gives the key
+    of events of a relation, by which a table without primary key is read. ``text_of`` as for `Window`.
+    Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
+    of ``clock``. ``waiting``: the next chunk could not be read yet; call `resume` soon.
     """
 
     def __init__(
         self,
         source: ChunkSource,
-        signal_table: str,
+        signal_table: tuple[str, str],
         *,
         report: Callable[[str, str, str], None],
         offset: Callable[[], str],
         text_of: TextOf,
+        keys: Callable[[Relation], tuple[int, ...]],
+        clock: Callable[[], float],
         delete_closes: bool = False,
         state: State | None = None,
+        max_bytes: int = MAX_BYTES,
+        match_s: float = MATCH_S,
     ) -> None:
         self._source, self._signal_table = source, signal_table
+        self._keys, self._clock, self._max_bytes, self._match_s = keys, clock, max_bytes, match_s
+        self._stored: dict[str, object] | None = None
         self._report, self._offset, self._text_of = report, offset, text_of
         self._delete_closes = delete_closes
         self.waiting = False
@@ -115,8 +146,16 @@ class IncrementalSnapshots:
         self._chunk_relation: Relation | None = None
         self._signal_relations: dict[Relation, bool] = {}
 
+    @property
+    def stored(self) -> dict[str, object]:
+        """Return the state as an offset keeps it."""
+        if self._stored is None:
+            self._stored = msgspec.to_builtins(self.state)
+        return self._stored
+
     def resume(self, now: int) -> None:
         """Go on with what the state holds, after a restart or a wait. ``now`` as for `process`."""
+        self._stored = None
         if self.state.queue and self._window is None and not self.state.paused:
             self._next_chunk(now)
 
@@ -141,11 +180,12 @@ class IncrementalSnapshots:
             return False
         known = self._signal_relations.get(change.relation)
         if known is None:
-            known = change.relation.name == self._signal_table
+            known = (change.relation.schema, change.relation.table) == self._signal_table
             self._signal_relations[change.relation] = known
         return known
 
     def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
+        self._stored = None
         out: list[TransactionPart | SnapshotRows] = []
         rest, watched = part, self._window if self._newer(part) else None
         for index, change in enumerate(part.changes):
@@ -182,10 +222,9 @@ class IncrementalSnapshots:
         if signal.kind == CLOSE:
             closes = window is not None and signal.identifier.startswith(window.identifier)
             return self._closed(now) if closes else []
-        try:
-            self._act(signal, now)
-        except SignalUnusable as error:
-            log.warning("signal ignored: %s", error, extra={"error_code": "WT-4101"})
+        action = self._understood(signal)
+        if action is not None:
+            action(now)
         return []
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
@@ -202,41 +241,95 @@ class IncrementalSnapshots:
     def _low(self) -> str | None:
         return None if self._window is None else f"{self._window.identifier}-open"
 
-    def _act(self, signal: Signal, now: int) -> None:
-        state = self.state
-        self._report(signal.kind, signal.identifier, signal.data)
-        if signal.kind == "execute-snapshot":
-            idle = not state.queue
-            known = {(r.schema, r.table, r.condition) for r in state.queue}
-            wanted = requests(signal, self._source.known_tables())
-            state.queue += [r for r in wanted if (r.schema, r.table, r.condition) not in known]
-            if idle and not state.paused:
-                self._next_chunk(now)
-        elif signal.kind == "stop-snapshot":
-            self._halt(signal, now)
-        elif signal.kind == "pause-snapshot":
-            state.paused = True
-        elif signal.kind == "resume-snapshot":
-            if state.paused:
-                state.paused = False
-                self.resume(now)
-        elif signal.kind == "log":
-            message = str(signal.arguments().get("message", ""))
-            log.info(message.replace("{}", self._offset()))
+    def _understood(self, signal: Signal) -> Callable[[int], None] | None:
+        """Return what a signal asks to be done; None, and a warning, when it cannot be read."""
+        try:
+            action = self._action(signal, signal.arguments(self._max_bytes))
+        except SignalUnusable as error:
+            why = str(error)
+        except WaltapError:
+            raise  # the database did not answer: the signal is read again
+        except Exception as error:  # noqa: BLE001 - whatever a row holds, it stops no pipeline
+            why = f"signal {signal.identifier!r} cannot be read: {type(error).__name__}: {error}"
         else:
-            raise SignalUnusable(f"type {signal.kind!r} is not known")
+            self._report(signal.kind, signal.identifier, signal.data)
+            return action
+        log.warning("signal ignored: %s", _cut(why), extra={"error_code": "WT-4101"})
+        return None
 
-    def _halt(self, signal: Signal, now: int) -> None:
-        patterns = names(signal.arguments()) or [".*"]
+    def _action(self, signal: Signal, arguments: dict[str, object]) -> Callable[[int], None]:
+        """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""
+        unknown = signal.unknown(arguments)
+        if unknown:
+            log.warning(
+                "signal %s: %s means nothing to %s",
+                _cut(signal.identifier),
+                _cut(", ".join(unknown)),
+                signal.kind,
+                extra={"error_code": "WT-4101"},
+            )
+        if signal.kind == "execute-snapshot":
+            known = self._source.known_tables()
+            wanted = requests(signal, arguments, known, self._patterns())
+            return lambda now: self._queue(wanted, set(known), now)
+        if signal.kind == "stop-snapshot":
+            stopped = self._to_stop(arguments)
+            return lambda now: self._halt(stopped, now)
+        if signal.kind == "pause-snapshot":
+            return lambda _now: self._pause(paused=True)
+        if signal.kind == "resume-snapshot":
+            return self._unpause
+        if signal.kind == "log":
+            message = str(arguments.get("message", ""))
+            return lambda _now: log.info("%s", _cut(message).replace("{}", self._offset()))
+        raise SignalUnusable(f"type {_cut(signal.kind)!r} is not known")
 
-        def stopped(request: SnapshotRequest) -> bool:
-            return any(p == request.name or re.fullmatch(p, request.name) for p in patterns)
+    def _patterns(self) -> NamePatterns:
+        return NamePatterns(self._clock, self._match_s)
 
+    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
-        if not state.queue:
+        idle = not state.queue
+        queued = {(r.schema, r.table, r.condition) for r in state.queue}
+        new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
+        missing = [r for r in new if (r.schema, r.table) not in known]
+        _refused(missing, "no such table is captured")
+        state.queue = state.queue + [r for r in new if (r.schema, r.table) in known]
+        if idle and not state.paused:
+            self._next_chunk(now)
+
+    def _pause(self, *, paused: bool) -> None:
+        self.state.paused = paused
+
+    def _unpause(self, now: int) -> None:
+        if self.state.paused:
+            self._pause(paused=False)
+            self.resume(now)
+
+    def _to_stop(self, arguments: dict[str, object]) -> set[SnapshotRequest]:
+        """Return the queued requests that a stop names; without names, all. Raises: SignalUnusable."""
+        queue, patterns = self.state.queue, self._patterns()
+        entries = names(arguments)
+        if not entries:
+            return set(queue)
+        stopped: set[SnapshotRequest] = set()
+        for entry in entries:
+            fits = set(patterns.matching(entry, {request.name for request in queue}))
+            literal = schema_and_table(entry)
+            found = {r for r in queue if r.name in fits or (r.schema, r.table) == literal}
+            if not found and not patterns.readable(entry):
+                raise SignalUnusable(
+                    f"{entry[:100]!r} is no pattern and names no table in the queue"
+                )
+            stopped |= found
+        return stopped
+
+    def _halt(self, stopped: set[SnapshotRequest], now: int) -> None:
+        state = self.state
+        if not stopped:
             return
-        head = stopped(state.queue[0])
-        state.queue = [request for request in state.queue if not stopped(request)]
+        head = state.queue[0] in stopped
+        state.queue = [request for request in state.queue if request not in stopped]
         if head:
             state.last_key = state.maximum = None
             self._window = None
@@ -292,39 +385,49 @@ class IncrementalSnapshots:
         request = self.state.queue[0]
         try:
             relation = self._source.table(request)
-            chunk = None if relation is None else self._read(request, relation)
+            key = () if relation is None else self._chunk_key(request, relation)
+            chunk = self._read(request, relation, key) if relation and key else None
         except (SourceError, DecodeError) as error:
             if error.retry is not Retry.NEVER:
                 raise
-            _refused(request, error.problem)
+            _refused([request], error.problem)
             return False
         if relation is None:
-            _refused(request, "no such table is captured")
+            _refused([request], "no such table is captured")
+        elif not key:
+            _refused([request], NO_KEY)
         if relation is None or chunk is None:
             return False
         self.waiting = not all(map(chunk.saw, self._recent))
         if self.waiting or not chunk.rows:
             return False
-        key = self._source.chunk_key(request, relation)
-        self._chunk_end = [_text(chunk.rows[-1][index]) for index in key]
+        end = [_text(chunk.rows[-1][index]) for index in key]
+        if end == self.state.last_key:
+            _refused([request], "a chunk ended where the one before it did: it would have no end")
+            return False
+        self._chunk_end = end
         self._window = Window(identifier, relation, chunk.rows, self._text_of)
         self._saw = chunk.saw
         return True
 
-    def _read(self, request: SnapshotRequest, relation: Relation) -> Chunk | None:
+    def _chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the columns to order and cut by; () when there is no key."""
+        places = {column.name: index for index, column in enumerate(relation.columns)}
+        if request.surrogate_key:
+            return (places[request.surrogate_key],) if request.surrogate_key in places else ()
+        return tuple(places[name] for name in relation.primary_key or ()) or self._keys(relation)
+
+    def _read(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> Chunk | None:
         state, source = self.state, self._source
-        if not source.chunk_key(request, relation):
-            _refused(
-                request, "the table has no key to read it by; a signal may name a surrogate-key"
-            )
-            return None
         if state.maximum is None:
-            maximum = source.maximum(request, relation)
+            maximum = source.maximum(request, relation, key)
             if maximum is None:
                 return None
             state.maximum = [_text(value) for value in maximum]
         after = None if state.last_key is None else tuple(state.last_key)
-        return source.chunk(request, relation, after, tuple(state.maximum))
+        return source.chunk(request, relation, key, after=after, maximum=tuple(state.maximum))
 
     def _rows(
         self, rows: list[Tuple], close: Change, part: TransactionPart, now: int
@@ -343,14 +446,23 @@ class IncrementalSnapshots:
         )
 
 
-def _refused(request: SnapshotRequest, why: str) -> None:
+def _refused(refused: list[SnapshotRequest], why: str) -> None:
+    """Say once, for all tables alike, that they are not read."""
+    if not refused:
+        return
+    some = ", ".join(request.name for request in refused[:LOGGED_NAMES])
+    more = len(refused) - LOGGED_NAMES
     log.warning(
         "table %s is not read as signal %s asks: %s",
-        request.name,
-        request.signal,
-        why,
-        extra={"relation": request.name, "error_code": "WT-4102"},
+        _cut(some) + (f" and {more} more" if more > 0 else ""),
+        _cut(refused[0].signal),
+        _cut(why),
+        extra={"relation": refused[0].name, "error_code": "WT-4102"},
     )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LOGGED_CHARACTERS else f"{text[:LOGGED_CHARACTERS]}…"
 
 
 def _text(value: object) -> str | None:

@@ -187,7 +187,7 @@ class Connector(abc.ABC):
         """Return about how many rows a table has, None when that is not known."""
         return None
 
-    def chunk_source(self, signal_table: str, chunk_size: int) -> "ChunkSource | None":
+    def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> "ChunkSource | None":
         """Return how to read tables in chunks, None when this connector cannot."""
         return None
 

@@ -187,10 +187,12 @@ class Session:
             self.close()
             raise
 
-    def execute(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Run one simple query; return its rows as text. Raises: SourceError."""
+    def execute(self, sql: str, *, alone: bool = False) -> list[tuple[str | None, ...]]:
+        """Run a simple query; return its rows as text. ``alone``: by the protocol that takes no second
+        statement. Raises: SourceError."""
+        query = sql.encode()
         try:
-            result = self.pgconn.exec_(sql.encode())
+            result = self.pgconn.exec_params(query, None) if alone else self.pgconn.exec_(query)
         except psycopg.Error as error:
             raise driver_error(error, self.properties, self.plugin) from error
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:

@@ -405,7 +405,9 @@ class PostgresConnector(Connector):
         """Return the tables that a snapshot reads, in order."""
         profile = self.context.profile
         tables = [
-            t for t in self.captured() if t.relation.name != profile.capture.signal_data_collection
+            t
+            for t in self.captured()
+            if (t.relation.schema, t.relation.table) != profile.capture.signal_table
         ]
         if not profile.debezium and not self.properties.publish_via_partition_root:
             tables = [t for t in tables if not t.partitioned]
@@ -526,12 +528,11 @@ class PostgresConnector(Connector):
                 return table.estimate or None
         return None
 
-    def chunk_source(self, signal_table: str, chunk_size: int) -> PostgresChunks:
+    def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
         self._chunks = PostgresChunks(
             self.catalogue,
             self.properties,
             self._connection,
-            self.captured(),
             signal_table,
             chunk_size,
             captures=self.context.captures,

@@ -242,6 +242,23 @@ class QueryFailed(SourceError):
     remedy = "The server's own words are above (SQLSTATE {sqlstate}); `waltap doctor FILE` may tell more."
 
 
+class QueryCancelled(ConnectionLost):
+    """A statement ran into a timeout, or somebody cancelled it."""
+
+    code = "WT-2019"
+    remedy = "waltap tries again by itself; database.query.timeout.ms is how long a query may take."
+
+
+class ConditionRefused(SourceError):
+    """A signal's condition that is not run: it may have side effects, or takes too long."""
+
+    code = "WT-4104"
+    remedy = (
+        "Send the signal again with a condition that only compares values of the table; raise "
+        "waltap.signal.condition.timeout.ms where it takes long for good reason."
+    )
+
+
 class SnapshotReadFailed(SnapshotError):
     """Rows of a table could not be read."""
 
@@ -304,6 +321,9 @@ def source_error(
         return ConnectionsUsedUp(text)
     if sqlstate == "53400":
         return ServerLimit(text)
-    if sqlstate[:2] in {"08", "57"} or sqlstate == "40001":
+    if sqlstate == "57014":
+        return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
+    # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.
+    if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
         return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
     return QueryFailed(text, sqlstate=sqlstate or "unknown")

@@ -66,6 +66,15 @@ class PostgresProperties(Properties):
         summary="Longest time a catalogue query may take; 0: without limit.",
         unit="ms",
     )
+    condition_timeout_ms: int = declare(
+        "waltap.signal.condition.timeout.ms",
+        default=60000,
+        ge=1,
+        advanced=True,
+        summary="Longest time that a signal's condition may take to give one chunk; the stream waits "
+        "meanwhile. A request that takes longer is ended with a warning.",
+        unit="ms",
+    )
     initial_statements: str | None = declare(
         "database.initial.statements",
         default=None,

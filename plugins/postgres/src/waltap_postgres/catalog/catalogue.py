@@ -74,6 +74,12 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
 """
 
 
+NAMES_SQL = (
+    "SELECT n.nspname::text, c.relname::text"
+    + RELATION_SQL[RELATION_SQL.rindex("  FROM pg_class c") :]
+)
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table as the catalogue has it now. ``estimate`` is the planner's row count.
 
@@ -138,6 +144,10 @@ class PostgresCatalogue:
         rows = self.query(RELATION_SQL + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return [self._table(row) for row in rows]
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return (schema, table) of every table that `tables` gives, unsorted; cheap."""
+        return self.query(NAMES_SQL)
 
     def table(self, schema: str, table: str) -> Table | None:
         """Return one table, None when it does not exist."""

@@ -1,8 +1,7 @@
 """Chunks of a table in key order, for incremental snapshots; nulls come last, as in an index.
 
 Bounds are literals of unknown type, which the server reads as the column's own type. A filter from a
-signal is first prepared on its own, by the protocol that takes one statement only, so that it cannot
-end the query it is put into; and it is run read-only.
+signal is looked at first (condition.py), and then run read-only and with a limit of time.
 """
 
 from collections.abc import Callable
@@ -17,11 +16,13 @@ from waltap.errors import SourceError
 from waltap.pipeline.visibility import Visibility
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental import Chunk
-from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session, driver_error
+from waltap_postgres.errors import ConditionRefused, QueryCancelled
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
+from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
 
 __all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
@@ -35,69 +36,64 @@ class PostgresChunks:
         catalogue: PostgresCatalogue,
         properties: PostgresProperties,
         connection: "psycopg.Connection[tuple[Any, ...]]",
-        captured: list[Table],
-        signal_table: str,
+        signal_table: tuple[str, str],
         chunk_size: int,
         *,
         captures: Callable[[str, str], bool],
         version_num: int,
     ) -> None:
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
-        self._captured, self._chunk_size = captured, chunk_size
+        self._chunk_size = chunk_size
         self._captures, self._version_num = captures, version_num
         self._checked: set[SnapshotRequest] = set()
-        schema, _, table = signal_table.partition(".")
-        self._signal = identifier(schema, table)
-        found = catalogue.relation(schema, table)
+        self._signal = identifier(*signal_table)
+        found = catalogue.relation(*signal_table)
         self._signal_columns = (
             [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
         )
         self._session: Session | None = None
 
     def known_tables(self) -> list[tuple[str, str]]:
-        return [(t.relation.schema, t.relation.table) for t in self._captured]
+        return [name for name in self._catalogue.names() if self._captures(*name)]
 
     def table(self, request: SnapshotRequest) -> Relation | None:
         if not self._captures(request.schema, request.table):
             return None
         relation = self._catalogue.relation(request.schema, request.table)
         if relation is not None and request.condition and request not in self._checked:
-            table = identifier(relation.schema, relation.table)
-            check = f"SELECT 1 FROM {table}{_where([], request)} LIMIT 0"
-            try:
-                self._connection.execute(check.encode(), prepare=True)
-            except psycopg.Error as error:
-                raise driver_error(error, self._properties) from error
+            self._check(relation, request.condition)
             self._checked.add(request)
         return relation
 
-    def chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
-        places = {column.name: index for index, column in enumerate(relation.columns)}
-        if request.surrogate_key:
-            return (places[request.surrogate_key],) if request.surrogate_key in places else ()
-        return tuple(places[name] for name in relation.primary_key or ())
-
-    def maximum(self, request: SnapshotRequest, relation: Relation) -> Tuple | None:
-        key = self.chunk_key(request, relation)
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> Tuple | None:
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
-        rows = self._read(relation, f"{_where([], request)} ORDER BY {order} LIMIT 1").rows
+        rows = self._read(request, relation, f"{_where([], request)} ORDER BY {order} LIMIT 1").rows
         return tuple(rows[0][index] for index in key) if rows else None
 
     def chunk(
-        self, request: SnapshotRequest, relation: Relation, after: Tuple | None, maximum: Tuple
+        self,
+        request: SnapshotRequest,
+        relation: Relation,
+        key: tuple[int, ...],
+        *,
+        after: Tuple | None,
+        maximum: Tuple,
     ) -> Chunk:
-        key = self.chunk_key(request, relation)
-        columns = [
-            (identifier(relation.columns[i].name), relation.columns[i].nullable) for i in key
-        ]
+        chosen = [relation.columns[i] for i in key]
+        columns = [(identifier(column.name), column.nullable) for column in chosen]
         terms = [up_to_sql(columns, maximum)]
         if after is not None:
             terms.insert(0, after_sql(columns, after))
         order = ", ".join(name for name, _ in columns)
+        unique = tuple(c.name for c in chosen) == relation.primary_key and not any(
+            column.nullable for column in chosen
+        )
         limit = f"LIMIT {self._chunk_size}"
-        if request.surrogate_key and self._version_num >= 130000:
+        if not unique and self._version_num >= 130000:
             limit = f"FETCH FIRST {self._chunk_size} ROWS WITH TIES"
-        return self._read(relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
+        return self._read(request, relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns
@@ -114,29 +110,55 @@ class PostgresChunks:
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
 
-    def _read(self, relation: Relation, tail: str) -> Chunk:
+    def _check(self, relation: Relation, condition: str) -> None:
+        """Look at a condition before it is put into a query. Raises: SourceError."""
+        session = self._begun(0)
+        try:
+            check_condition(
+                lambda sql: session.execute(sql, alone=True),
+                identifier(relation.schema, relation.table),
+                condition,
+            )
+        finally:
+            self.close()
+
+    def _read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
         query = f"COPY (SELECT {names} FROM {table}{tail}) TO STDOUT"
         snapshot = (
             "pg_current_snapshot()" if self._version_num >= 130000 else "txid_current_snapshot()"
         )
+        limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
-            if self._session is None:
-                self._session = Session(self._properties, role="incremental snapshot")
-                self._session.execute("SET row_security = off")
-            ((text,),) = self._session.execute(
-                f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {snapshot}::text"
-            )
-            pieces = copy_rows(copy_out(self._session, query), len(relation.columns))
+            session = self._begun(limit_ms)
+            ((text,),) = session.execute(f"SELECT {snapshot}::text")
+            pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
-            self._session.execute("COMMIT")
+            session.execute("COMMIT")
+        except QueryCancelled as error:
+            self.close()
+            raise ConditionRefused(
+                f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
+            ) from error
         except SourceError:
             self.close()
             raise
         seen = Visibility.parse(f"{text}@0/0")
         assert seen is not None
         return Chunk(rows, seen.saw)
+
+    def _begun(self, limit_ms: int) -> Session:
+        """Return the reading session, in a transaction that may not write; a statement in it may take
+        ``limit_ms``, 0 for as long as it likes."""
+        if self._session is None:
+            self._session = Session(self._properties, role="incremental snapshot")
+            self._session.execute("SET row_security = off")
+        self._session.execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+            f" SET LOCAL statement_timeout = {limit_ms}"
+        )
+        return self._session
 
     def close(self) -> None:
         """Close the reading connection; may be called twice."""

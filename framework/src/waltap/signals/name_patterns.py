@@ -1,0 +1,74 @@
+"""Regular expressions over table names that come from outside: matched within a limit of time. Sans-IO.
+
+A pattern can take exponentially long on one name. The ``regex`` package can be told when to give up,
+which the standard library's ``re`` cannot.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from waltap.render.java_regex import python_syntax
+from waltap.signals.errors import SignalUnusable
+
+__all__ = ["NamePatterns"]
+
+PLAIN = re.compile(r"\w+\.\w+")
+"""Entries that can match nothing but themselves: their one dot is the one of the name."""
+
+LONGEST = 10_000
+"""Characters of one pattern."""
+
+
+class NamePatterns:
+    """Matches the patterns of one signal. All of it may take ``seconds``, as ``clock`` tells them."""
+
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self._end = clock() + seconds
+        self._compiled: dict[tuple[str, bool], Any] = {}
+
+    def matching(
+        self, text: str, known: Mapping[str, object] | Iterable[str], *, case_sensitive: bool = True
+    ) -> list[str]:
+        """Return the names of ``known`` that ``text`` matches whole, in their order.
+
+        Text that is no regular expression matches nothing. Raises: SignalUnusable.
+        """
+        if case_sensitive and isinstance(known, Mapping) and PLAIN.fullmatch(text):
+            return [text] if text in known else []
+        pattern = self._pattern(text, case_sensitive=case_sensitive)
+        if pattern is None:
+            return []
+        found = []
+        for name in known:
+            left = max(self._end - self._clock(), 0.000_001)
+            try:
+                if pattern.fullmatch(name, timeout=left):
+                    found.append(name)
+            except TimeoutError as error:
+                raise SignalUnusable(
+                    f"its patterns take longer than {self._seconds:g} s to match; "
+                    f"they were given up at {text[:100]!r}"
+                ) from error
+        return found
+
+    def readable(self, text: str) -> bool:
+        """Tell whether ``text`` is a regular expression. Raises: SignalUnusable."""
+        return self._pattern(text, case_sensitive=True) is not None
+
+    def _pattern(self, text: str, *, case_sensitive: bool) -> Any:
+        import regex
+
+        key = (text, case_sensitive)
+        if key not in self._compiled:
+            if len(text) > LONGEST:
+                raise SignalUnusable(f"a pattern is longer than {LONGEST} characters")
+            flags = 0 if case_sensitive else regex.IGNORECASE
+            try:
+                self._compiled[key] = regex.compile(python_syntax(text), flags)
+            except (regex.error, OverflowError):
+                self._compiled[key] = None
+            except RecursionError as error:
+                raise SignalUnusable("a pattern is nested too deep") from error
+        return self._compiled[key]
