@@ -95,6 +95,8 @@ def test_rows_are_typed_and_carry_their_position(tmp_path: Path) -> None:
         "_commit_ts": dt.datetime.fromtimestamp(part.commit_ts / 1e6, dt.UTC),
         "_xid": part.xid,
         "_unchanged": None,
+        "_epoch": 1,
+        "_generation": None,
     }
     assert (second["id"], second["flag"], second["_seq"]) == (2, None, 1)
 
@@ -489,3 +491,67 @@ def test_sweep_removes_what_no_manifest_names(tmp_path: Path) -> None:
     assert ChangeLog(str(tmp_path)).sweep(before="99991231T00") == 1
     assert kept.exists()
     assert not orphan.exists()
+
+
+def test_rows_tell_the_snapshot_and_the_epoch_they_are_of(tmp_path: Path) -> None:
+    db = Database()
+    db.insert(PEOPLE, ["1", "old", None], ["2", "gone", None])
+    db.commit()
+    log = opened(tmp_path, resumes=False)
+    for part in db.snapshot(PEOPLE):
+        log.write(part)
+    log.flush()
+    db.insert(PEOPLE, ["3", "streamed", None])
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    db.delete(PEOPLE, ["2"])
+    db.commit()
+    log = opened(tmp_path, resumes=False)
+    for part in db.snapshot(PEOPLE):
+        log.write(part)
+    log.flush()
+    db.insert(PEOPLE, ["4", "after", None])
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+
+    told = [(row["id"], row["_epoch"], row["_generation"]) for row in rows(tmp_path)]
+    assert told == [(1, 1, 1), (2, 1, 1), (3, 1, None), (1, 2, 2), (3, 2, 2), (4, 2, None)]
+    (standing,) = ChangeLog(str(tmp_path)).rows("public", "people", standing=True)
+    assert standing["id"].to_pylist() == [1, 3, 4]
+    assert standing["_generation"].to_pylist() == [2, 2, None]
+
+
+def test_a_value_that_does_not_fit_is_null_told_once_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any value that PostgreSQL takes; nothing stops, and the next value is kept."""
+    table = relation(
+        "public.odd",
+        [("id", "int4"), ("n", "numeric(10,2)"), ("d", "date"), ("at", "timestamp"),
+         ("seen", "timestamptz"), ("clock", "time")],
+    )  # fmt: skip
+    db = Database()
+    fits = ["1.50", "2024-01-01", "2024-01-01 00:00:00", "2024-01-01 00:00:00+00", "01:00:00"]
+    odd = [
+        ["NaN", "infinity", "-infinity", "infinity", "24:00:00"],
+        ["Infinity", "-infinity", "20000-01-01 00:00:00", "0044-03-15 00:00:00+00 BC", "24:00:00"],
+    ]
+    db.insert(table, ["0", *fits], *[[str(n), *row] for n, row in enumerate(odd, 1)])
+    log = opened(tmp_path)
+    log.write(batch(db.commit()))
+    log.flush()
+    db.insert(table, ["3", *odd[0]], ["4", *fits])
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    found = rows(tmp_path, "odd")
+    assert [row["n"] for row in found] == [Decimal("1.50"), None, None, None, Decimal("1.50")]
+    assert all(found[at][name] is None for at in (1, 2, 3) for name in ("d", "at", "seen", "clock"))
+    first, second = ChangeLog(str(tmp_path)).manifests()
+    assert first.tables[0].misfits == {"n": 2, "d": 2, "at": 2, "seen": 2, "clock": 2}
+    assert second.tables[0].misfits == {"n": 1, "d": 1, "at": 1, "seen": 1, "clock": 1}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == len(set(warnings)) == 7, "each column and reason once"
+    assert "column n of public.odd: numeric NaN or infinity; null is written" in warnings[0]

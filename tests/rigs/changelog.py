@@ -259,6 +259,7 @@ def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str,
     state: dict[Any, dict[str, Any]] = {}
     multiset: list[dict[str, Any]] = []
     own = ("_op", "_commit_lsn", "_seq", "_sub", "_lsn", "_commit_ts", "_xid", "_unchanged")
+    own += ("_epoch", "_generation")
     lifted: dict[str, Any] = {}
     for row in rows:
         operation, unchanged = row["_op"], row["_unchanged"] or ()

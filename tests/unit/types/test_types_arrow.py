@@ -25,7 +25,8 @@ TYPES: list[tuple[Any, Any, str, Any]] = [
     (("float8",), pa.float64(), "1e+300", 1e300),
     (("bool",), pa.bool_(), "t", True),
     (("numeric", 9, 2), pa.decimal128(9, 2), "-1.50", Decimal("-1.50")),
-    (("numeric", 40, 2), pa.decimal256(40, 2), "1.50", Decimal("1.50")),
+    (("numeric", 38, 2), pa.decimal128(38, 2), "1.50", Decimal("1.50")),
+    (("numeric", 40, 2), pa.string(), "1.50", "1.50"),
     (("numeric", 90, 2), pa.string(), "1.50", "1.50"),
     (("numeric", 3, -2), pa.decimal128(5, 0), "99900", Decimal(99900)),
     (("numeric", 2, 5), pa.decimal128(5, 5), "0.00012", Decimal("0.00012")),
@@ -107,13 +108,14 @@ def test_hstore_is_a_map_where_the_mode_says_so() -> None:
 
 
 def test_numeric_without_precision_can_be_the_widest_decimal() -> None:
-    widest = {"arrow_unconstrained_numeric": "decimal256"}
+    widest: dict[str, Any] = {"arrow_unconstrained_numeric": "decimal256"}
     found = array(("numeric",), ["1.5", "-" + "9" * 38], **widest)
     assert found.type == pa.decimal256(76, 38)
     assert found.to_pylist() == [Decimal("1.5"), Decimal("-" + "9" * 38)]
+    assert array(("numeric", 40, 2), ["1.50"], **widest).type == pa.decimal256(40, 2)
     for text in ("9" * 39, "1" * 70, "1" * 77, "1" * 90, "0." + "1" * 39, "NaN"):
         with pytest.raises(ArrowMisfit):
-            array(("numeric",), [text], **widest)
+            array(("numeric",), [text], arrow_misfit="error", **widest)
 
 
 MISFITS: list[tuple[Any, str]] = [
@@ -151,7 +153,7 @@ def test_misfit_is_an_error_null_or_text_and_never_another_value(kind: Any, text
     if kind[1:] == (38, 0):
         fits = "1"
     with pytest.raises(ArrowMisfit) as caught:
-        array(kind, [fits, text])
+        array(kind, [fits, text], arrow_misfit="error")
     assert text == "NaN" or text not in caught.value.problem
     found = array(kind, [fits, text, None], arrow_misfit="null")
     assert found[0].is_valid
@@ -244,10 +246,10 @@ def test_send_format_of_another_width_is_refused() -> None:
     ],
 )
 def test_misfit_in_send_format_follows_the_policy_too(name: str, sent: bytes) -> None:
-    with pytest.raises(ArrowMisfit):
-        codec(column(name)).batch([(sent,), (None,)])
-    assert (
-        codec(column(name), arrow_misfit="null").batch([(sent,), (None,)]).column(0).null_count == 2
-    )
+    with pytest.raises(ArrowMisfit, match=rf"of column {column(name).name} of public.t"):
+        codec(column(name), arrow_misfit="error").batch([(sent,), (None,)])
+    kept = codec(column(name))
+    assert kept.batch([(sent,), (None,)]).column(0).null_count == 2
+    assert list(kept.misfits.values()) == [1]
     as_text = codec(column(name), arrow_misfit="string").batch([(sent,)]).column(0)
     assert as_text.to_pylist()[0] in {"infinity", "-infinity", "24:00:00"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple
 from waltap.render.arrow_column import strings
+from waltap.render.arrow_misfit import ArrowMalformed, ArrowMisfit, named
 from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper
 
 if TYPE_CHECKING:
@@ -73,22 +74,39 @@ class RelationCodec:
             mapping = mapper.column(column)
             if mapping is not None:
                 self._columns.append(_ColumnCodec(index, column, mapping))
+        self._relation = relation
+        self._misfits = mapper.options.arrow_misfits
+        self.misfits: dict[tuple[str, str], int] = {}
+        """(column, reason) → values that became null because their Arrow type cannot hold them."""
         self._width = len(relation.columns)
         self.schema: pa.Schema = pa.schema([column.field() for column in self._columns])
 
     def batch(self, rows: Sequence[Tuple]) -> "pa.RecordBatch":
         """Return ``rows``, each as long as the relation, as one batch of `schema`.
 
-        Raises: ArrowMisfit for a value its type cannot hold, if that is the policy; ArrowMalformed
-        for text of another type.
+        Raises: ArrowMisfit for a value its type cannot hold, if that is the policy, else it becomes
+        null and is counted in `misfits`; ArrowMalformed for text of another type. Both name the
+        column.
         """
         import pyarrow as pa
 
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
-        arrays = [codec.array(columns[codec.index]) for codec in self._columns]
+        arrays = [self._array(codec, columns[codec.index]) for codec in self._columns]
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(self, codec: _ColumnCodec, values: Sequence[Any]) -> "pa.Array":
+        name = codec.column.name
+        try:
+            array = codec.array(values)
+        except (ArrowMisfit, ArrowMalformed) as error:
+            self._misfits.take()
+            named(error, f"column {name} of {self._relation.name}")
+        if self._misfits:
+            for reason, count in self._misfits.take().items():
+                self.misfits[name, reason] = self.misfits.get((name, reason), 0) + count
+        return array
 
     def unchanged(self, rows: Sequence[Tuple]) -> "pa.Array":
         """Return, for each row, the names of its columns that the server did not send (TOAST)."""

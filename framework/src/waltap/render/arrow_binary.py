@@ -53,8 +53,10 @@ def masked(values: Raw, numbers: Any, lost: Any, name: str, options: TypeOptions
     if nulls is not None:
         lost = lost & ~nulls
     if lost.any():
+        reason = f"{name} infinite or out of range"
         if options.arrow_misfit != "null":
-            raise ArrowMisfit(f"{name} infinite or out of range")
+            raise ArrowMisfit(reason)
+        options.arrow_misfits.add(reason, int(lost.sum()))
         nulls = lost if nulls is None else nulls | lost
     return pa.array(numbers, mask=nulls)
 

@@ -204,12 +204,15 @@ def _without_misfits(
     kept: list[str | None] = []
     for value in values:
         reason = None if value is None else misfit(value)
-        if reason is not None and options.arrow_misfit != "null":
-            raise ArrowMisfit(reason)
+        if reason is not None:
+            if options.arrow_misfit != "null":
+                raise ArrowMisfit(reason)
+            options.arrow_misfits.add(reason)
         kept.append(value if reason is None else None)
     return kept
 
 
+_WIDE = 38
 _WIDEST = 76
 """Digits of the widest decimal. Text of more wraps in a cast to it, and text of more than 38 in a
 cast to the narrower one, so the cast goes by the widest and more digits are refused before it."""
@@ -220,14 +223,19 @@ def _too_wide(text: str | None) -> bool:
 
 
 def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
-    """Return the mapping of decimals: 128 bits up to precision 38, 256 up to 76, then text."""
-    if precision > _WIDEST:
+    """Return the mapping of decimals: 128 bits up to precision 38, then text.
+
+    With ``arrow_unconstrained_numeric`` = decimal256, 256 bits up to precision 76. Spark, and much
+    else that reads Parquet, knows no decimal of more than 38 digits.
+    """
+    widest = _WIDEST if options.arrow_unconstrained_numeric == "decimal256" else _WIDE
+    if precision > widest:
         return strings(AS_TEXT)
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
 
-        return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
+        return (pa.decimal128 if precision <= _WIDE else pa.decimal256)(precision, scale)
 
     def cast(values: Texts) -> "pa.Array":
         import pyarrow as pa
@@ -386,8 +394,10 @@ def lists(
         for value in values:
             items = None if value is None else _parsed(value, parse)
             if items and any(isinstance(item, list) for item in items):
+                reason = "array of several dimensions"
                 if options.arrow_misfit != "null":
-                    raise ArrowMisfit("array of several dimensions")
+                    raise ArrowMisfit(reason)
+                options.arrow_misfits.add(reason)
                 items = None
             if items is None:
                 offsets.append(None)

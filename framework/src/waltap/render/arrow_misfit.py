@@ -1,12 +1,15 @@
 """What can be wrong with a value on its way into an Arrow column."""
 
+from collections import Counter
+from typing import NoReturn
+
 from waltap.errors import SinkError
 
-__all__ = ["ArrowMalformed", "ArrowMisfit"]
+__all__ = ["ArrowMalformed", "ArrowMisfit", "MisfitCount", "named"]
 
 
 class ArrowMisfit(SinkError):
-    """A value cannot be held by its column's Arrow type and ``arrow_misfit`` is error."""
+    """A value cannot be held by its column's Arrow type, and ``waltap.arrow.misfit`` is error."""
 
     code = "WT-5301"
     remedy = (
@@ -14,8 +17,10 @@ class ArrowMisfit(SinkError):
         "types become text)."
     )
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"a value does not fit its Arrow type: {kind}", kind=kind)
+    def __init__(self, kind: str, where: str = "") -> None:
+        place = f" of {where}" if where else ""
+        super().__init__(f"a value{place} does not fit its Arrow type: {kind}", kind=kind)
+        self.kind = kind
 
 
 class ArrowMalformed(SinkError):
@@ -27,5 +32,37 @@ class ArrowMalformed(SinkError):
         "connection; if they are not, report this with the type named above."
     )
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"a value is not the text of its type: {kind}", kind=kind)
+    def __init__(self, kind: str, where: str = "") -> None:
+        place = f" of {where}" if where else ""
+        super().__init__(f"a value{place} is not the text of its type: {kind}", kind=kind)
+        self.kind = kind
+
+
+class MisfitCount:
+    """Values that became null because their Arrow type cannot hold them, by reason.
+
+    Conversions count (`add`), who asked for them takes what was counted (`take`): conversions know
+    no column. Single-threaded.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, reason: str, values: int = 1) -> None:
+        """Note that ``values`` values became null."""
+        self._found[reason] += values
+
+    def take(self) -> dict[str, int]:
+        """Return reason → values since the last time."""
+        found, self._found = dict(self._found), Counter()
+        return found
+
+
+def named(error: ArrowMisfit | ArrowMalformed, where: str) -> NoReturn:
+    """Raise ``error`` again with the column it is about."""
+    raise type(error)(error.kind, where) from error

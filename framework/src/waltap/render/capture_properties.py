@@ -182,14 +182,21 @@ class CaptureProperties(Properties):
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
         "waltap.arrow.misfit",
-        default="error",
-        summary="What an Arrow column does with a value that its type cannot hold.",
+        default="null",
+        summary=(
+            "What the change log and Spark do with a value that a column's type cannot hold "
+            "(numeric NaN, infinite or far dates): null, told once for each column and counted; "
+            "string, columns of such types become text; error, stop."
+        ),
         advanced=True,
     )
     arrow_unconstrained_numeric: Literal["string", "decimal256"] = declare(
         "waltap.arrow.unconstrained.numeric",
         default="string",
-        summary="Arrow type of numeric without precision: text, or decimal256(76, 38).",
+        summary=(
+            "Arrow type of numeric without precision, or of more than 38 digits: text, or "
+            "decimal256, which Spark does not know."
+        ),
         advanced=True,
     )
     multidimensional_arrays: Literal["debezium", "literal"] = declare(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from waltap.decode.relation import Column, DataType
+from waltap.render.arrow_misfit import MisfitCount
 from waltap.render.connect_schema import Schema
 
 if TYPE_CHECKING:
@@ -44,10 +45,13 @@ class TypeOptions:
     unavailable_value_placeholder: bytes = b"__debezium_unavailable_value"
     replace_null_with_default: bool = True
     event_converting_failure_handling_mode: str = "warn"
-    arrow_misfit: str = "error"
+    arrow_misfit: str = "null"
     """What an Arrow column does with a value its type cannot hold: error, null or string."""
+    arrow_misfits: MisfitCount = field(default_factory=MisfitCount, compare=False, repr=False)
+    """Where the values that became null are counted."""
     arrow_unconstrained_numeric: str = "string"
-    """Arrow type of ``numeric`` without precision: string (exact digits) or decimal256."""
+    """Arrow type of ``numeric`` without precision, or of more than 38 digits: string (exact digits)
+    or decimal256."""
     multidimensional_arrays: str = "debezium"
     """Elements of the outer dimension: debezium (null, or Java's ``[Ljava.lang.String;@0`` where
     Debezium writes such a text) or literal (each inner array as PostgreSQL text, where the element

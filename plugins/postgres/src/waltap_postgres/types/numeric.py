@@ -232,7 +232,8 @@ def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
     """Return the Arrow form of a numeric: its own precision and scale, a negative scale as digits.
 
-    Without precision it is text, digit by digit, or the widest decimal if the options say so.
+    Without precision, or with more of it than 38 digits, it is text, digit by digit, or a decimal of
+    256 bits if the options say so.
     """
     limits = precision_and_scale(typmod)
     if limits is None:

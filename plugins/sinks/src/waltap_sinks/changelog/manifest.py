@@ -79,6 +79,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``fingerprint``: equal exactly where columns, types and key are. ``operations``: rows by
     ``_op``. ``unchanged``: columns for which a row says that its value is the earlier one.
     ``moved``: rows that got a new key and at the same time have unchanged columns.
+    ``misfits``: values by column that are null because the column's Arrow type cannot hold them.
     ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
     generation are all there, they replace everything the table held before.
     """
@@ -95,6 +96,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operations: dict[str, int] = {}
     unchanged: tuple[str, ...] = ()
     moved: int = 0
+    misfits: dict[str, int] = {}
     generation: int | None = None
     complete: bool = False
 

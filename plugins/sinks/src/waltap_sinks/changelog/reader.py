@@ -9,6 +9,7 @@ from waltap_sinks.changelog.manifest import (
     NOTHING,
     Manifest,
     Mark,
+    TableEntry,
     mark_of_name,
     parse_manifest,
 )
@@ -96,27 +97,69 @@ class ChangeLog:
     # --- rows -------------------------------------------------------------------------------------
 
     def rows(
-        self, schema: str, table: str, *, after: Mark = NOTHING, until: Mark | None = None
+        self,
+        schema: str,
+        table: str,
+        *,
+        after: Mark = NOTHING,
+        until: Mark | None = None,
+        standing: bool = False,
     ) -> "list[pa.Table]":
         """Return the changes of one table, one Arrow table per schema it had, in order.
 
-        Rows of snapshots that were never completed are left out.
+        Beside the columns of the segments there are ``_epoch``, that of the mark (LSNs of two epochs
+        do not compare), and ``_generation``: the number of the snapshot that read the row, null for
+        a change. Rows of snapshots that were never completed are left out; of several complete
+        ones all are there. ``standing``: only what makes up the table now, that is the last
+        complete snapshot and the changes after it; what they replace is left out.
         """
         import pyarrow as pa
 
-        manifests = list(self.manifests(after, until))
-        complete = complete_generations(manifests)
         runs: list[tuple[str, list[pa.Table]]] = []
+        found = self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
+        for epoch, entry in found:
+            if not runs or runs[-1][0] != entry.fingerprint:
+                runs.append((entry.fingerprint, []))
+            for part in entry.segments:
+                rows = self.store.read_parquet(part.path)
+                for name, value in (("_epoch", epoch), ("_generation", entry.generation)):
+                    told = pa.repeat(pa.scalar(value, pa.int32()), rows.num_rows)
+                    rows = rows.append_column(name, told)
+                runs[-1][1].append(rows)
+        return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
+
+    @staticmethod
+    def _entries(
+        name: str, manifests: list[Manifest], standing: bool
+    ) -> list[tuple[int, TableEntry]]:
+        """Return (epoch, entry) of the table ``name`` without snapshots that were not completed."""
+        complete = complete_generations(manifests)
+        found: list[tuple[int, TableEntry]] = []
+        stands = 0
+
+        def release(generation: int) -> None:
+            """Let a snapshot that is complete replace what was there."""
+            nonlocal stands
+            if standing and generation > stands:
+                stands = generation
+                found[:] = [each for each in found if each[1].generation == generation]
+
         for manifest in manifests:
             for entry in manifest.tables:
-                if (entry.schema, entry.table) != (schema, table):
+                if entry.name != name:
                     continue
-                if entry.generation is not None and (entry.name, entry.generation) not in complete:
-                    continue
-                if not runs or runs[-1][0] != entry.fingerprint:
-                    runs.append((entry.fingerprint, []))
-                runs[-1][1].extend(self.store.read_parquet(part.path) for part in entry.segments)
-        return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
+                if entry.generation is None or (name, entry.generation) in complete:
+                    found.append((manifest.mark.epoch, entry))
+                if entry.generation is not None and entry.complete:
+                    release(entry.generation)
+            ended = manifest.snapshot
+            if (
+                ended is not None
+                and ended.complete
+                and any(entry.generation == ended.generation for _epoch, entry in found)
+            ):
+                release(ended.generation)
+        return found
 
     # --- cleaning up ------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class TableBuffer:
         self._operations: Counter[str] = Counter()
         self._unchanged: dict[str, None] = {}
         self._moved = 0
+        self._misfits: Counter[str] = Counter()
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -152,6 +153,7 @@ class TableBuffer:
             commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
             sequence = [sequence[n] for n in take]
         columns = list(self.version.arrow(rows.tuples).columns)
+        self._misfits.update(self.version.misfits())
         unchanged = pa.nulls(count, pa.list_(pa.string()))
         if rows.updates:
             per_row, names = self.version.unchanged(rows.tuples)
@@ -232,6 +234,7 @@ class TableBuffer:
             operations=dict(self._operations),
             unchanged=tuple(self._unchanged),
             moved=self._moved,
+            misfits=dict(self._misfits),
             generation=self.generation,
             complete=self.complete,
         )

@@ -1,6 +1,7 @@
 """The change log as a sink: changes and their position become durable together."""
 
 import datetime as dt
+import logging
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -29,6 +30,8 @@ from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = ["ChangeLogSink"]
+
+log = logging.getLogger(__name__)
 
 _relation_of = attrgetter("relation")
 _LAST = frozenset({"last", "last_in_data_collection"})
@@ -72,6 +75,7 @@ class ChangeLogSink(Sink):
         self._properties, self._context = properties, context
         self._store = store or Store(properties.path)
         self._versions: dict[Relation, TableVersion | None] = {}
+        self._told: set[str] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -323,11 +327,17 @@ class ChangeLogSink(Sink):
         capture = self._context.capture
         version: TableVersion | None = None
         if capture is None or capture.captures(relation.schema, relation.table):
-            version = TableVersion(relation, self._context)
+            version = TableVersion(relation, self._context, self._warn)
         if len(self._versions) >= _MOST_VERSIONS:
             self._versions.clear()
         self._versions[relation] = version
         return version
+
+    def _warn(self, text: str) -> None:
+        """Log ``text``, once in the life of this sink."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning(text)
 
     def _buffer(
         self, pending: _Pending, version: TableVersion | None, generation: int | None

@@ -65,9 +65,14 @@ class TableVersion:
     ``folder`` is where segments of the table lie, below that of their time.
     """
 
-    def __init__(self, relation: Relation, context: SinkContext) -> None:
-        """Compile ``relation`` as the wire gave it. Raises: ColumnNameTaken, and what the type
-        mapping raises.
+    def __init__(
+        self,
+        relation: Relation,
+        context: SinkContext,
+        warn: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """Compile ``relation`` as the wire gave it; ``warn`` is told what is kept otherwise than the
+        source has it. Raises: ColumnNameTaken, and what the type mapping raises.
         """
         from waltap.render.arrow import RelationCodec
 
@@ -80,6 +85,7 @@ class TableVersion:
         self.relation = msgspec.structs.replace(
             described, columns=tuple(described.columns[index] for index in kept)
         )
+        self._warn = warn
         self._project = _projection(described, kept, context, identifying)
         self._identity = None if context.identity is None else context.identity(relation)
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
@@ -261,6 +267,22 @@ class TableVersion:
     def arrow(self, tuples: list[Tuple]) -> "pa.RecordBatch":
         """Return ``tuples`` as columns of the table's types."""
         return self.codec.batch(tuples)
+
+    def misfits(self) -> dict[str, int]:
+        """Return column → values of it that became null since the last time, and warn of them."""
+        found = self.codec.misfits
+        if not found:
+            return {}
+        self.codec.misfits = {}
+        counts: dict[str, int] = {}
+        for (column, reason), count in found.items():
+            counts[column] = counts.get(column, 0) + count
+            key = "; rows that differ there alone become one" if column in self.key else ""
+            self._warn(
+                f"column {column} of {self.relation.name}: {reason}; null is written for such "
+                f"values{key} (waltap.arrow.misfit = string keeps them)"
+            )
+        return counts
 
     def unchanged(self, tuples: list[Tuple]) -> "tuple[list[list[str] | None], tuple[str, ...]]":
         """Return per row the names of its unchanged columns (None: none), and all such names."""
