@@ -37,11 +37,12 @@ class RawProfile:
     """A profile before any component has looked at it.
 
     ``settings`` is the flat namespace of everything but sink and transforms. ``types`` holds the
-    ``type`` of each section by section name. ``problems`` are those found while reading.
+    ``type`` of each section by section name. ``problems`` are those found while reading. Relative
+    paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
     """
 
     origin: str
-    folder: Path = field(default_factory=Path)
+    folder: Path = field(default_factory=Path.cwd)
     debezium: bool = False
     settings: dict[str, Setting] = field(default_factory=dict)
     types: dict[str, Setting] = field(default_factory=dict)
@@ -80,7 +81,7 @@ def load(path: Path) -> RawProfile:
     except ValueError as cause:
         problem = Problem(origin, f"cannot be parsed: {cause}", allowed=_advice(str(cause)))
         raise ConfigurationError([problem], origin=origin) from cause
-    raw.folder = path.parent
+    raw.folder = path.parent.absolute()  # links stay: secrets are often mounted beside them
     return raw
 
 

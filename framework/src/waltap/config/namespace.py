@@ -25,6 +25,9 @@ __all__ = ["Explained", "Findings", "Namespace"]
 
 P = TypeVar("P", bound=Properties)
 
+ARGUMENTS = frozenset({"--set", "--sink"})
+"""Origins of settings that stand in no file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
@@ -41,9 +44,9 @@ class Explained:
 class Findings:
     """What one resolution found.
 
-    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths of secrets start;
-    ``secrets``: values to hide in messages; ``kept``: those of them that are secrets for good, and
-    not only because a placeholder gave them.
+    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``secrets``:
+    values to hide in messages; ``kept``: those of them that are secrets for good, and not only
+    because a placeholder gave them.
     """
 
     debezium: bool
@@ -68,11 +71,23 @@ class Findings:
         """
         value = setting.value
         if isinstance(value, str) and holds_placeholder(value):
-            value, secrets = fill(value, self.folder)
+            value, secrets = fill(value, self._start(setting.origin))
             self.secrets.update(found for found in secrets if found)
         if isinstance(value, str) and (secret or looks_secret(setting.name)):
             self.kept.add(value)
         return value
+
+    def located(self, value: object, declaration: Declaration, origin: str) -> object:
+        """Return a path as an absolute one; URIs, and words that are no path, stay as they are."""
+        text = str(value) if isinstance(value, str | Path) else ""
+        if not text or "://" in text or text in declaration.path_words:
+            return value
+        found = self._start(origin) / text
+        return found if isinstance(value, Path) else str(found)
+
+    def _start(self, origin: str) -> Path:
+        """Return where relative paths start: an argument's where it is typed."""
+        return Path.cwd() if origin in ARGUMENTS else self.folder
 
     def masked(self, text: str) -> str:
         """Return ``text`` without any secret that was filled in."""
@@ -119,14 +134,18 @@ class Namespace:
                 values[name] = forced[name]
             elif setting is not None:
                 try:
-                    found = self._findings.filled(setting, secret=declaration.secret)
-                    values[name] = _fitting(found, declaration)
+                    text = self._findings.filled(setting, secret=declaration.secret)
+                    values[name] = _fitting(text, declaration)
                     origins[name] = setting
                 except SecretMissing as cause:
                     unreadable.add(name)
                     self.complain(setting, str(cause), declaration)
             elif not self._findings.debezium and declaration.profile_default is not None:
                 values[name] = declaration.profile_default
+            found = values.get(name, declaration.default)
+            if declaration.path and found is not None:
+                origin = setting.origin if setting is not None else "default"
+                values[name] = self._findings.located(found, declaration, origin)
         try:
             filled = model.model_validate(values)
         except ValidationError as cause:
@@ -253,6 +272,8 @@ class Namespace:
                 given = {name: origins[name]} if name in origins else {}
             for member, setting in given.items():
                 shown, origin = _shown(setting, declaration), setting.origin
+                if declaration.path and not holds_placeholder(setting.value):
+                    shown = _as_text(value)
                 self._add_explained(component, member, shown, origin, declaration)
             if not given and declaration.family is None:
                 shown = HIDDEN if declaration.secret and value else _as_text(value)

@@ -51,6 +51,7 @@ def declare(
     advanced: bool = False,
     profile_default: Any = None,
     examples: tuple[str, ...] = (),
+    path: bool | tuple[str, ...] = False,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -58,7 +59,8 @@ def declare(
     ``profile_default`` is the default in a profile of our own, where it differs from the one that
     a Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names to what
     to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without
-    ``default`` is required.
+    ``default`` is required. ``path``: a text that names a file or folder, or a URI, or is one of these
+    words; a relative path starts at the folder of its profile, as that of a field of type `Path` does.
     """
     extra = {
         "unit": unit,
@@ -68,6 +70,7 @@ def declare(
         "deprecated": dict(deprecated or {}),
         "advanced": advanced,
         "profile_default": profile_default,
+        "path": list(path) if isinstance(path, tuple) else path,
         "family": None,
     }
     return Field(
@@ -99,6 +102,7 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
             "deprecated": {},
             "advanced": True,
             "profile_default": None,
+            "path": False,
             "family": pattern,
         },
     )
@@ -177,6 +181,19 @@ class Declaration:
         return bool(self._extra("advanced"))
 
     @property
+    def path(self) -> bool:
+        """Tell whether the value is a path, which starts at the profile's folder when relative."""
+        annotation = self.info.annotation
+        declared = self._extra("path") not in (None, False)
+        return declared or Path in (get_args(annotation) or (annotation,))
+
+    @property
+    def path_words(self) -> tuple[str, ...]:
+        """Return the values that mean something else than a path."""
+        words = self._extra("path")
+        return tuple(words) if isinstance(words, list) else ()
+
+    @property
     def family(self) -> re.Pattern[str] | None:
         """Return the name pattern of a family of properties, None for a single one."""
         pattern = self._extra("family")
@@ -197,7 +214,8 @@ class Declaration:
         """Return in words what a value may be, "" for any text."""
         if self.choices:
             return ", ".join(self.choices)
-        return _allowed(self.info.annotation, self.info.metadata)
+        words = _allowed(self.info.annotation, self.info.metadata)
+        return words or ("a path" if self.path else "")
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ the loop's body leaves it undelivered, and the next run gives it again. The engi
 the body works on a batch; the server is answered meanwhile.
 """
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,8 @@ from waltap.source.position import Position
 from waltap.specs import SinkSpec
 
 __all__ = ["stream"]
+
+log = logging.getLogger(__name__)
 
 NAME = "python_loop"
 WAKE_S = 0.2
@@ -80,16 +83,26 @@ def stream(
 ) -> Iterator[Batch]:
     """Yield the batches of ``profile``: a file, or tables as in one; its sink is not used.
 
+    Relative paths (state, secrets) start at the folder of the file; those of tables at the current
+    directory at the time of the call, which the log names.
     ``records``: render them (`Batch.records`); otherwise only `Batch.parts` is filled. Ends when
     ``limits`` say so, or when the caller breaks out: the batch at hand then counts as delivered
-    only if the loop had asked for another. Raises: WaltapError.
+    only if the loop had asked for another. Raises: ConfigurationError, from the call; WaltapError
+    from the loop.
     """
     sink = HandOver(records=records)
     host = Host()
     host.register(_LoopPlugin(sink), NAME)
     raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
+    if isinstance(profile, Mapping):
+        log.info("relative paths of this profile start at %s", raw.folder)
     resolved: Profile = resolve(raw, host, sink=NAME, overrides=overrides)
     engine = Engine(resolved, host, limits=limits)
+    return _batches(engine, sink)
+
+
+def _batches(engine: Engine, sink: HandOver) -> Iterator[Batch]:
+    """Run ``engine`` in a thread while the caller iterates. Raises: what the engine raises."""
     failures: list[BaseException] = []
 
     def run() -> None:

@@ -69,7 +69,8 @@ class EngineProperties(Properties):
     state_dir: Path = declare(
         "waltap.state.dir",
         default=Path(".waltap"),
-        summary="Folder for offsets, spilled transactions and sink state.",
+        summary="Folder for offsets, spilled transactions and sink state. As every path: a relative one "
+        "starts at the profile's folder.",
     )
     heartbeat_interval_ms: int = declare(
         "heartbeat.interval.ms",

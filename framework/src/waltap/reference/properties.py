@@ -23,6 +23,10 @@ transforms' own properties stands in one namespace: `[source]`, `[engine]`, `[fo
 `waltap.sink.NAME`, or by `--sink`.
 
 Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
+
+A relative path (state, offset file, output, certificates, `${file:…}`) starts at the folder of the
+profile's file, whatever the current directory is; one that is typed as an argument (`--sink`, `--set`),
+or stands in tables given to `waltap.stream()`, at the current directory.
 """
 
 

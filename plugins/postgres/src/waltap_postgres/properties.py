@@ -40,10 +40,18 @@ class PostgresProperties(Properties):
         "database.sslmode", default="prefer", summary="TLS mode, as libpq means it."
     )
     sslcert: str | None = declare(
-        "database.sslcert", default=None, advanced=True, summary="Client certificate file."
+        "database.sslcert",
+        default=None,
+        advanced=True,
+        summary="Client certificate file.",
+        path=True,
     )
     sslkey: str | None = declare(
-        "database.sslkey", default=None, advanced=True, summary="Client key file."
+        "database.sslkey",
+        default=None,
+        advanced=True,
+        summary="Client key file.",
+        path=True,
     )
     sslpassword: str | None = declare(
         "database.sslpassword",
@@ -53,7 +61,11 @@ class PostgresProperties(Properties):
         summary="Password of the client key.",
     )
     sslrootcert: str | None = declare(
-        "database.sslrootcert", default=None, advanced=True, summary="Certificate authorities file."
+        "database.sslrootcert",
+        default=None,
+        advanced=True,
+        summary="Certificate authorities file.",
+        path=("system",),
     )
     tcp_keepalive: bool = declare(
         "database.tcpKeepAlive", default=True, advanced=True, summary="TCP keep-alive probes."

@@ -41,6 +41,7 @@ class JsonLinesProperties(Properties):
         default=STDOUT,
         summary="File that lines are appended to; - is standard output.",
         examples=("events.jsonl",),
+        path=(STDOUT,),
     )
 
 

@@ -14,6 +14,7 @@ class SparkProperties(Properties):
         "path",
         summary="Folder of the output: change log and tables; a path or the URI of a filesystem.",
         examples=("./lake", "s3://lake/waltap/orders"),
+        path=True,
     )
     applier: Literal["embedded", "none"] = declare(
         "applier",

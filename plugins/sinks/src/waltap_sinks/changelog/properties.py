@@ -16,6 +16,7 @@ class ChangeLogProperties(Properties):
         "path",
         summary="Folder of the change log: a path, or a URI such as s3://bucket/folder.",
         examples=("./changelog", "s3://lake/waltap/orders"),
+        path=True,
     )
     compression: Compression = declare(
         "compression",

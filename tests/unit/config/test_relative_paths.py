@@ -1,0 +1,135 @@
+"""Where a relative path starts: at the folder of its profile, whatever the current directory is."""
+
+import json
+from pathlib import Path
+
+import pytest
+import waltap
+from waltap.config.layers import load, read_tables
+from waltap.config.profile import Profile
+from waltap.config.resolve import examine, resolve
+from waltap.host import Host
+
+SOURCE = {"database.dbname": "d", "database.sslrootcert": "ca.pem"}
+OURS = {
+    "waltap.state.dir": "state",
+    "waltap.offset.file": "o/offset.json",
+    "database.password": "${file:secret}",
+}
+KINDS = ("p.toml", "p.json", "p.properties")
+
+
+def write(folder: Path, name: str, sink: dict[str, str], **more: str) -> Path:
+    """Write one profile in the form that its name asks for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "secret").write_text("xyzzy\n")
+    settings = {**SOURCE, **OURS, **more}
+    if name.endswith(".toml"):
+        source = "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in settings.items())
+        target = "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in sink.items())
+        text = f'[source]\ntype = "postgres"\n{source}\n[sink]\n{target}\n'
+    else:
+        flat = {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "topic.prefix": "t",
+            "plugin.name": "pgoutput",
+            **settings,
+            **{f"waltap.sink.{key}": value for key, value in sink.items()},
+        }
+        lines = "\n".join(f"{key}={value}" for key, value in flat.items())
+        text = json.dumps(flat) if name.endswith(".json") else lines
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def value(profile: Profile, part: str, field: str) -> object:
+    return getattr(getattr(profile, part).properties, field)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_paths_of_a_file_start_at_its_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "profiles"
+    write(home, name, {"type": "jsonl", "path": "out/x.jsonl"})
+    monkeypatch.chdir(tmp_path)
+    profile = resolve(load(Path("profiles") / name), Host())
+    monkeypatch.chdir("/")  # nothing of it may depend on where the process goes later
+    assert profile.engine.state_dir == home / "state"
+    assert value(profile, "offset_store", "path") == home / "o" / "offset.json"
+    assert value(profile, "sink", "path") == str(home / "out" / "x.jsonl")
+    assert value(profile, "connector", "sslrootcert") == str(home / "ca.pem")
+    assert value(profile, "connector", "password") == "xyzzy"
+
+
+@pytest.mark.parametrize("sink", ["jsonl", "changelog", "spark", "terminal"])
+def test_the_state_folder_that_nobody_named_is_beside_the_file(sink: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    place = "" if sink == "terminal" else 'path = "lake"'
+    path.write_text(
+        f'[source]\ntype = "postgres"\ndatabase.dbname = "d"\n[sink]\ntype = "{sink}"\n{place}\n'
+    )
+    profile = resolve(load(path), Host())
+    assert profile.engine.state_dir == tmp_path / ".waltap"
+    if place:
+        assert value(profile, "sink", "path") == str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("given", ["-", "s3://bucket/x", "/abs/x"])
+def test_what_is_no_relative_path_stays(given: str, tmp_path: Path) -> None:
+    sink = "jsonl" if given == "-" else "changelog"
+    path = write(tmp_path, "p.toml", {"type": sink, "path": given})
+    assert value(resolve(load(path), Host()), "sink", "path") == given
+    system = write(tmp_path, "q.toml", {"type": "terminal"}, **{"database.sslrootcert": "system"})
+    assert value(resolve(load(system), Host()), "connector", "sslrootcert") == "system"
+
+
+def test_paths_of_arguments_start_where_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "profiles", "p.toml", {"type": "jsonl", "path": "x.jsonl"})
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "mine").write_text("here's")
+    monkeypatch.chdir(here)
+    given = {"waltap.state.dir": "s", "database.password": "${file:mine}"}
+    profile = resolve(load(path), Host(), sink="jsonl:y.jsonl", overrides=given)
+    assert profile.engine.state_dir == here / "s"
+    assert value(profile, "sink", "path") == str(here / "y.jsonl")
+    assert value(profile, "connector", "password") == "here's"
+    assert value(profile, "offset_store", "path") == tmp_path / "profiles" / "o" / "offset.json"
+
+
+def test_paths_of_tables_start_at_the_directory_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = {"source": {"type": "postgres", **SOURCE}, "sink": {"type": "jsonl", "path": "x"}}
+    raw = read_tables(tables)
+    monkeypatch.chdir("/")
+    profile = resolve(raw, Host())
+    assert profile.engine.state_dir == tmp_path / ".waltap"
+    assert value(profile, "sink", "path") == str(tmp_path / "x")
+
+
+def test_a_loop_over_tables_tells_where_its_paths_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = {
+        "source": {"type": "postgres", "database.dbname": "d", "database.hostname": "127.0.0.1"},
+        "engine": {"waltap.state.dir": "s"},
+    }
+    tables["source"]["database.port"] = "1"
+    with caplog.at_level("INFO", "waltap"), pytest.raises(Exception, match="WT-2002"):
+        list(waltap.stream(tables))
+    assert str(tmp_path) in caplog.text
+
+
+def test_explain_shows_where_a_path_leads(tmp_path: Path) -> None:
+    path = write(tmp_path, "p.toml", {"type": "jsonl", "path": "x.jsonl"})
+    shown = {e.name: (e.value, e.origin) for e in examine(load(path), Host()).explained}
+    assert shown["sink.path"] == (str(tmp_path / "x.jsonl"), f"{path} [sink]")
+    assert shown["waltap.state.dir"][0] == str(tmp_path / "state")
+    assert shown["database.password"][0] == "${file:secret}"
