@@ -67,8 +67,6 @@ class Engine:
             for part in self.database.snapshot(ORDERS, LINES, rows_each=2):
                 sink.write(part)
                 sink.flush()
-            sink.write(Batch(parts=[], position=START, events=0, snapshot=True))
-            sink.flush()
             self.snapshot_done = True
         elif held is not None and held > self.stored:
             self.stored = held

@@ -322,6 +322,20 @@ def test_a_log_that_starts_over_begins_an_epoch(tmp_path: Path) -> None:
     assert [manifest.mark.epoch for manifest in ChangeLog(str(tmp_path)).manifests()] == [1, 2]
 
 
+def test_a_piece_that_a_filter_has_emptied_is_not_the_end_of_its_table(tmp_path: Path) -> None:
+    db = Database()
+    db.insert(PEOPLE, *[[str(n), "x", None] for n in range(9)])
+    db.commit()
+    log = opened(tmp_path)
+    for number, piece in enumerate(db.snapshot(PEOPLE)):
+        if number == 1:
+            piece.parts[0].rows = []  # type: ignore[union-attr]
+        log.write(piece)
+    log.flush()
+    log.close()
+    assert [row["id"] for row in rows(tmp_path)] == [0, 1, 2, 6, 7, 8]
+
+
 def test_rows_of_an_incremental_snapshot_stand_between_transactions(tmp_path: Path) -> None:
     """What was streamed before the chunk is older than it, what comes after is newer."""
     db = Database()

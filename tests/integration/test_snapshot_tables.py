@@ -237,3 +237,36 @@ def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
     pipeline.destination.events.clear()
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == list(range(1, 101))
+
+
+@pytest.mark.parametrize("size", [100, 30])
+def test_a_change_log_holds_every_row_whichever_tables_are_empty(
+    database: Database, tmp_path: Path, size: int
+) -> None:
+    """Also when the stream goes on, and when the snapshot is taken a second time."""
+    from waltap_sinks.changelog import ChangeLog
+
+    database.execute(
+        "CREATE TABLE a_empty (id int PRIMARY KEY); CREATE TABLE b_large (id int PRIMARY KEY);"
+        "INSERT INTO b_large SELECT generate_series(1, 90); CREATE TABLE c_empty (id int PRIMARY KEY);"
+        "CREATE TABLE d_one (id int PRIMARY KEY); INSERT INTO d_one VALUES (1);"
+        "CREATE TABLE e_empty (id int PRIMARY KEY); CREATE TABLE f_empty (id int PRIMARY KEY)"
+    )
+    log = ChangeLog(str(tmp_path / "log"))
+    settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
+    pipeline = Pipeline(database, tmp_path, settings | {"snapshot.fetch.size": size})
+    pipeline.catch_up()
+
+    def ids(table: str) -> list[int]:
+        return [row["id"] for part in log.rows("public", table) for row in part.to_pylist()]
+
+    assert ids("b_large") == list(range(1, 91))
+    assert ids("d_one") == [1]
+    assert [ids(table) for table in ("a_empty", "c_empty", "e_empty", "f_empty")] == [[]] * 4
+    database.execute("INSERT INTO f_empty VALUES (5)")
+    pipeline.catch_up()
+    assert ids("f_empty") == [5]
+    assert ids("b_large") == list(range(1, 91))
+    last = log.last()
+    assert last is not None
+    assert last.last_generation == 1

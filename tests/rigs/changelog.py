@@ -212,14 +212,16 @@ class Database:
                         xid=self.xid,
                         first_marker="first_in_data_collection" if number == 0 else "true",
                         last_marker="last_in_data_collection" if number == len(cut) - 1 else "true",
+                        complete=number == len(cut) - 1,
                     )
                 )
-        parts[0].first_marker = "first"
+        parts[0].opens, parts[0].first_marker = True, "first"
         parts[-1].last_marker = "last"
-        return [
+        pieces = [
             Batch(parts=[part], position=Position(self.lsn), events=len(part.rows), snapshot=True)
             for part in parts
         ]
+        return [*pieces, Batch(parts=[], position=Position(self.lsn), events=0, snapshot=True)]
 
 
 def batch(*parts: TransactionPart) -> Batch:

@@ -347,14 +347,39 @@ class Rows(Sink):
     def __init__(self, path, context):
         self.path = path
         self.rows, self.position = {}, None
+        self.read = {}  # tables of a snapshot that are not complete yet
+        self.whole = True
 
     def open(self):
-        if self.path.exists():
-            self.rows, position = json.loads(self.path.read_text())
-            self.position = Position(*position)
-        return self.position
+        if not self.path.exists():
+            return None
+        self.rows, self.whole, position = json.loads(self.path.read_text())
+        self.position = Position(*position)
+        return self.position if self.whole else None
 
     def write(self, batch):
+        if batch.snapshot:
+            self.take_rows(batch)
+        else:
+            self.take_changes(batch)
+        self.position = batch.position
+
+    def take_rows(self, batch):
+        self.whole = not batch.parts
+        for part in batch.parts:
+            topic = f"server.{part.relation.name}"
+            if part.opens:
+                self.read = {}
+            table = self.read.setdefault(topic, {})
+            for record in batch.records:
+                self.apply(table, orjson.loads(record.key)["id"], orjson.loads(record.value))
+            if self.is_complete(part):
+                self.rows[topic] = self.read.pop(topic)
+
+    def is_complete(self, part):
+        return part.complete
+
+    def take_changes(self, batch):
         for record in batch.records:
             table = self.rows.setdefault(record.topic, {})
             value = None if record.value is None else orjson.loads(record.value)
@@ -362,7 +387,6 @@ class Rows(Sink):
                 self.empty(table)
             else:
                 self.apply(table, orjson.loads(record.key)["id"], value)
-        self.position = batch.position
 
     def empty(self, table):
         table.clear()
@@ -379,7 +403,7 @@ class Rows(Sink):
         position = [self.position.end_lsn, self.position.commit_lsn, self.position.index]
         new = self.path.with_suffix(".new")
         try:
-            new.write_bytes(orjson.dumps([self.rows, position]))
+            new.write_bytes(orjson.dumps([self.rows, self.whole, position]))
             self.publish(new)
         except OSError as cause:
             raise Refused("the file did not take it") from cause
@@ -440,6 +464,28 @@ class ForgetsTruncates(Rows):
 class TestDeclaresTruncatesAndForgetsThem(PlantedRows):
     sink_class = ForgetsTruncates
     caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class AsksTheMarker(Rows):
+    def is_complete(self, part):
+        return part.last_marker == "last"
+
+
+class TestTakesTheLastMarkerForTheEndOfATable(PlantedRows):
+    sink_class = AsksTheMarker
+    caught_by = "test_a_snapshot_is_whole_whichever_tables_are_empty"
+
+
+class NeverBeginsAnew(Rows):
+    def take_rows(self, batch):
+        for part in batch.parts:
+            part.opens = False
+        super().take_rows(batch)
+
+
+class TestKeepsRowsOfASnapshotThatBrokeOff(PlantedRows):
+    sink_class = NeverBeginsAnew
+    caught_by = "test_a_snapshot_that_broke_off_is_replaced_by_the_next"
 
 
 class CopiesInPlace(Rows):

@@ -69,13 +69,30 @@ class TransactionPart(msgspec.Struct, kw_only=True):
 
 
 class SnapshotRows(msgspec.Struct, kw_only=True):
-    """Rows of one table read by a snapshot, in the order read; each row is a full tuple.
+    """A piece of one table as a snapshot read it; each row is a full tuple.
+
+    The contract of an initial snapshot between connector, engine and sinks (``kind`` "initial"):
+
+    * The connector gives one piece or more of each table, those of a table one after the other, and
+      says of the last one that the table is ``complete``. An empty table is one piece without rows.
+    * The engine says of the very first piece that the snapshot ``opens``, and when every table has
+      been delivered it writes a batch with ``snapshot`` and without parts: that, and nothing else, is
+      the end of the snapshot. A snapshot of no tables is that batch alone.
+    * For a sink a snapshot is one generation: its rows of a table, once complete, replace what the
+      destination held of that table, without rows as well. A piece that opens begins a new
+      generation, even when the last one did not end: what that delivered of tables that are not
+      complete counts for nothing. A sink that only adds to a history may take pieces as they come.
+    * A transform may take rows out of a piece, all of them too; it keeps the piece.
+    * A snapshot that broke off is taken anew from its first table; rows may then have changed.
 
     ``first_marker`` and ``last_marker`` are Debezium's ``source.snapshot`` values of the first and
     the last row ("first", "first_in_data_collection", "true", "last_in_data_collection", "last",
-    "incremental"); rows between have "true" ("incremental" for incremental snapshots). ``ts`` is
-    the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn`` and ``xid``
-    are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
+    "incremental"); rows between have "true" ("incremental" for incremental snapshots). They are for
+    consumers of records. Nothing follows from them: "last" is on the last row read, which more
+    tables, empty ones, may follow; and a snapshot of empty tables has no marker at all.
+
+    ``ts`` is the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn``
+    and ``xid`` are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
     """
 
     relation: Relation
@@ -87,6 +104,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     first_marker: str = "true"
     last_marker: str = "true"
     kind: str = "initial"
+    opens: bool = False
+    complete: bool = False
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):
@@ -101,7 +120,8 @@ class Batch(msgspec.Struct, kw_only=True):
     ``position`` is the position after the last part. ``records`` is filled for sinks that take
     records (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the
     row changes, truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False
-    when the last part's transaction goes on in the next batch.
+    when the last part's transaction goes on in the next batch. ``snapshot``: it belongs to an initial
+    snapshot; without parts it is the end of one (see `SnapshotRows`).
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]

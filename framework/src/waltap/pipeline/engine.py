@@ -233,8 +233,9 @@ class Engine:
         self._enter("snapshot", self.profile.name)
         interval = self.profile.engine.flush_interval_ms / 1000
         self._progress("started", "", 0, None)
-        table, rows = "", 0
+        table, rows, opens = "", 0, True
         for piece in connector.snapshot(start):
+            piece.opens, opens = opens, False
             if piece.relation.name != table:
                 self._table_done(table, rows)
                 table, rows = piece.relation.name, 0
@@ -259,7 +260,7 @@ class Engine:
     def _cut_rows(self, piece: SnapshotRows, delivery: Delivery) -> None:
         left = self._left(delivery)
         if left is not None and left < len(piece.rows):
-            piece.rows = piece.rows[:left]
+            piece.rows, piece.complete = piece.rows[:left], False
 
     def _progress(self, event: str, table: str, rows: int, total: int | None) -> None:
         self.host.notify(

@@ -57,7 +57,10 @@ class SinkContext:
 
 
 class Sink(abc.ABC):
-    """Takes ownership of batches, in order; only what `flush` returns is promised durable."""
+    """Takes ownership of batches, in order; only what `flush` returns is promised durable.
+
+    How an initial snapshot arrives, and what follows from it, is the contract of `SnapshotRows`.
+    """
 
     capabilities: SinkCapabilities = SinkCapabilities()
 

@@ -170,7 +170,9 @@ class Connector(abc.ABC):
 
     @abc.abstractmethod
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
-        """Read the tables in the snapshot that belongs to ``start``. Raises: SnapshotError."""
+        """Read the tables in the snapshot that belongs to ``start``, in pieces; `SnapshotRows` has the
+        contract. Raises: SnapshotError, ConnectionLost, StopRequested.
+        """
 
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:

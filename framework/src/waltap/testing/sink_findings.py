@@ -1,7 +1,7 @@
 """What a destination holds, compared with what was delivered: lost, invented, doubled, out of order."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import orjson
 
@@ -20,11 +20,13 @@ def assert_complete(
     workload: Workload,
     *,
     doubled: Position | None = None,
+    broken_off: Collection[Event] = (),
     at: str = "",
 ) -> int:
     """Check that the destination holds ``workload``; return the number of doubles.
 
     ``doubled``: what ends after this position may be there more than once; None: nothing may.
+    ``broken_off``: rows of a snapshot that was taken anew, which a history may hold besides.
     """
     where = f"{at}: " if at else ""
     found = rig.read_back()
@@ -34,13 +36,14 @@ def assert_complete(
     expected = [e for e in workload.events if capabilities.records or e.op is not None]
     events = [_event(item) for item in found]
     known = set(expected)
+    events = [event for event in events if event in known or event not in broken_off]
     invented = [event for event in events if event not in known]
     assert not invented, f"{where}never delivered: {invented[:3]}"
     counts = Counter(events)
     missing = [event for event in expected if event not in counts]
     assert not missing, f"{where}{len(missing)} of {len(expected)} lost, first {missing[0]}"
     _assert_order(expected, events, rig.order, where)
-    more = [event for event, count in counts.items() if count > 1]
+    more = [event for event, count in counts.items() if count > 1 and event not in broken_off]
     if doubled is None:
         assert not more, f"{where}{len(more)} events doubled, first {more[0]}"
     else:

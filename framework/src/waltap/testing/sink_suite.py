@@ -82,7 +82,31 @@ WIDER = relation(
     [("id", "int4"), ("serial", "int8"), ("name", "text"), ("colour", "text")],
     oid=ITEMS.oid,
 )
+SNAPSHOTS: Mapping[str, tuple[int, int, int]] = {
+    "the last tables are empty": (5, 0, 0),
+    "the first table is empty": (0, 4, 3),
+    "a table between is empty": (5, 0, 1),
+    "all tables are empty": (0, 0, 0),
+    "one row in all": (0, 1, 0),
+    "tables in pieces": (7, 4, 3),
+    "no tables": (0, 0, 0),
+}
+"""Rows of each of three tables."""
 TORN_AT = (0, 1, 7, 63, 511, 4095, 16383)
+
+
+def _filled(items: int, notes: int, kinds: int) -> Workload:
+    """Return a workload whose tables hold so many rows before it begins."""
+    workload = Workload()
+    for number in range(1, items + 1):
+        workload.insert(ITEMS, number, "read")
+    for number in range(1, notes + 1):
+        workload.insert(NOTES, number, "read")
+    for number in range(1, kinds + 1):
+        workload.insert(KINDS, number, *KINDS_ROW, None)
+    workload.commit()
+    workload.begin_again()
+    return workload
 
 
 class SinkSuite:
@@ -174,9 +198,7 @@ class SinkSuite:
         workload.begin_again()
         sink = rig.build(tmp_path)
         sink.open()
-        for batch in workload.snapshot([ITEMS, NOTES]):
-            if not sink.capabilities.records:
-                batch.records = None
+        for batch in workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records):
             sink.write(batch)
             sink.flush()
         workload.update(ITEMS, 1, "new")
@@ -187,6 +209,64 @@ class SinkSuite:
         sink.flush()
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("name", list(SNAPSHOTS))
+    @pytest.mark.parametrize("each", [True, False], ids=["flushed each", "flushed once"])
+    def test_a_snapshot_is_whole_whichever_tables_are_empty(
+        self, rig: SinkRig, tmp_path: Path, name: str, *, each: bool
+    ) -> None:
+        """Rows of every table are there once, and the stream goes on; the contract: `SnapshotRows`."""
+        sink = rig.build(tmp_path)
+        if name == "no tables":
+            workload, tables = Workload(), []
+        else:
+            workload, tables = _filled(*SNAPSHOTS[name]), [ITEMS, NOTES, KINDS]
+        sink.open()
+        for batch in workload.snapshot(tables, 2, records=sink.capabilities.records):
+            sink.write(batch)
+            if each:
+                sink.flush()
+        assert sink.flush() == batch.position
+        workload.insert(ITEMS, 101, "streamed")
+        workload.commit()
+        for batch in workload.batches(10, records=sink.capabilities.records):
+            sink.write(batch)
+        assert sink.flush() == batch.position
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
+    @pytest.mark.parametrize("each", [True, False], ids=["flushed", "not flushed"])
+    @pytest.mark.parametrize("reopened", [True, False], ids=["opened again", "still open"])
+    def test_a_snapshot_that_broke_off_is_replaced_by_the_next(
+        self, rig: SinkRig, tmp_path: Path, delivered: int, *, each: bool, reopened: bool
+    ) -> None:
+        """Cut in a table, after one, before the end: what it brought counts for nothing, also where
+        rows are gone since and nothing else tells the two snapshots apart."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        records = sink.capabilities.records
+        first, workload = _filled(5, 0, 4), _filled(5, 0, 4)
+        sink.open()
+        for batch in first.snapshot(tables, 2, records=records)[:delivered]:
+            sink.write(batch)
+            if each:
+                sink.flush()
+        if reopened:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True)
+            assert sink.open() is None, "a snapshot that did not end is no position to go on from"
+        for table in (ITEMS, KINDS):
+            del workload.rows[table.name][2]
+        again = workload.snapshot(tables, 2, records=records)
+        workload.insert(NOTES, 101, "streamed")
+        workload.commit()
+        for batch in [*again, *workload.batches(10, records=records)]:
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        nothing = sink.capabilities.exactly_once and (delivered == 1 or not each)
+        broken_off = () if nothing else first.events
+        assert_complete(rig, sink.capabilities, workload, broken_off=broken_off)
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:

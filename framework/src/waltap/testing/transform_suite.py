@@ -161,7 +161,7 @@ def _batches() -> Iterator[Batch]:
         workload.insert(ITEMS, number, "old")
         workload.insert(NOTES, number, None)
     workload.commit()
-    for batch in workload.snapshot([ITEMS, NOTES]):
+    for batch in workload.snapshot([ITEMS, NOTES], records=True):
         batch.records = None
         yield batch
     yield from mixed(truncate=True).batches(4, records=False)
@@ -181,7 +181,8 @@ def _frame(part: TransactionPart | SnapshotRows | Heartbeat) -> object:
     if isinstance(part, TransactionPart):
         return [getattr(part, name) for name in FRAMING]
     if isinstance(part, SnapshotRows):
-        return part.ts, part.lsn, part.xid, part.first_marker, part.last_marker, part.kind
+        markers = part.first_marker, part.last_marker, part.opens, part.complete
+        return part.ts, part.lsn, part.xid, part.kind, markers
     return part.ts
 
 

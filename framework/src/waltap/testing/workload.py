@@ -155,40 +155,54 @@ class Workload:
         )
         self._changes = []
 
-    def snapshot(self, tables: Iterable[Relation]) -> list[Batch]:
-        """Return the rows as they stand as the batches of a snapshot, its closing batch included.
+    def snapshot(
+        self, tables: Iterable[Relation], most: int = 1_000, *, records: bool
+    ) -> list[Batch]:
+        """Return the rows as they stand as the batches of a snapshot, its closing batch included, in
+        pieces of ``most`` rows (`SnapshotRows` has the contract); with records where wanted.
 
         They become events too; only before the first statement that is to be streamed.
         """
-        tables = list(tables)
-        made: list[Batch] = []
-        position = Position(self._lsn)
-        for number, table in enumerate(tables):
-            rows = list(self.rows.get(table.name, {}).values())
-            part = SnapshotRows(
-                relation=table,
-                rows=[tuple(row) for row in rows],
-                ts=COMMIT_TS,
-                lsn=self._lsn,
-                xid=self._xid,
-                first_marker="first_in_data_collection" if number else "first",
-                last_marker="last" if number == len(tables) - 1 else "last_in_data_collection",
-            )
-            records = [_record(table, "r", row) for row in rows]
+        pieces = [piece for table in tables for piece in self._pieces_of(table, most)]
+        if pieces:
+            pieces[0].opens = True
+        full = [piece for piece in pieces if piece.rows]
+        if full:
+            full[-1].last_marker = "last"
+        made = []
+        for piece in pieces:
+            table, rows = piece.relation, [tuple(map(_text, row)) for row in piece.rows]
             self.events += [
                 Event(table.name, "r", int(row[0] or 0), int(row[1] or 0)) for row in rows
             ]
-            made.append(
-                Batch(
-                    parts=[part],
-                    position=position,
-                    events=len(rows),
-                    records=records,
-                    snapshot=True,
-                )
-            )
-        made.append(Batch(parts=[], position=position, events=0, records=[], snapshot=True))
+            rendered = [_record(table, "r", row) for row in rows] if records else None
+            made.append(self._read([piece], len(rows), rendered))
+        made.append(self._read([], 0, [] if records else None))
         return made
+
+    def _pieces_of(self, table: Relation, most: int) -> Iterator[SnapshotRows]:
+        rows: list[Tuple] = [tuple(row) for row in self.rows.get(table.name, {}).values()]
+        for at in range(0, max(1, len(rows)), most):
+            complete = at + most >= len(rows)
+            yield SnapshotRows(
+                relation=table,
+                rows=rows[at : at + most],
+                ts=COMMIT_TS,
+                lsn=self._lsn,
+                xid=self._xid,
+                first_marker="true" if at else "first_in_data_collection",
+                last_marker="last_in_data_collection" if complete else "true",
+                complete=complete,
+            )
+
+    def _read(self, parts: list[SnapshotRows], events: int, records: list[Record] | None) -> Batch:
+        return Batch(
+            parts=list(parts),
+            position=Position(self._lsn),
+            events=events,
+            records=records,
+            snapshot=True,
+        )
 
     def begin_again(self) -> None:
         """Forget how the rows came to be, keep the rows: what follows is the stream."""
@@ -290,6 +304,10 @@ def _batch(
         else [record for part in parts for c in part.changes for record in rendered[c.lsn]],
         ends_transaction=parts[-1].complete,
     )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Record:

@@ -70,23 +70,19 @@ def read_table(
     """Yield the rows of one table in pieces of about ``snapshot.fetch.size``, unmarked.
 
     ``with_children``: the rows of tables that inherit from it too, as Debezium reads them; the stream
-    gives those as rows of the child alone. A table without rows is one piece without rows: the
-    destination must know that it was read. Raises: SnapshotReadFailed.
+    gives those as rows of the child alone. Raises: SnapshotReadFailed, ConnectionLost.
     """
-    relation, empty = table.relation, True
+    relation, size = table.relation, properties.snapshot_fetch_size
     try:
         alone = not (with_children or table.partitioned)
         width, sql, pick = _select(session, relation, properties, alone=alone)
         pending: list[Tuple] = []
         for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
             pending += map(pick, rows) if pick else rows
-            while len(pending) >= properties.snapshot_fetch_size:
-                empty = False
-                size = properties.snapshot_fetch_size
+            while len(pending) > size:
                 yield _piece(relation, pending[:size], point)
                 pending = pending[size:]
-        if pending or empty:
-            yield _piece(relation, pending, point)
+        yield _piece(relation, pending, point, complete=True)
     except SourceError as error:
         if error.retry is not error.retry.NEVER:
             raise
@@ -95,8 +91,12 @@ def read_table(
         ) from error
 
 
-def _piece(relation: Relation, rows: list[Tuple], point: SnapshotPoint) -> SnapshotRows:
-    return SnapshotRows(relation=relation, rows=rows, ts=point.ts, lsn=point.lsn, xid=point.xid)
+def _piece(
+    relation: Relation, rows: list[Tuple], point: SnapshotPoint, *, complete: bool = False
+) -> SnapshotRows:
+    return SnapshotRows(
+        relation=relation, rows=rows, ts=point.ts, lsn=point.lsn, xid=point.xid, complete=complete
+    )
 
 
 def _select(

@@ -34,7 +34,6 @@ __all__ = ["ChangeLogSink"]
 log = logging.getLogger(__name__)
 
 _relation_of = attrgetter("relation")
-_LAST = frozenset({"last", "last_in_data_collection"})
 _MOST_VERSIONS = 4096
 
 
@@ -98,8 +97,6 @@ class ChangeLogSink(Sink):
         self._position: Position | None = None
         self._skip_below = self._published_below
         self._generation: int | None = None
-        self._snapshot_lsn: int | None = None
-        self._snapshot_tables: dict[tuple[str, str], bool] = {}
         self._snapshot_part: SnapshotPart | None = None
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ class ChangeLogSink(Sink):
                 self._take_part(part)
             elif type(part) is SnapshotRows:
                 self._take_rows(part, batch)
-        if self._generation is not None and not (batch.snapshot and batch.parts):
+        if batch.snapshot and not batch.parts:
             self._end_snapshot()
         if batch.ends_transaction and self._open_commit is None:
             self._position = batch.position
@@ -255,24 +252,16 @@ class ChangeLogSink(Sink):
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
-        name = (part.relation.schema, part.relation.table)
-        if (
-            self._generation is None
-            or part.first_marker == "first"
-            or part.lsn != self._snapshot_lsn
-            or self._snapshot_tables.get(name)
-        ):
+        if part.opens:
             self._begin_snapshot(part.lsn, batch.position.end_lsn)
-        generation = self._generation
-        buffer = self._buffer(self._whole, self._version(part.relation), generation)
+        elif self._generation is None:
+            raise TransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
+        buffer = self._buffer(self._whole, self._version(part.relation), self._generation)
         if buffer is None:
             return
         if part.rows:
             buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
-        complete = part.last_marker in _LAST or not part.rows
-        self._snapshot_tables[name] = buffer.complete = complete
-        if part.last_marker == "last":
-            self._end_snapshot()
+        buffer.complete = part.complete
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -290,19 +279,11 @@ class ChangeLogSink(Sink):
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
         self._generation = self._next_generation
         self._next_generation += 1
-        self._snapshot_lsn = lsn
-        self._snapshot_tables = {}
         self._snapshot_part = SnapshotPart(generation=self._generation, lsn=lsn, complete=False)
         self._skip_below = self._published_below = 0
 
     def _end_snapshot(self) -> None:
-        """Every row of the snapshot has been delivered: the tables it began are complete."""
-        for (schema, table), complete in self._snapshot_tables.items():
-            if complete:
-                continue
-            buffer = self._whole.current.get((schema, table, self._generation))
-            if buffer is not None:
-                buffer.complete = True
+        """Every row of the snapshot has been delivered: all its tables are complete."""
         if self._snapshot_part is not None:
             self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
         self._generation = None
