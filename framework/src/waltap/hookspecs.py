@@ -21,7 +21,6 @@ import pluggy
 if TYPE_CHECKING:
     from waltap.decode.relation import Relation
     from waltap.events.transaction import Batch, TransactionPart
-    from waltap.render.type_mapping import TypeSpec
     from waltap.specs import (
         CheckSpec,
         CommandSpec,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         SnapshotterSpec,
         TopicNamingSpec,
         TransformSpec,
+        TypeSpec,
     )
 
 hookspec = pluggy.HookspecMarker("waltap")

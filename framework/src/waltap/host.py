@@ -32,7 +32,6 @@ from waltap.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
 )
-from waltap.render.type_mapping import TypeSpec
 from waltap.specs import (
     CheckSpec,
     CommandSpec,
@@ -48,6 +47,7 @@ from waltap.specs import (
     Spec,
     TopicNamingSpec,
     TransformSpec,
+    TypeSpec,
 )
 
 __all__ = [

@@ -1,16 +1,11 @@
-"""Hook implementations of the framework itself, and nothing else."""
+"""Hook implementations of the framework itself, and nothing else. Each imports what it needs: a
+command loads every plugin, and asks few of their hooks."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.cli.terminal import TerminalProperties, TerminalSink
 from waltap.hookspecs import hookimpl
-from waltap.offsets.specs import OFFSET_STORES
-from waltap.render.json_properties import JsonProperties
-from waltap.render.topic_naming import TOPIC_NAMING
 from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec, TransformSpec
-from waltap.transforms.filter import FilterProperties, changes_filter
-from waltap.transforms.route import RouteProperties, table_router
 
 if TYPE_CHECKING:
     from waltap.render.format import Format
@@ -19,6 +14,8 @@ if TYPE_CHECKING:
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
+    from waltap.render.json_properties import JsonProperties
+
     return [
         FormatSpec(
             name="json",
@@ -33,12 +30,17 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
+    from waltap.render.topic_naming import TOPIC_NAMING
+
     return TOPIC_NAMING
 
 
 @hookimpl
 def register_transforms() -> Iterable[TransformSpec]:
     """Contribute filter and route."""
+    from waltap.transforms.filter import FilterProperties, changes_filter
+    from waltap.transforms.route import RouteProperties, table_router
+
     return [
         TransformSpec(
             name="filter",
@@ -58,6 +60,8 @@ def register_transforms() -> Iterable[TransformSpec]:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the terminal."""
+    from waltap.cli.terminal import TerminalProperties, TerminalSink
+
     return [
         SinkSpec(
             name="terminal",
@@ -72,6 +76,8 @@ def register_sinks() -> Iterable[SinkSpec]:
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
     """Contribute the offset file, and a store that forgets."""
+    from waltap.offsets.specs import OFFSET_STORES
+
     return OFFSET_STORES
 
 

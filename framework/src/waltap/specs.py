@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.offsets.offset import OffsetStore
-from waltap.sink.sink import Sink, SinkContext
-from waltap.snapshot.snapshotter import Snapshotter
-
 if TYPE_CHECKING:
     from waltap.config.property import Properties
+    from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
+    from waltap.decode.relation import Column, DataType, Relation
+    from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.events.transaction import Batch
+    from waltap.offsets.offset import OffsetStore
     from waltap.render.format import Format, FormatContext
+    from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSample
+    from waltap.sink.sink import Sink, SinkContext
+    from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Spec",
     "TopicNamingSpec",
     "TransformSpec",
+    "TypeSpec",
 ]
 
 
@@ -65,9 +66,9 @@ class ConnectorSpec(Spec):
 class DecoderSpec(Spec):
     """A decoder. ``output_plugin`` is the name the slot is created with."""
 
-    factory: Callable[[DecoderContext], Decoder]
+    factory: "Callable[[DecoderContext], Decoder]"
     output_plugin: str
-    capabilities: DecoderCapabilities
+    capabilities: "DecoderCapabilities"
     forced_options: dict[str, object] = field(default_factory=dict)
     """Property values that an alias spec implies."""
     remarks: tuple[str, ...] = field(default=())
@@ -78,7 +79,7 @@ class DecoderSpec(Spec):
 class ReplicaIdentitySpec(Spec):
     """A replica identity. ``letter`` is ``pg_class.relreplident``."""
 
-    factory: Callable[[Relation], ReplicaIdentity]
+    factory: "Callable[[Relation], ReplicaIdentity]"
     letter: str
 
 
@@ -86,7 +87,25 @@ class ReplicaIdentitySpec(Spec):
 class SnapshotterSpec(Spec):
     """A snapshot mode."""
 
-    factory: Callable[[Any], Snapshotter]
+    factory: "Callable[[Any], Snapshotter]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSpec:
+    """One family of types, as a plugin contributes it.
+
+    ``claims`` is asked per data type (a domain after its base); ``build`` gives the mapping, or
+    None to leave the column out. ``order``: lower is asked first; the built-in types use 100.
+    ``samples`` fill the reference page.
+    """
+
+    name: str
+    summary: str
+    claims: "Callable[[DataType], bool]"
+    build: "Callable[[Column, TypeMapper], ColumnMapping | None]"
+    examples: tuple[str, ...] = field(default=())
+    order: int = 50
+    samples: "tuple[TypeSample, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +133,7 @@ class TopicNamingSpec(Spec):
 class SinkSpec(Spec):
     """A sink. ``shorthand``: the property that the part after the colon of ``--sink NAME:X`` sets."""
 
-    factory: Callable[[Any, SinkContext], Sink]
+    factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
 
 
@@ -122,7 +141,7 @@ class SinkSpec(Spec):
 class OffsetStoreSpec(Spec):
     """A place to keep offsets. The factory gets its properties and the pipeline's state folder."""
 
-    factory: Callable[[Any, str], OffsetStore]
+    factory: "Callable[[Any, str], OffsetStore]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

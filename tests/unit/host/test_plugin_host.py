@@ -21,7 +21,7 @@ from waltap.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
 )
-from waltap.render.type_mapping import TypeSpec
+from waltap.specs import TypeSpec
 from waltap.specs import SinkSpec, SnapshotterSpec
 
 Install = Callable[..., None]

@@ -9,7 +9,8 @@ from tests.unit.types.columns import MOOD, column, data_type, mapping
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import schema_json, schema_object
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.specs import TypeSpec
 from waltap.render.type_registry import TypeRegistry
 from waltap.render.value_form import ValueForm, column_mapping
 from waltap_postgres.types import TYPE_SPECS

@@ -27,7 +27,6 @@ __all__ = [
     "TypeMapper",
     "TypeOptions",
     "TypeSample",
-    "TypeSpec",
 ]
 
 
@@ -158,21 +157,3 @@ class TypeSample:
     typmod: int = -1
     text: str
     misfits: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeSpec:
-    """One family of types, as a plugin contributes it.
-
-    ``claims`` is asked per data type (a domain after its base); ``build`` gives the mapping, or
-    None to leave the column out. ``order``: lower is asked first; the built-in types use 100.
-    ``samples`` fill the reference page.
-    """
-
-    name: str
-    summary: str
-    claims: Callable[[DataType], bool]
-    build: Callable[[Column, TypeMapper], ColumnMapping | None]
-    examples: tuple[str, ...] = field(default=())
-    order: int = 50
-    samples: tuple[TypeSample, ...] = ()

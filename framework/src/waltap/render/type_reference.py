@@ -8,8 +8,9 @@ from waltap.errors import SinkError
 from waltap.reference.markdown import GENERATED, table
 from waltap.render.arrow_column import strings
 from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import ColumnMapping, TypeOptions, TypeSample, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeOptions, TypeSample
 from waltap.render.type_registry import TypeRegistry
+from waltap.specs import TypeSpec
 
 __all__ = ["types_page"]
 

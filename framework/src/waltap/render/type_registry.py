@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.specs import TypeSpec
 
 __all__ = ["TypeRegistry"]
 

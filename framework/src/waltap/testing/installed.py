@@ -5,9 +5,9 @@ from functools import lru_cache
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.render.type_mapping import TypeMapper, TypeOptions, TypeSpec
+from waltap.render.type_mapping import TypeMapper, TypeOptions
 from waltap.render.type_registry import TypeRegistry
-from waltap.specs import ReplicaIdentitySpec
+from waltap.specs import ReplicaIdentitySpec, TypeSpec
 
 __all__ = ["identity", "identity_kept", "mapper"]
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import DecoderSpec
-from waltap_decoders import decoderbufs, pgoutput, remarks, wal2json, yboutput
 
 WALTAP_API = 1
 
@@ -13,6 +12,8 @@ WALTAP_API = 1
 @hookimpl
 def register_decoders() -> Iterable[DecoderSpec]:
     """Contribute the decoders of this distribution."""
+    from waltap_decoders import decoderbufs, pgoutput, remarks, wal2json, yboutput
+
     return [
         DecoderSpec(
             name="pgoutput",

@@ -5,14 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import ConnectorSpec
-from waltap_postgres.identity import REPLICA_IDENTITIES
-from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.modes import SNAPSHOTTERS
 
 if TYPE_CHECKING:
-    from waltap.render.type_mapping import TypeSpec
     from waltap.source.connector import Connector
-    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec
+    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
 
 
 def _connector(properties: Any, context: Any) -> "Connector":
@@ -24,6 +20,8 @@ def _connector(properties: Any, context: Any) -> "Connector":
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """PostgreSQL."""
+    from waltap_postgres.properties import PostgresProperties
+
     yield ConnectorSpec(
         name="postgres",
         aliases=("postgresql",),
@@ -37,12 +35,16 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_snapshotters() -> "Iterable[SnapshotterSpec]":
     """Debezium's snapshot modes."""
+    from waltap_postgres.snapshot.modes import SNAPSHOTTERS
+
     return SNAPSHOTTERS
 
 
 @hookimpl
 def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
     """DEFAULT, NOTHING, FULL and INDEX."""
+    from waltap_postgres.identity import REPLICA_IDENTITIES
+
     return REPLICA_IDENTITIES
 
 

@@ -1,20 +1,25 @@
 """Hook implementations of waltap-sinks."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import CommandSpec, SinkSpec
-from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.sink import ChangeLogSink
-from waltap_sinks.jsonl import JsonLinesProperties, JsonLinesSink
-from waltap_sinks.null import NullSink
+
+if TYPE_CHECKING:
+    from waltap.sink.sink import Sink, SinkContext
 
 
 def _changelog_commands() -> Any:
     from waltap_sinks.changelog.commands import application
 
     return application
+
+
+def _changelog(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_sinks.changelog.sink import ChangeLogSink
+
+    return ChangeLogSink(properties, context)
 
 
 @hookimpl
@@ -30,6 +35,10 @@ def register_commands() -> Iterable[CommandSpec]:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the sinks of this distribution."""
+    from waltap_sinks.changelog.properties import ChangeLogProperties
+    from waltap_sinks.jsonl import JsonLinesProperties, JsonLinesSink
+    from waltap_sinks.null import NullSink
+
     return [
         SinkSpec(
             name="jsonl",
@@ -41,7 +50,7 @@ def register_sinks() -> Iterable[SinkSpec]:
             name="changelog",
             summary="Parquet segments per table with manifests; exactly once; what Spark reads.",
             properties=ChangeLogProperties,
-            factory=ChangeLogSink,
+            factory=_changelog,
         ),
         SinkSpec(
             name="null",

@@ -1,5 +1,18 @@
 """Apache Spark for waltap: live tables from the change log."""
 
-from waltap_spark.live import LiveTables, open_tables
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltap_spark.live import LiveTables, open_tables
 
 __all__ = ["LiveTables", "open_tables"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names on first use: this package is part of every start of ``waltap``."""
+    if name in __all__:
+        from waltap_spark import live
+
+        return getattr(live, name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

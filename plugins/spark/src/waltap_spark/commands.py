@@ -13,7 +13,6 @@ __all__ = ["application"]
 application = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
     help="Apply a change log, query and describe the tables that Spark keeps.",
 )
 

@@ -1,15 +1,16 @@
 """Hook implementations of waltap-spark, and nothing else. None of it imports pyspark."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.sink.sink import Sink, SinkContext
 from waltap.specs import CommandSpec, SinkSpec
-from waltap_spark.properties import SparkProperties
+
+if TYPE_CHECKING:
+    from waltap.sink.sink import Sink, SinkContext
 
 
-def _sink(properties: Any, context: SinkContext) -> Sink:
+def _sink(properties: Any, context: "SinkContext") -> "Sink":
     from waltap_spark.sink import SparkSink
 
     return SparkSink(properties, context)
@@ -30,6 +31,8 @@ def _demo_command() -> Callable[..., None]:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the Spark sink."""
+    from waltap_spark.properties import SparkProperties
+
     yield SinkSpec(
         name="spark",
         summary="Tables kept up to date by Spark: every change, and the rows as they are now.",

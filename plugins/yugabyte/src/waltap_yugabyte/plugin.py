@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from waltap.hookspecs import hookimpl
-from waltap_yugabyte.identity import REPLICA_IDENTITIES
 
 if TYPE_CHECKING:
     from waltap.specs import ReplicaIdentitySpec
@@ -13,4 +12,6 @@ if TYPE_CHECKING:
 @hookimpl
 def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
     """Contribute CHANGE: rows of which only what an update touched is sent."""
+    from waltap_yugabyte.identity import REPLICA_IDENTITIES
+
     return REPLICA_IDENTITIES

@@ -6,7 +6,7 @@ One module per family; `TYPE_SPECS` is what the plugin registers. The rows of th
 
 from dataclasses import replace
 
-from waltap.render.type_mapping import TypeSpec
+from waltap.specs import TypeSpec
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
 from waltap_postgres.types.enum import ENUM_SPECS

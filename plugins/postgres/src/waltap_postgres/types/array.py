@@ -17,14 +17,9 @@ from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.render.arrow_column import lists, strings
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import (
-    ArrowMapping,
-    ColumnMapping,
-    TypeMapper,
-    TypeOptions,
-    TypeSpec,
-)
+from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from waltap.decode.relation import Column, DataType
 from waltap.render.arrow_column import byte_strings, converted, strings
 from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import (
-    ArrowMapping,
-    ColumnMapping,
-    TypeMapper,
-    TypeOptions,
-    TypeSpec,
-)
+from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name
 from waltap_postgres.types.default import default_value
 

@@ -4,8 +4,9 @@ from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.render.arrow_column import strings
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.default import default_value
 from waltap_postgres.types.text import QUOTED, utf8
 

@@ -9,8 +9,9 @@ from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.java_number import double_text
 from waltap.render.schema_json import number_json
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper
 from waltap.render.value_form import ValueForm, column_mapping
+from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, extension
 from waltap_postgres.types.number import pg_double_text
 

@@ -13,8 +13,9 @@ from waltap.decode.relation import Column
 from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import extension
 
 if TYPE_CHECKING:

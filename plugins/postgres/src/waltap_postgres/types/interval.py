@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from waltap.decode.relation import Column
 from waltap.render.arrow_column import converted
 from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value

@@ -14,14 +14,9 @@ from waltap.decode.relation import Column
 from waltap.render.arrow_column import AS_TEXT, converted, decimals, strings
 from waltap.render.connect_schema import Field, Kind, Schema
 from waltap.render.schema_json import number_json, quote
-from waltap.render.type_mapping import (
-    ArrowMapping,
-    ColumnMapping,
-    TypeMapper,
-    TypeOptions,
-    TypeSpec,
-)
+from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value
 

@@ -11,14 +11,9 @@ from collections.abc import Callable
 from waltap.decode.relation import Column
 from waltap.render import arrow_column
 from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import (
-    ColumnMapping,
-    JsonExpression,
-    TypeMapper,
-    TypeOptions,
-    TypeSpec,
-)
+from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
 from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import (
     DAY,
     DAYS,

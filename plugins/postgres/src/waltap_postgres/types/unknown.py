@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.render.arrow_column import AS_TEXT, strings
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSpec
+from waltap.render.type_mapping import ColumnMapping, TypeMapper
 from waltap.render.value_form import column_mapping
+from waltap.specs import TypeSpec
 from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.claims import builtin_name
 from waltap_postgres.types.geometry import java_geometry, native_from_binary
