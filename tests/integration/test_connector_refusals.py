@@ -15,7 +15,7 @@ import pytest
 from waltap.cli.failure import exit_code
 from waltap.errors import WaltapError
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Cluster, Database
 from tests.servers.requirement import missing
 
@@ -279,6 +279,11 @@ def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_p
         assert (error.code, exit_code(error)) == ("WT-2006", 1)
         assert "ALTER SYSTEM SET wal_level = 'logical'" in error.advice()
         assert nothing_left(pipeline)
+        cluster.execute("ALTER SYSTEM SET wal_level = 'logical'")
+        for reload in ("SELECT 1", "SELECT pg_reload_conf()"):  # it may be told, or only written
+            cluster.execute(reload)
+            until(lambda: "set already: restart" in refusal(pipeline).advice(), "the new files")
+            assert "ALTER SYSTEM" not in refusal(pipeline).advice()
     finally:
         cluster.execute("ALTER SYSTEM RESET wal_level")
         cluster.restart()

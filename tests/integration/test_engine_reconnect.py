@@ -331,6 +331,13 @@ def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Pat
         database.execute("INSERT INTO t VALUES (1)")
         pipeline.catch_up()
         before = pipeline.offset()
+        assert before is not None
+        # the first timeline has no history file to ask for
+        later = msgspec.structs.replace(before, timeline=2)
+        pipeline.offset_file.write_bytes(msgspec.json.encode(later))
+        with pytest.raises(OtherServer, match="timeline 2, the server is on timeline 1"):
+            pipeline.catch_up()
+        pipeline.offset_file.write_bytes(msgspec.json.encode(before))
         cluster.stop()
         (cluster.folder / "data" / "standby.signal").touch()
         cluster.start()
@@ -349,6 +356,11 @@ def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Pat
         strange = msgspec.structs.replace(after, timeline=1, position=Position(parse_lsn(lsn)))
         pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
         with pytest.raises(OtherServer, match="timeline 1"):
+            pipeline.catch_up()
+        # so is one of a timeline that this server has never been on
+        strange = msgspec.structs.replace(after, timeline=7)
+        pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
+        with pytest.raises(OtherServer, match="timeline 7, the server is on timeline 2"):
             pipeline.catch_up()
         recovered = pipeline.catch_up(**{"snapshot.mode": "when_needed"})
         assert ("completed", "", 2) in recovered.notices.snapshots

@@ -38,6 +38,7 @@ from waltap_postgres.properties import PostgresProperties
         ("42501", 'library "x" may not be used as an output plugin', OutputPluginUnavailable),
         ("42501", "permission denied for table t", PrivilegeMissing),
         ("58P01", 'could not access file "x": No such file or directory', OutputPluginUnavailable),
+        ("58P01", 'could not open file "pg_wal/00000007.history": No such file or directory', QueryFailed),
         ("58P01", "requested WAL segment 000000010000000000000001 has already been removed", SlotInvalidated),
         ("55000", 'cannot read from logical replication slot "s"', SlotInvalidated),
         ("55000", 'can no longer get changes from replication slot "s"', SlotInvalidated),
@@ -120,3 +121,27 @@ def test_a_failed_connection_is_understood_by_its_text(
     assert type(error) is kind
     assert error.problem == problem
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "sql"),
+    [
+        pytest.param(
+            'role "a b" does not exist', 'CREATE ROLE "a b" WITH LOGIN REPLICATION', id="no-role"
+        ),
+        pytest.param(
+            'role "a b" is not permitted to log in', 'ALTER ROLE "a b" WITH LOGIN.', id="no-login"
+        ),
+        pytest.param('no pg_hba.conf entry for host "h"', "host d a b ADDRESS", id="no-entry"),
+        pytest.param(
+            'password authentication failed for user "a b"',
+            'ALTER ROLE "a b" WITH LOGIN PASSWORD',
+            id="password",
+        ),
+    ],
+)
+def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -> None:
+    error = unreachable(BEFORE + f"FATAL:  {said}", PostgresProperties(dbname="d", user="a b"))
+    assert error.code == "WT-2003"
+    assert sql in error.advice()
+    assert said.startswith("password") or "PASSWORD" not in error.advice() or "CREATE" in sql

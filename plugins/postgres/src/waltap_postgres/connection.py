@@ -1,12 +1,13 @@
 """Connections to the server: parameters, session settings, and libpq errors as ours."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from waltap.errors import WaltapError
+from waltap.errors import ConfigurationError, Problem, WaltapError
 from waltap_postgres.errors import ServerUnreachable, source_error
 from waltap_postgres.properties import PostgresProperties
 
@@ -73,6 +74,31 @@ def conninfo(properties: PostgresProperties, *, role: str, replication: bool = F
     return make_conninfo(**{name: value for name, value in parameters.items() if value is not None})
 
 
+def _opened(
+    properties: PostgresProperties, *, role: str, replication: bool = False, plugin: str = ""
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a connection in autocommit. psycopg waits for the server in Python: PQconnectdb would hold
+    every other thread.
+
+    Raises: SourceError; ConfigurationError for parameters that libpq does not have.
+    """
+    try:
+        text = conninfo(properties, role=role, replication=replication)
+        return psycopg.connect(text, autocommit=True)
+    except psycopg.Error as error:
+        words = str(error).strip().removeprefix("connection is bad: ")
+        unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
+        if unsent or re.match(r"invalid \S+ value", words):  # libpq refuses the connection string
+            names = ", ".join(sorted(properties.libpq)) or "database.*"
+            problem = Problem(names, words, allowed="what libpq's documentation says of it")
+            raise ConfigurationError([problem]) from error
+        raise driver_error(error, properties, plugin) from error
+    except UnicodeError as error:
+        why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
+        problem = Problem("database.hostname", f"is no name of a host: {why}")
+        raise ConfigurationError([problem]) from error
+
+
 def identify(properties: PostgresProperties) -> dict[str, str]:
     """Return what error messages may say of where we connect: never a password."""
     return {
@@ -80,7 +106,7 @@ def identify(properties: PostgresProperties) -> dict[str, str]:
         "user": properties.user,
         "database": properties.dbname,
         "publication": properties.publication_name,
-        "address": f"{properties.hostname}:{properties.port}",
+        "address": f"{properties.hostname:.80}:{properties.port}",
     }
 
 
@@ -119,26 +145,9 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     return ServerUnreachable(line, **facts)
 
 
-def _telling_line(text: str) -> str:
-    """Return the line that says why: the last server's refusal, else the last failure.
-
-    libpq writes a few lines for each host it tried; DETAIL and HINT of a server follow its FATAL.
-    """
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["connection failed"]
-    for mark in ("FATAL:", "failed:"):
-        marked = [line for line in lines if mark in line]
-        if marked:
-            line = marked[-1]
-            return line.partition("FATAL:")[2].strip() or line
-    return lines[-1]
-
-
 def connect(properties: PostgresProperties, *, role: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open an ordinary connection in autocommit. Raises: SourceError."""
-    try:
-        connection = psycopg.connect(conninfo(properties, role=role), autocommit=True)
-    except psycopg.Error as error:
-        raise driver_error(error, properties) from error
+    """Open an ordinary connection in autocommit. Raises: SourceError, ConfigurationError."""
+    connection = _opened(properties, role=role)
     try:
         if connection.info.server_version >= 140000:
             connection.execute(SESSION_14)
@@ -170,14 +179,9 @@ class Session:
         replication: bool = False,
         plugin: str = "",
     ) -> None:
-        """Connect. Raises: SourceError."""
+        """Connect. Raises: SourceError, ConfigurationError."""
         self.properties, self.plugin = properties, plugin
-        text = conninfo(properties, role=role, replication=replication)
-        try:
-            # psycopg waits for the server in Python: PQconnectdb would hold every other thread
-            self._connection = psycopg.connect(text, autocommit=True)
-        except psycopg.Error as error:
-            raise driver_error(error, properties, plugin) from error
+        self._connection = _opened(properties, role=role, replication=replication, plugin=plugin)
         self.pgconn = self._connection.pgconn
         self.pgconn.notice_handler = None
         try:

@@ -27,13 +27,9 @@ from waltap.source.position import Position, lsn_text
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.preflight import preflight
+from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error
-from waltap_postgres.errors import (
-    PrivilegeMissing,
-    SlotActive,
-    SlotUnfit,
-    TableUnreadable,
-)
+from waltap_postgres.errors import PrivilegeMissing, SlotActive, SlotUnfit, TableUnreadable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
@@ -258,16 +254,17 @@ class PostgresConnector(Connector):
             why = "the last run ended in its snapshot" if lost is None else lost.problem
             notes.append(f"slot {old.name} was dropped and made anew: {why}")
         self._replication = self._replication_session()
-        made = create_slot(
-            self._replication,
-            properties.slot_name,
-            self._plugin,
-            version_num=self.server.version_num,
-            temporary=properties.slot_temporary,
-            failover=properties.slot_failover,
-            two_phase=bool(getattr(self._decoder_spec.properties, "two_phase", False)),
-            waiting=self._while_slot_is_made,
-        )
+        with wal_level_explained(self.catalogue):
+            made = create_slot(
+                self._replication,
+                properties.slot_name,
+                self._plugin,
+                version_num=self.server.version_num,
+                temporary=properties.slot_temporary,
+                failover=properties.slot_failover,
+                two_phase=bool(getattr(self._decoder_spec.properties, "two_phase", False)),
+                waiting=self._while_slot_is_made,
+            )
         self._made_slot = True
         self._exported = made.snapshot
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")

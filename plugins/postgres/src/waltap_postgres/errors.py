@@ -4,6 +4,8 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 `pgoutput.c` for the texts that share a code.
 """
 
+import re
+
 from waltap.errors import ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
 
 __all__ = [
@@ -48,10 +50,7 @@ class AuthenticationRefused(SourceError):
     """The server does not accept this user or password."""
 
     code = "WT-2003"
-    remedy = (
-        "Check database.user and database.password; on the server: "
-        "ALTER ROLE {user} WITH LOGIN PASSWORD '…' and a matching line in pg_hba.conf."
-    )
+    remedy = "Check database.user and database.password; on the server: {way}."
 
 
 class DatabaseMissing(SourceError):
@@ -85,7 +84,7 @@ class WalLevelTooLow(SourceError):
     """``wal_level`` does not allow logical decoding."""
 
     code = "WT-2006"
-    remedy = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server."
+    remedy = "{sql}. `waltap doctor FILE` checks this before a start."
 
 
 class ServerLimit(SourceError):
@@ -292,7 +291,7 @@ def source_error(
     if sqlstate in {"28000", "28P01"}:
         if "replication" in text and "role" in text:
             return PrivilegeMissing(text, user=user)
-        return AuthenticationRefused(text, user=user)
+        return AuthenticationRefused(text, way=_way_in(text, user, database))
     if sqlstate == "3D000":
         return DatabaseMissing(text, database=database)
     if sqlstate == "55006":
@@ -307,12 +306,16 @@ def source_error(
         return SlotExists(text, slot=slot)
     if sqlstate == "58P01" and "WAL segment" in text:
         return SlotInvalidated(text, slot=slot)
-    if sqlstate == "58P01" or (sqlstate == "42501" and "output plugin" in text):
+    if (sqlstate == "58P01" and ("could not access" in text or "could not load" in text)) or (
+        sqlstate == "42501" and "output plugin" in text
+    ):
         return OutputPluginUnavailable(text, plugin=plugin)
     if sqlstate == "42501":
         return PrivilegeMissing(text, user=user)
     if sqlstate == "55000" and "wal_level" in text:
-        return WalLevelTooLow(text)
+        return WalLevelTooLow(
+            text, sql="ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
+        )
     if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
         return SlotInvalidated(text, slot=slot)
     if sqlstate == "55000" and "slot" in text:
@@ -327,3 +330,22 @@ def source_error(
     if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
         return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
     return QueryFailed(text, sqlstate=sqlstate or "unknown")
+
+
+def _way_in(text: str, user: str, database: str) -> str:
+    """Return what lets a role in, by what the server said against it."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", user)
+    role = user if plain else '"{}"'.format(user.replace('"', '""'))
+    if "does not exist" in text:
+        return f"CREATE ROLE {role} WITH LOGIN REPLICATION PASSWORD '…'; there is no such role"
+    if "pg_hba.conf" in text:
+        return (
+            f"a line for it in pg_hba.conf, e.g. host {database} {user} ADDRESS scram-sha-256, and "
+            "SELECT pg_reload_conf()"
+        )
+    if "not permitted to log in" in text:
+        return f"ALTER ROLE {role} WITH LOGIN"
+    return (
+        f"ALTER ROLE {role} WITH LOGIN PASSWORD '…', or CREATE ROLE where there is none, and a line "
+        "in pg_hba.conf that asks for a password"
+    )

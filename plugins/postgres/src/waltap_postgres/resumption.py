@@ -72,6 +72,11 @@ class Resumption:
     def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
         """Return what lies between the stored offset and what this server can send."""
         end_lsn, wal_end = offset.position.end_lsn, self._catalogue.wal_end()
+        if offset.timeline > self._server.timeline:
+            return OtherServer(
+                f"the stored offset is of timeline {offset.timeline}, the server is on timeline "
+                f"{self._server.timeline}: it has not been where the offset comes from"
+            )
         if offset.timeline != self._server.timeline:
             parted = self._parted_from(offset.timeline)
             if parted is None or parted < end_lsn:

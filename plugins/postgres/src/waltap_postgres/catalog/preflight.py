@@ -2,12 +2,17 @@
 
 from waltap.source.connector import Check
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.server_setting import (
+    WAL_LEVEL_SQL,
+    ServerSetting,
+    server_settings,
+    wal_level_remedy,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier, published
 from waltap_postgres.replication.slot import read_slot
 
 __all__ = ["preflight"]
-
 SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "output_plugin_libraries")
 
 
@@ -20,14 +25,11 @@ def preflight(
     version_num: int,
 ) -> list[Check]:
     """Look at everything; changes nothing."""
-    settings = dict(
-        catalogue.query(
-            "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(SETTINGS),)
-        )
-    )
+    found = server_settings(catalogue, SETTINGS)
+    settings = {name: setting.value for name, setting in found.items()}
     return [
         _version(version_num),
-        _wal_level(settings),
+        _wal_level(found.get("wal_level")),
         _slots(catalogue, properties, settings, version_num),
         _senders(catalogue, settings),
         _privileges(catalogue, properties),
@@ -48,16 +50,28 @@ def _version(version_num: int) -> Check:
     return Check(name="server version", verdict="ok", found=text)
 
 
-def _wal_level(settings: dict[str, str]) -> Check:
-    level = settings.get("wal_level", "unknown")
-    if level == "logical":
-        return Check(name="wal_level", verdict="ok", found=level)
-    return Check(
-        name="wal_level",
-        verdict="error",
-        found=level,
-        remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server",
-    )
+def _wal_level(setting: ServerSetting | None) -> Check:
+    level = setting.value if setting else "unknown"
+    if level != "logical":
+        waits = (
+            f", {setting.written or 'another'} from the next restart on"
+            if setting and setting.waiting
+            else ""
+        )
+        return Check(
+            name="wal_level",
+            verdict="error",
+            found=f"{level}{waits}",
+            remedy=wal_level_remedy(setting),
+        )
+    if setting and setting.waiting and setting.written not in {None, "logical"}:
+        return Check(
+            name="wal_level",
+            verdict="warning",
+            found=f"logical, but {setting.written} from the next restart on",
+            remedy=WAL_LEVEL_SQL,
+        )
+    return Check(name="wal_level", verdict="ok", found=level)
 
 
 def _slots(
