@@ -1,7 +1,7 @@
-"""Writes into README.md what a real run printed: the demo's output, and the benchmarks' figures.
+"""Writes into the documentation what a real run printed: the demo's output, the benchmarks' figures.
 
 make demo | tee demo.log
-scripts/readme.py --demo demo.log --results benchmarks/results/*.json
+scripts/printed_output.py --demo demo.log --results benchmarks/results/*.json
 """
 
 import argparse
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+DEMO = ROOT / "docs/howto/demo.md"
+SPEED = ROOT / "docs/reference/speed.md"
 MACHINE_PATH = re.compile(r"(?<![\w.])/[\w./-]*/(demo-output\b)")
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -56,13 +57,14 @@ def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def replace(text: str, section: str, content: str) -> str:
-    """Return ``text`` with the part between the markers of ``section`` replaced."""
+def replace(page: Path, section: str, content: str) -> None:
+    """Replace the part between the markers of ``section``."""
+    text = page.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- {section}\b[^>]*-->\n).*?(<!-- /{section} -->)", re.DOTALL)
     new, count = pattern.subn(lambda match: f"{match[1]}{content}\n{match[2]}", text)
     if count != 1:
-        raise SystemExit(f"README.md has no section {section}")
-    return new
+        raise SystemExit(f"{page} has no section {section}")
+    page.write_text(new, encoding="utf-8")
 
 
 def main() -> None:
@@ -71,16 +73,14 @@ def main() -> None:
     parser.add_argument("--demo", type=Path, help="what `make demo` printed")
     parser.add_argument("--results", type=Path, nargs="*", default=[], help="files of benchmarks")
     options = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
     if options.demo is not None:
-        text = replace(text, "demo-output", demo_output(options.demo.read_text(encoding="utf-8")))
+        replace(DEMO, "demo-output", demo_output(options.demo.read_text(encoding="utf-8")))
     if options.results:
         documents = [
             {**json.loads(path.read_text()), "file": f"benchmarks/results/{path.name}"}
             for path in options.results
         ]
-        text = replace(text, "benchmark", benchmark_tables(documents))
-    README.write_text(text, encoding="utf-8")
+        replace(SPEED, "benchmark", benchmark_tables(documents))
 
 
 if __name__ == "__main__":
