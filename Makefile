@@ -5,11 +5,12 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
+SECONDS ?= 600
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/yugabyte/src \
   plugins/sinks/src plugins/spark/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault conformance \
-  differential differential-nightly fuzz golden bench docs clean
+  differential differential-nightly fuzz hunt golden bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
@@ -58,6 +59,9 @@ differential-nightly: setup-test ## 200 generated cases, and the recordings them
 
 fuzz: setup ## damaged input through every decoder, 200,000 inputs each
 	@WALTAP_FUZZ_INPUTS=200000 $(PYTEST) -n $(WORKERS) tests/fuzz
+
+hunt: setup-test ## random work on a real server under a judge, for SECONDS=600; failing seeds repeat
+	@$(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
 golden: setup-test ## record the corpora anew with the Debezium peer; review the difference as code
 	@$(BIN)/python -m tests.differential record

@@ -1,0 +1,428 @@
+"""Runs one scenario on a real server with the real engine, and has it judged."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg
+
+from tests.hunt import catalogue, oracle
+from tests.hunt.delivered import Event, from_change_log, from_lines
+from tests.hunt.engine import SPONTANEOUS, Engine, patience, until
+from tests.hunt.judge import Case, Finding, judge
+from tests.hunt.oracle import Table
+from tests.hunt.scenario import Scenario, Step
+from tests.hunt.source import Source
+from tests.servers.postgres import Database, Server
+
+__all__ = ["Result", "run"]
+
+ORACLE = "oracle_of_"
+WIRE_KEYS = ("pgoutput", "wal2json")
+
+
+@dataclass(slots=True)
+class Result:
+    """What one run of a scenario found. ``folder`` is kept when there are findings."""
+
+    findings: list[Finding]
+    seconds: float
+    events: int = 0
+    lives: int = 0
+    peak_bytes: int = 0
+    refused: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def run(scenario: Scenario, server: Server, python: str, *, keep: Path | None = None) -> Result:
+    """Run ``scenario`` in a database and a folder of its own; ``keep`` gets the folder's files."""
+    begun = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="waltap-hunt-"))
+    database = server.create_database(f"hunt_{scenario.seed}_{folder.name[-8:].lower()}")
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
+    try:
+        machine = Machine(scenario, database, folder, python)
+        try:
+            result = machine.run()
+        finally:
+            machine.close()
+        result.seconds = time.monotonic() - begun
+        if keep is not None and result.findings:
+            shutil.rmtree(keep, ignore_errors=True)
+            shutil.copytree(folder, keep)
+        return result
+    finally:
+        database.drop(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Machine:
+    """One scenario under way. `step` does a step; `conclude` brings everything to its end."""
+
+    def __init__(self, scenario: Scenario, database: Database, folder: Path, python: str) -> None:
+        self.scenario, self.database, self.folder = scenario, database, folder
+        self.pipeline = scenario.pipeline
+        self.source = Source(database, truncates=self._tells_truncate)
+        self.slot = ORACLE + database.name[-20:]
+        database.execute(
+            f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')"
+        )
+        if self.pipeline.signals:
+            database.execute(
+                "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(64), data text)"
+            )
+        self.engine = Engine(
+            database, folder, python, dict(self.pipeline.settings), self.pipeline.sink
+        )
+        self.findings: list[Finding] = []
+        self.floating: set[int] = set()
+        self.published: set[int] | None = None
+        self.signals = 0
+        self.fresh_slot = True
+        self.log: list[str] = []
+
+    @property
+    def _tells_truncate(self) -> bool:
+        decoder = self.pipeline.decoder
+        return decoder.startswith("pgoutput") or decoder == "wal2json-2"
+
+    def run(self) -> Result:
+        for number, step in enumerate(self.scenario.steps):
+            self.log.append(f"{number} {step.kind}")
+            self.step(step)
+        self.conclude()
+        events = self.events()
+        (self.folder / "steps.txt").write_text("\n".join(self.log + self.source.refused))
+        return Result(
+            self.findings, 0, len(events), len(self.engine.lives), self.engine.peak_bytes,
+            len(self.source.refused),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.engine.close()
+        with contextlib.suppress(psycopg.Error):
+            self.source.close()
+
+    def step(self, step: Step) -> None:
+        random = Random(step.seed)
+        if not self.engine.running and self.engine.process is not None:
+            self._ended("none")
+        method = getattr(self, f"step_{step.kind}", None)
+        if method is not None:
+            method(random)
+        else:
+            self.source.act(random, step.kind)
+        self.engine.measure()
+
+    # --- the engine ------------------------------------------------------------------------------
+
+    def _first(self) -> int:
+        return self.engine.lines() if self.pipeline.sink == "jsonl" else 0
+
+    def _start(self, random: Random, **faults: int) -> bool:
+        if self.engine.running:
+            return False
+        if self.engine.slot_state() is None:
+            self.source.decide_all()  # a slot waits for every transaction that is open
+        if self.published is None and self.pipeline.filtered:
+            self.published = set()
+        self.engine.start(first=self._first(), **faults)
+        return True
+
+    def step_start(self, random: Random) -> None:
+        if self._start(random) and random.random() < 0.7:
+            self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        until(lambda: self.engine.ready or not self.engine.running, patience(10))
+
+    def step_stop(self, random: Random) -> None:
+        if self.engine.process is not None:
+            self._ended("TERM")
+
+    def step_kill(self, random: Random) -> None:
+        """SIGKILL, at once or after a moment; then what the server was told is held against the sink."""
+        if self.engine.process is not None:
+            if random.random() < 0.5:
+                until(lambda: not self.engine.running, random.random() * 0.3)
+            self._ended("KILL")
+
+    def step_catch_up(self, random: Random) -> None:
+        self._start(random)
+        self._caught_up(patience(15))
+
+    def step_window(self, random: Random) -> None:
+        """Stop the first start between the making of its slot and its reading; change tables there."""
+        if self.engine.slot_state() is not None or not self._start(random):
+            return self.step_start(random)
+
+        def made() -> bool:
+            state = self.engine.slot_state()
+            return state is not None and state[0] is not None
+
+        if until(lambda: made() or not self.engine.running, patience(10)):
+            with self.engine.paused():
+                for _ in range(random.randrange(1, 3)):
+                    self.source.rewrite(random)
+                if random.random() < 0.5:
+                    self.source.do_work(random)
+                if random.random() < 0.3:
+                    self.source.do_ddl(random)
+        if random.random() < 0.7:
+            self._wait_ready()
+
+    def step_pause(self, random: Random) -> None:
+        with self.engine.paused():
+            self.source.do_work(random)
+            self.source.do_ddl(random)
+
+    def step_two_phase(self, random: Random) -> None:
+        """Decode two-phase from the next start on; a transaction is prepared before that."""
+        if not self.pipeline.decoder.startswith("pgoutput"):
+            return
+        if self.engine.process is not None:
+            self._ended("TERM")
+        self.source.do_prepare(random)
+        self.engine.settings |= {
+            "pgoutput.two_phase": True,
+            "two.phase.policy": random.choice(("commit", "prepare")),
+        }
+        self.step_start(random)
+        if random.random() < 0.5:
+            self.source.do_decide(random)
+
+    def step_cut(self, random: Random) -> None:
+        if self.engine.running:
+            self.engine.lives[-1].reconnects = True
+            self.source.do_work(random)
+            self.engine.proxy.cut()
+
+    def step_hold(self, random: Random) -> None:
+        """Nothing passes for a moment, while TCP stays alive."""
+        if self.engine.running:
+            self.engine.lives[-1].reconnects = True
+            self.engine.proxy.hold()
+            self.source.do_work(random)
+            until(lambda: not self.engine.running, 0.5)
+            self.engine.proxy.release()
+
+    def step_fsync(self, random: Random) -> None:
+        """A life in which one fsync of the sink fails."""
+        if self.engine.process is not None:
+            self._ended(random.choice(("TERM", "KILL")))
+        self.source.do_work(random)
+        self._start(random, fsync_fails=random.randrange(1, 6))
+        self.engine.lives[-1].reconnects = True
+        for _ in range(3):
+            self.source.do_work(random)
+            until(lambda: not self.engine.running, 0.3)
+
+    def step_full(self, random: Random) -> None:
+        """A life whose files may not grow: a full disk."""
+        if self.engine.process is not None:
+            self._ended(random.choice(("TERM", "KILL")))
+        self._start(random, file_limit=random.choice((100, 5000, 60_000)))
+        self.engine.lives[-1].reconnects = True
+        self.source.do_work(random)
+        self.source.do_bulk(random)
+        until(lambda: not self.engine.running, 0.7)
+
+    def _ended(self, how: str) -> None:
+        ended = self.engine.end(how)
+        where = f"life {ended.number} ({ended.asked})"
+        text = self.engine.log(ended.number)
+        if found := SPONTANEOUS.search(text):
+            at = max(0, found.start() - 300)
+            self.findings.append(Finding("bug", f"{where} said {text[at : at + 900]}"))
+        if ended.asked == "TERM" and ended.code is None:
+            self.findings.append(Finding("hang", f"{where} did not end in {ended.seconds:.0f} s"))
+        elif ended.asked == "TERM" and ended.code == -15 and not text:
+            pass  # it came before the program had begun
+        elif ended.asked == "TERM" and ended.code != 0 and not ended.harmed:
+            self.findings.append(Finding("exit", f"{where} ended with {ended.code}: {_last(text)}"))
+        elif ended.asked == "none" and not ended.harmed:
+            self.findings.append(Finding("ended", f"{where} with {ended.code}: {_last(text)}"))
+
+    # --- signals ---------------------------------------------------------------------------------
+
+    def _signal(self, kind: str, data: str) -> None:
+        if self.pipeline.signals:
+            self.signals += 1
+            query = "INSERT INTO signals VALUES (%s, %s, %s)"
+            self.database.execute(query, f"signal {self.signals}", kind, data)
+
+    def step_snapshot(self, random: Random) -> None:
+        found = list(catalogue.tables(self.source.session).values())
+        if not found:
+            return
+        chosen = random.sample(found, random.randrange(1, min(3, len(found)) + 1))
+        names = [_pattern(known.schema, known.table) for known in chosen]
+        arguments: dict[str, Any] = {"type": "incremental", "data-collections": names}
+        self._signal("execute-snapshot", json.dumps(arguments))
+        for _ in range(random.randrange(3)):
+            self.source.do_work(random)
+
+    def step_signal(self, random: Random) -> None:
+        kind = random.choice(("stop-snapshot", "pause-snapshot", "resume-snapshot", "log"))
+        self._signal(kind, '{"message": "hunted"}' if kind == "log" else '{"type": "incremental"}')
+
+    def step_bad_signal(self, random: Random) -> None:
+        self._signal(*random.choice(BAD_SIGNALS))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _caught_up(self, within: float) -> bool:
+        """Wait until everything that is committed now is delivered, and no snapshot is under way."""
+        ((target,),) = self.database.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
+
+        def done() -> bool:
+            if not self.engine.running:
+                return True
+            offset = self.engine.offset()
+            if offset is None or offset.get("snapshot"):
+                return False
+            signals = offset.get("signals") or {}
+            return offset["position"]["end_lsn"] >= target and not signals.get("queue")
+
+        return until(done, within) and self.engine.running
+
+    def conclude(self) -> None:
+        """Bring everything to its end, stop, and judge."""
+        self.source.decide_all()
+        if self.engine.process is not None and not self.engine.running:
+            self._ended("none")
+        if self.engine.running and self.engine.harmed:
+            self._ended("KILL")
+        for _ in range(3):
+            self._start(Random(0))
+            self._wait_ready()
+            self._signal("resume-snapshot", '{"type": "incremental"}')
+            if self._caught_up(patience(25)):
+                break
+            if self.engine.running:
+                self.engine.dump()
+                tail = self.engine.log(len(self.engine.lives) - 1)[-2500:]
+                text = f"the end is not reached; offset {self.engine.offset()}; {tail}"
+                self.findings.append(Finding("stuck", text))
+                break
+            self._ended("none")
+        if self.engine.process is not None:
+            self._ended("TERM" if self.engine.running else "KILL")
+        self._judge()
+
+    def events(self) -> list[Event]:
+        """Return what was delivered, without the signal table."""
+        if self.pipeline.sink == "jsonl":
+            found = from_lines(self.engine.place)
+        else:
+            found = from_change_log(self.engine.place)
+        return [event for event in found if event.table != "public.signals"]
+
+    def _judge(self) -> None:
+        rows = self.database.execute(
+            "SELECT lsn::text, xid::text::int8, data FROM pg_logical_slot_get_changes(%s, NULL, NULL,"
+            " 'skip-empty-xacts', '0')",
+            self.slot,
+        )
+        transactions = list(oracle.read(rows))
+        with self.database.connect() as connection:
+            tables = catalogue.tables(connection)
+            source = {
+                name: _table(connection, known)
+                for name, known in tables.items()
+                if known.kind == "r"
+            }
+        (self.folder / "oracle.txt").write_text("\n".join(f"{a} {b} {c[:400]}" for a, b, c in rows))
+        said = self.engine.log()
+        decoder = self.pipeline.decoder
+        late = self._late(transactions)
+        case = Case(
+            exactly_once=self.pipeline.sink == "changelog",
+            relations=decoder.startswith("pgoutput"),
+            wire_keys=decoder.startswith(WIRE_KEYS),
+            late=frozenset(late),
+            announced=frozenset(name for name, table in source.items() if _announced(name, said)),
+            floating=frozenset(self._prepared(transactions)),
+            snapshot=self.pipeline.snapshot,
+            logged=self.pipeline.sink == "changelog",
+            not_told=frozenset() if self._tells_truncate else frozenset("t"),
+        )
+        self.findings += judge(case, transactions, self.events(), self.engine.lives, source)
+
+    def _late(self, transactions: list[oracle.Transaction]) -> set[int]:
+        """Tables that were made after the publication under a filtered one."""
+        if not self.pipeline.filtered:
+            return set()
+        offset = self.engine.offset() or {}
+        made = int(offset.get("slot_created_lsn") or 0)
+        before: set[int] = set()
+        every: set[int] = set()
+        for transaction in transactions:
+            for item in transaction.items:
+                if isinstance(item, oracle.Ddl):
+                    found = {table.oid for table in item.tables.values()}
+                    every |= found
+                    if transaction.commit_lsn <= made:
+                        before |= found
+        return every - before
+
+    def _prepared(self, transactions: list[oracle.Transaction]) -> set[int]:
+        """Transactions that may come at PREPARE: those that were prepared, under that policy."""
+        if self.engine.settings.get("two.phase.policy") != "prepare":
+            return set()
+        return set(self.source.prepared_xids)
+
+
+def _table(connection: psycopg.Connection[Any], known: catalogue.Known) -> Table:
+    image = catalogue.image(connection, known)
+    return next(
+        iter(
+            oracle.parse_mark(
+                json.dumps({"gone": [], "renamed": {}, "tables": {known.name: image}})
+            ).tables.values()
+        )
+    )
+
+
+def _announced(name: str, said: str) -> bool:
+    """Tell whether a log line of level warning names the table."""
+    for line in said.splitlines():
+        if '"warning"' in line:
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                if name in json.dumps(told, ensure_ascii=False).replace('\\"', '"'):
+                    return True
+    return False
+
+
+def _pattern(schema: str, table: str) -> str:
+    """Return the regular expression that fits just this table."""
+    import re
+
+    return f"{re.escape(schema)}\\.{re.escape(table)}"
+
+
+def _last(text: str) -> str:
+    for line in reversed(text.splitlines()):
+        if "WT-" in line:
+            return line[-600:]
+    return text[-600:]
+
+
+BAD_SIGNALS = (
+    ("execute-snapshot", "not JSON"),
+    ("execute-snapshot", "[" * 5000),
+    ("execute-snapshot", '{"data-collections": ["public.nothing"]}'),
+    ("execute-snapshot", '{"data-collections": ["public.("]}'),
+    ("execute-snapshot", '{"data-collections": [7]}'),
+    ("execute-snapshot", '{"data-collections": ["\\ud800.x"]}'),
+    ("stop-snapshot", '{"data-collections": ["public.("]}'),
+    ("no-such-signal", "{}"),
+    ("execute-snapshot", '{"data-collections": "public.a"}'),
+)

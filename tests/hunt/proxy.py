@@ -1,0 +1,92 @@
+"""A TCP proxy between engine and server whose links can be cut, or pass nothing."""
+
+import contextlib
+import select
+import socket
+import threading
+
+__all__ = ["Proxy"]
+
+
+class Proxy:
+    """Forwards to ``target`` from ``port``. `cut` ends every link; `hold` lets nothing through while
+    TCP stays alive, until `release`; `bury` does so for good for the links that there are."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._links: list[_Link] = []
+        self._open = threading.Event()
+        self._open.set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def cut(self) -> None:
+        with self._lock:
+            links, self._links = self._links, []
+        for link in links:
+            link.end()
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    def bury(self) -> None:
+        with self._lock:
+            links, self._links = self._links, []
+        for link in links:
+            link.gate = threading.Event()  # never set
+
+    def close(self) -> None:
+        self._listener.close()
+        self.release()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _address = self._listener.accept()
+                try:
+                    far = socket.create_connection(self._target, timeout=10)
+                except OSError:
+                    near.close()
+                    continue
+                far.settimeout(None)
+                with self._lock:
+                    self._links = [link for link in self._links if not link.ended]
+                    self._links.append(_Link(near, far, self._open))
+
+
+class _Link:
+    def __init__(self, near: socket.socket, far: socket.socket, gate: threading.Event) -> None:
+        self._ends = (near, far)
+        self.gate = gate
+        self.ended = False
+        threading.Thread(target=self._forward, name="link", daemon=True).start()
+
+    def end(self) -> None:
+        self.ended = True
+        for side in self._ends:
+            with contextlib.suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+    def _forward(self) -> None:
+        near, far = self._ends
+        other = {near: far, far: near}
+        with contextlib.suppress(OSError):
+            while not self.ended:
+                for side in select.select(self._ends, [], [], 0.5)[0]:
+                    while not self.gate.wait(0.2):
+                        if self.ended:
+                            break
+                    data = side.recv(65536)
+                    if not data:
+                        self.ended = True
+                        break
+                    other[side].sendall(data)
+        self.end()
+        for side in self._ends:
+            side.close()

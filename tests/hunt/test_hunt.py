@@ -1,0 +1,20 @@
+"""Scenarios of fixed seeds: a real server, the real engine, and the judge. ``make hunt`` goes on."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hunt import machine
+from tests.hunt.scenario import draw
+from tests.servers.postgres import Server
+
+SEEDS = (1, 3, 4, 5, 7, 10, 11, 12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_found(seed: int, server: Server, tmp_path: Path) -> None:
+    scenario = draw(seed)
+    result = machine.run(scenario, server, sys.executable, keep=tmp_path / "kept")
+    told = "\n".join(str(finding)[:2000] for finding in result.findings)
+    assert not result.findings, f"{told}\nrepeat: python -m tests.hunt {seed}"
