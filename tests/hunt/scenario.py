@@ -51,9 +51,9 @@ DECODERS: dict[str, dict[str, Any]] = {
     "pgoutput-two-phase": {**PGOUTPUT, "pgoutput.two_phase": True},
     "pgoutput-prepare": {**PGOUTPUT, "pgoutput.two_phase": True, "two.phase.policy": "prepare"},
     "wal2json-2": {"plugin.name": "wal2json"},
-    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": 1},
+    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
     "wal2json-chunks": {
-        "plugin.name": "wal2json", "wal2json.format-version": 1, "wal2json.write-in-chunks": True,
+        "plugin.name": "wal2json", "wal2json.format-version": "1", "wal2json.write-in-chunks": True,
     },
     "decoderbufs": {"plugin.name": "decoderbufs"},
 }  # fmt: skip
