@@ -145,6 +145,7 @@ class _Plugin:
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
+        self.sinks_made = 0
         self.states: list[tuple[str, str]] = []
         self.failures: list[tuple[Exception, bool]] = []
         self.snapshots: list[tuple[str, str, int]] = []
@@ -153,6 +154,7 @@ class _Plugin:
     @hookimpl
     def register_sinks(self) -> Iterable[SinkSpec]:
         def build(_properties: object, _context: SinkContext) -> Sink:
+            self.sinks_made += 1
             return _KeepingSink(self._destination)
 
         return [SinkSpec(name="kept", summary="Keeps everything.", factory=build)]

@@ -12,6 +12,7 @@ import pytest
 
 from waltap.errors import SinkError
 from waltap.render.record import Record
+from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position
 from waltap.specs import SinkSpec
@@ -34,6 +35,7 @@ class Lines(Sink):
         self.file = None
         self.accepted = None
         self.pending = b""
+        self.fail_stop = FailStop(str(path))
 
     def open(self):
         self.path.touch()
@@ -44,6 +46,7 @@ class Lines(Sink):
         return None
 
     def write(self, batch):
+        self.fail_stop.check()
         self.pending += self.block(batch.records)
         self.accepted = batch.position
 
@@ -56,14 +59,15 @@ class Lines(Sink):
         return orjson.dumps([record.topic, *texts, headers]) + b"\n"
 
     def flush(self):
-        try:
-            view = memoryview(self.pending)
-            while view:
-                view = view[os.write(self.file, view) :]
-            os.fsync(self.file)
-        except OSError as cause:
-            raise Refused("the file did not take it") from cause
-        self.pending = b""
+        with self.fail_stop:
+            try:
+                view = memoryview(self.pending)
+                while view:
+                    view = view[os.write(self.file, view) :]
+                self.pending = b""
+                os.fsync(self.file)
+            except OSError as cause:
+                raise Refused("the file did not take it") from cause
         return self.accepted
 
     def close(self):
@@ -246,6 +250,28 @@ class SwallowsOsError(Lines):
 class TestPromisesOnAFullDisk(Planted):
     sink_class = SwallowsOsError
     caught_by = "test_a_destination_that_refuses_loses_nothing"
+
+
+class FlushesAgain(Lines):
+    def flush(self):
+        self.fail_stop.reset()
+        return super().flush()
+
+
+class TestPromisesAfterAFailedFlush(Planted):
+    sink_class = FlushesAgain
+    caught_by = "test_after_a_failed_flush_nothing_is_promised"
+
+
+class TakesMore(Lines):
+    def write(self, batch):
+        self.pending += self.block(batch.records)
+        self.accepted = batch.position
+
+
+class TestTakesMoreAfterAFailedFlush(Planted):
+    sink_class = TakesMore
+    caught_by = "test_after_a_failed_flush_nothing_is_promised"
 
 
 class EmptyTombstones(Lines):

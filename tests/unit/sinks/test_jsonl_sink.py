@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from waltap.errors import SinkError
 from waltap.events.transaction import Batch
 from waltap.render.record import Record
 from waltap.sink.sink import SinkContext
@@ -106,6 +108,52 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(LinesFileError, match="cannot be opened"):
         sink(str(tmp_path / "file" / "x.jsonl"), tmp_path).open()
+
+
+def line(number: int) -> bytes:
+    return b'{"topic":"t","key":null,"value":%d,"headers":[]}\n' % number
+
+
+def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(batch(Record("t", None, b"1")))
+    lines.flush()
+    lines.write(batch(Record("t", None, b"2"), end=2))
+    shutil.rmtree(tmp_path / "a")
+    assert lines.flush() == Position(2)
+    lines.write(batch(Record("t", None, b"3"), end=3))
+    assert lines.flush() == Position(3)
+    lines.close()
+    assert path.read_bytes() == line(2) + line(3)
+
+
+def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(batch(Record("t", None, b"2"), end=2))
+    path.unlink()
+    path.write_bytes(line(1) + b"torn")
+    assert lines.flush() == Position(2)
+    lines.close()
+    assert path.read_bytes() == line(1) + line(2)
+
+
+def test_a_file_that_cannot_be_opened_anew_promises_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(batch(Record("t", None, b"1")))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(LinesFileError, match="cannot be made durable"):
+        lines.flush()
+    path.rmdir()
+    with pytest.raises(SinkError, match="nothing more"):
+        lines.flush()
+    lines.close()
 
 
 def test_the_null_sink_counts_and_confirms(tmp_path: Path) -> None:

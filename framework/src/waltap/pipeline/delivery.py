@@ -27,7 +27,8 @@ class Delivery:
 
     ``signals`` is stored with the position: the state of incremental snapshots as of what was
     written. ``written`` is the position after the last batch the sink took, ``offset.position`` the last
-    stored one. ``events`` and ``records`` count what the sink took in this run.
+    stored one. ``events`` and ``records`` count what the sink took in this run. ``failed``: a flush
+    failed, or a write in a way that no sink may fail in; nothing is flushed, stored or confirmed any more.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Delivery:
         self.signals = offset.signals
         self.events = self.records = 0
         self.unflushed_since: float | None = None
+        self.failed = False
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
     def write(self, parts: list[Part], *, snapshot: bool = False) -> None:
@@ -97,6 +99,9 @@ class Delivery:
                 if error.retry is not Retry.SAME_BATCH or not self._retries.wait():
                     raise
                 self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
+            except BaseException:  # half a batch may be in there
+                self.failed = True
+                raise
             else:
                 self._retries.succeeded()
                 return
@@ -106,12 +111,21 @@ class Delivery:
 
         None when nothing new became durable. Raises: SinkError, OffsetError.
         """
-        position = self._sink.flush()
-        self.unflushed_since = None
+        position = self._flushed()
         if position is None or position <= self.offset.position:
             return None
         whole = position.end_lsn == self.written.end_lsn
         return self.advance(position, self.previous_end_lsn if whole else None)
+
+    def _flushed(self) -> Position | None:
+        assert not self.failed, "a sink that failed is never flushed again"
+        try:
+            position = self._sink.flush()
+        except BaseException:
+            self.failed = True
+            raise
+        self.unflushed_since = None
+        return position
 
     def advance(self, position: Position, previous_end_lsn: int | None = None) -> int:
         """Store ``position``; return its LSN, which may then be confirmed.
@@ -148,11 +162,14 @@ class Delivery:
         records: list[Record] | None = [] if self.counts_records else None
         end = Batch(parts=[], position=self.written, events=0, records=records, snapshot=True)
         self._write(end)
-        self._sink.flush()
-        self.unflushed_since = None
+        self._flushed()
         self.store(msgspec.structs.replace(self.offset, snapshot=None))
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
-        self._store.store(offset)
+        try:
+            self._store.store(offset)
+        except BaseException:
+            self.failed = True
+            raise
         self.offset = offset

@@ -5,7 +5,8 @@ server while a sink blocks. An LSN is confirmed when, and only when, the sink's 
 the offset store kept it.
 
 Order of an end, clean or not: sink flushed, offset stored, LSN confirmed, stream closed, what a clean
-stop asks for on the server, connector closed, sink closed. A failed flush skips what follows from it.
+stop asks for on the server, connector closed, sink closed. After a failed flush nothing is flushed,
+stored or confirmed; where the engine may go on, it makes the sink anew and starts from what was stored.
 """
 
 import logging
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from waltap.config.profile import Profile
-from waltap.errors import ConnectionLost, Retry, WaltapError
+from waltap.errors import ConnectionLost, Retry, SinkError, WaltapError
 from waltap.events.assembly import Assembler
 from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.host import Host
@@ -107,20 +108,27 @@ class Engine:
 
     def _run_until_done(self, parts: Parts, held: Position | None) -> None:
         """Connect as often as it takes. ``held`` is what the sink knew of its position when it opened."""
+        fresh = True
         while True:
             try:
+                if not fresh:
+                    held = parts.renew_sink().open()
+                    fresh = True
                 self._run_once(parts, held)
             except StopRequested:
                 return
             except WaltapError as error:
                 if not self._may_retry(error):
                     raise
+                fresh = not isinstance(error, SinkError) and not self._failed
                 self._enter("reconnecting", str(error))
                 self.host.notify(
                     "on_failure", pipeline=self.profile.name, error=error, retried=True
                 )
                 if not self._reconnects.wait():
-                    return  # a stop: what was written is flushed and stored
+                    if fresh:
+                        return  # a stop: what was written is flushed and stored
+                    raise
             else:
                 return
             held = None
@@ -184,6 +192,10 @@ class Engine:
             self._undo(connector, parts, stored, before)
             raise
         self._undo(connector, parts, stored, before)
+
+    @property
+    def _failed(self) -> bool:
+        return self.delivery is not None and self.delivery.failed
 
     def _in_snapshot(self) -> bool:
         return self.delivery is not None and self.delivery.offset.snapshot is not None
@@ -424,7 +436,12 @@ class Engine:
             self._confirm(stream, delivery, assembler.confirmable(end_lsn))
 
     def _flush_last(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
-        """Make durable what was written, also when the link is gone: then nothing is confirmed."""
+        """Make durable what was written, also when the link is gone: then nothing is confirmed.
+
+        Nothing at all after a failure of the sink: it would promise what it has lost.
+        """
+        if delivery.failed:
+            return
         end_lsn = delivery.flush()
         if end_lsn is not None:
             with suppress(ConnectionLost):

@@ -52,6 +52,12 @@ class Parts:
             component.spec.factory(component.properties) for component in profile.transforms
         ]
 
+    def renew_sink(self) -> Sink:
+        """Close the sink, which failed, and return a new one in its place, not opened."""
+        self.sink.close()
+        self.sink = self._sink()
+        return self.sink
+
     def connect(self, connector: Connector) -> None:
         """Use ``connector`` from now on to describe relations."""
         self._connector = connector

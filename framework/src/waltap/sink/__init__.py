@@ -1,6 +1,7 @@
 """Stage 6: batches to a destination."""
 
 from waltap.events.transaction import Batch
+from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 
-__all__ = ["Batch", "Sink", "SinkCapabilities", "SinkContext"]
+__all__ = ["Batch", "FailStop", "Sink", "SinkCapabilities", "SinkContext"]

@@ -60,6 +60,15 @@ class Sink(abc.ABC):
     """Takes ownership of batches, in order; only what `flush` returns is promised durable.
 
     How an initial snapshot arrives, and what follows from it, is the contract of `SnapshotRows`.
+
+    Failures. A `write` that raises a SinkError has not taken its batch. With ``Retry.SAME_BATCH`` it has
+    kept those before it, and the engine may write the same batch again; with another verdict no write
+    follows, but a flush may, and promises what was kept. Any other exception of `write`, and every
+    exception of `flush`, ends the instance: the system may have dropped what it could not make durable,
+    and would call a second attempt a success. `write` and `flush` raise SinkError from then on
+    (`FailStop` keeps that), `close` is all that follows. The engine stores and confirms nothing more;
+    where it goes on, it does so with a new instance, from the last position that was stored, or that
+    `open` returns.
     """
 
     capabilities: SinkCapabilities = SinkCapabilities()
@@ -80,7 +89,9 @@ class Sink(abc.ABC):
     def flush(self) -> Position | None:
         """Make all accepted batches durable; return the position of the last one (None: none yet).
 
-        Raises: SinkError; nothing may then be assumed of batches since the last flush.
+        Before it promises, it looks whether what it wrote is still where readers look for it: a file
+        may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
+        batches since the last flush, and every later `write` and `flush` raises too.
         """
 
     @abc.abstractmethod

@@ -1,5 +1,7 @@
 """Deliveries that break off, and the engine's part in going on: the offset, and what comes after it."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,16 @@ from waltap.testing.sink_findings import assert_complete
 from waltap.testing.sink_rig import SinkRig
 from waltap.testing.workload import Workload
 
-__all__ = ["Crash", "crashes", "deliver", "full_disk", "resume", "run", "write_and_report"]
+__all__ = [
+    "Crash",
+    "crashes",
+    "deliver",
+    "failing_sync",
+    "full_disk",
+    "resume",
+    "run",
+    "write_and_report",
+]
 
 MOST_KILLS = 32
 
@@ -139,6 +150,19 @@ def write_and_report(sink: Sink, batch: Batch, child: Child) -> Retry | None:
     except SinkError:
         return Retry.NEVER
     return None
+
+
+@contextmanager
+def failing_sync() -> Iterator[None]:
+    """Let every fsync that Python makes fail, as after a failed write-back."""
+
+    def refuse(_file: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        patch.setattr(os, "fdatasync", refuse)
+        yield
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from waltap.errors import Retry
+from waltap.errors import Retry, SinkError
 from waltap.events.transaction import Batch
 from waltap.render.record import Record
 from waltap.sink.sink import Sink
@@ -32,6 +32,7 @@ from waltap.testing.sink_crash import (
     Crash,
     crashes,
     deliver,
+    failing_sync,
     full_disk,
     resume,
     run,
@@ -454,6 +455,45 @@ class SinkSuite:
         assert outcome.error is None, f"only a SinkError may come out:\n{outcome.error}"
         promised = [Position(*report) for report in outcome.reports]
         stored = promised[-1] if promised else START
+        resume(rig, tmp_path, workload, stored)
+        doubled = None if capabilities.exactly_once else stored
+        assert_complete(rig, capabilities, workload, doubled=doubled)
+
+    def test_after_a_failed_flush_nothing_is_promised(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The system tells of a failed write-back once: a second flush would promise what is lost.
+        So the sink takes and promises nothing more, and a new one goes on from the promise before."""
+        workload = mixed(truncate=False)
+        capabilities = rig.build(tmp_path).capabilities
+
+        def act(child: Child) -> None:
+            sink = rig.build(tmp_path)
+            sink.open()
+            batches = list(workload.batches(4, records=capabilities.records))
+            write_and_report(sink, batches[0], child)
+            with rig.outage() if rig.outage is not None else failing_sync():
+                try:
+                    sink.write(batches[1])
+                except SinkError:
+                    return
+                try:
+                    sink.flush()
+                except SinkError:
+                    child.mark("the flush failed")
+                else:
+                    return
+            with pytest.raises(SinkError):
+                sink.flush()
+            with pytest.raises(SinkError):
+                sink.write(batches[2])
+            with pytest.raises(SinkError):
+                sink.flush()
+            sink.close()
+
+        outcome = run(rig, act, Kill())
+        assert outcome.error is None, f"after a failed flush only a SinkError:\n{outcome.error}"
+        if "the flush failed" not in outcome.steps:
+            pytest.skip("no flush of it could be made to fail: give the rig an outage")
+        stored = Position(*outcome.reports[-1]) if outcome.reports else START
         resume(rig, tmp_path, workload, stored)
         doubled = None if capabilities.exactly_once else stored
         assert_complete(rig, capabilities, workload, doubled=doubled)

@@ -8,6 +8,7 @@ again; the tables go on from their last commit.
 from pathlib import Path
 
 from waltap.events.transaction import Batch
+from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
@@ -41,6 +42,7 @@ class SparkSink(Sink):
         self._log = ChangeLogSink(
             ChangeLogProperties(path=changelog, compression=properties.compression), context
         )
+        self._fail_stop = FailStop(path)
         self._driver: DriverProcess | None = None
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
@@ -50,6 +52,7 @@ class SparkSink(Sink):
         """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""
         if self._driver is not None:
             require_java()
+        self._fail_stop.reset()
         held = self._log.open()
         if self._driver is not None:
             self._driver.start()
@@ -57,13 +60,15 @@ class SparkSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Take the changes of ``batch``. Raises: as the change log."""
+        self._fail_stop.check()
         self._log.write(batch)
 
     def flush(self) -> Position | None:
         """Publish; then see whether Spark is alive. Raises: ApplierFailed, ChangeLogUnavailable."""
-        position = self._log.flush()
-        if self._driver is not None:
-            self._driver.look_after()
+        with self._fail_stop:
+            position = self._log.flush()
+            if self._driver is not None:
+                self._driver.look_after()
         return position
 
     def close(self) -> None:

@@ -6,13 +6,15 @@ SinkError
 ├── ChangeLogInUse          WT-5103   another process writes it
 ├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
-└── ChangeLogRetired        WT-5106   a reader asks for what was removed already
+├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
+└── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
 """
 
 from waltap.errors import Retry, SinkError
 
 __all__ = [
     "ChangeLogDamaged",
+    "ChangeLogGone",
     "ChangeLogInUse",
     "ChangeLogRetired",
     "ChangeLogUnavailable",
@@ -71,4 +73,14 @@ class ChangeLogRetired(SinkError):
     remedy = (
         "Take a new snapshot (remove the stored offset, or snapshot.mode=always) and let the "
         "reader start over; keep the log longer with a larger retention."
+    )
+
+
+class ChangeLogGone(SinkError):
+    """The folder that this pipeline wrote to is not there any more, or holds another log."""
+
+    code = "WT-5107"
+    remedy = (
+        "Put {path} back as it was and start again: it goes on from its last manifest, nothing is lost. "
+        "To begin a new log there with a new snapshot: `waltap offsets clear FILE`."
     )

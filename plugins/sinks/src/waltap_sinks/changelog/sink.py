@@ -1,5 +1,6 @@
 """The change log as a sink: changes and their position become durable together."""
 
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ import msgspec
 from waltap.decode.message import Change, Truncate
 from waltap.decode.relation import Relation
 from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
-from waltap_sinks.changelog.errors import TransactionGap
+from waltap_sinks.changelog.errors import ChangeLogGone, ChangeLogUnavailable, TransactionGap
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -73,6 +75,10 @@ class ChangeLogSink(Sink):
     ) -> None:
         self._properties, self._context = properties, context
         self._store = store or Store(properties.path)
+        self._fail_stop = FailStop(self._store.location)
+        self._gap = FailStop(self._store.location)
+        """What a failed write dropped would be missing before what comes after it."""
+        self._published_once = context.state_dir / "changelog.published"
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
         self._reset()
@@ -106,14 +112,21 @@ class ChangeLogSink(Sink):
 
         Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
         a new epoch: the LSNs of what comes may belong to another server.
+        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone.
         """
         self._store.lock(".lock")
+        self._fail_stop.reset()
+        self._gap.reset()
         self._abandon()
         self._reset()
         self._store.make_folder("manifests")
         log = ChangeLog(self._store)
         last = log.last()
         if last is None:
+            if not self._context.resumes:
+                self._published_once.unlink(missing_ok=True)
+            elif self._was_published():
+                raise self._gone("is empty, but this pipeline has written to it")
             self._start_bucket()
             return None
         self._mark, self._bucket = last.mark, last.bucket
@@ -147,14 +160,13 @@ class ChangeLogSink(Sink):
     def write(self, batch: Batch) -> None:
         """Take the changes of ``batch``.
 
-        After a failure nothing unpublished is kept: delivery starts again from what `flush`
-        returned last. Raises: ChangeLogUnavailable, TransactionGap, ColumnNameTaken.
+        After a failure nothing unpublished is kept, and nothing more is taken, since it would leave a
+        gap: delivery starts again from what `flush` returned last.
+        Raises: ChangeLogUnavailable, TransactionGap, ColumnNameTaken.
         """
-        try:
+        self._fail_stop.check()
+        with self._gap, self._abandoning():
             self._take(batch)
-        except BaseException:
-            self._abandon()
-            raise
 
     def _take(self, batch: Batch) -> None:
         for part in batch.parts:
@@ -390,13 +402,42 @@ class ChangeLogSink(Sink):
     def flush(self) -> Position | None:
         """Publish everything up to the last whole transaction; return the position after it.
 
-        Raises: ChangeLogUnavailable; nothing unpublished is kept then.
+        Raises: ChangeLogUnavailable, ChangeLogGone; nothing unpublished is kept then.
         """
+        with self._fail_stop, self._abandoning():
+            position = self._publish()
+            if not self._store.locked():
+                raise self._gone("was moved or deleted while it was written")
+            return position
+
+    @contextlib.contextmanager
+    def _abandoning(self) -> Iterator[None]:
+        """Keep nothing unpublished after a failure."""
         try:
-            return self._publish()
+            yield
+        except ChangeLogUnavailable as error:
+            self._abandon()
+            if self._store.locked():
+                raise
+            raise self._gone("was moved or deleted while it was written") from error
         except BaseException:
             self._abandon()
             raise
+
+    def _gone(self, what: str) -> ChangeLogGone:
+        return ChangeLogGone(f"{self._store.location} {what}", path=self._store.location)
+
+    def _remember_published(self) -> None:
+        """Note in the pipeline's state that this log holds something: an empty one is then not it."""
+        with contextlib.suppress(OSError):
+            self._published_once.parent.mkdir(parents=True, exist_ok=True)
+            self._published_once.write_text(self._store.path(""))
+
+    def _was_published(self) -> bool:
+        try:
+            return self._published_once.read_text() == self._store.path("")
+        except OSError:
+            return False
 
     def _publish(self) -> Position | None:
         if self._position is None:
@@ -431,6 +472,8 @@ class ChangeLogSink(Sink):
         return self._position
 
     def _published(self, manifest: Manifest) -> None:
+        if self._mark == NOTHING:
+            self._remember_published()
         self._mark = manifest.mark
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn

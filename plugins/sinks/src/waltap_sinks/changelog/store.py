@@ -51,7 +51,7 @@ class Store:
         self.local: bool = self._fs.type_name == "local"
         self._renames = self._fs.type_name in RENAMING
         self._folders: set[str] = set()
-        self._lock = -1
+        self._lock, self._lock_name = -1, ""
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""
@@ -224,7 +224,19 @@ class Store:
             raise ChangeLogInUse(text, path=path) from cause
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
-        self._lock = fd
+        self._lock, self._lock_name = fd, path
+
+    def locked(self) -> bool:
+        """Tell whether the lock that is held is still that of this folder: not where the folder was moved
+        or deleted, whatever stands in its place. Without a lock to hold there is nothing to tell."""
+        if self._lock < 0:
+            return True
+        held = os.fstat(self._lock)
+        try:
+            named = os.stat(self._lock_name)  # noqa: PTH116 - the store's paths are texts
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
 
     def unlock(self) -> None:
         """Let go of the lock; may be called twice."""

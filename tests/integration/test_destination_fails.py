@@ -1,0 +1,303 @@
+"""Destinations that fail, or are taken away, under a running engine: nothing unwritten is confirmed."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.errors import Retry, SinkError
+from waltap.source.position import parse_lsn
+from waltap_sinks.changelog import ChangeLog, Store
+from waltap_sinks.changelog.errors import ChangeLogGone
+from waltap_sinks.jsonl import LinesFileCut
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    return Pipeline(database, tmp_path)
+
+
+def wal_end(database: Database) -> int:
+    """Return where the WAL ends now: a slot that has not passed it has confirmed nothing of what follows."""
+    ((lsn,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    return parse_lsn(lsn)
+
+
+class Unwell(SinkError):
+    code = "WT-5901"
+
+
+class Shaken(Unwell):
+    code = "WT-5902"
+    retry = Retry.RECONNECT
+
+
+def once(error: Exception, calls: list[str]) -> Callable[[], object]:
+    """Return what counts flushes and fails the first one that has something to flush."""
+
+    def fail() -> None:
+        calls.append("flush")
+        if len(calls) == 1:
+            raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [Unwell("no"), RuntimeError("a bug of the sink")], ids=repr)
+def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(
+    pipeline: Pipeline, error: Exception
+) -> None:
+    """The next flush would succeed, and promise what the first has lost."""
+    database, calls = pipeline.database, list[str]()
+    assert database is not None
+    pipeline.catch_up()
+    pipeline.destination.before_flush = once(error, calls)
+    with pytest.raises(type(error)), pipeline.running() as run:
+        before = wal_end(database)
+        database.execute("INSERT INTO t VALUES (1)")
+        run.join()
+    assert calls == ["flush"]
+    assert pipeline.slot_lsns()[0] <= before
+    offset = pipeline.offset()
+    assert offset is not None
+    assert offset.position.end_lsn <= before
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [1, 1]
+
+
+def test_a_failed_flush_that_may_be_retried_is_delivered_again_from_the_stored_position(
+    pipeline: Pipeline,
+) -> None:
+    database, calls = pipeline.database, list[str]()
+    assert database is not None
+    pipeline.catch_up()
+    pipeline.destination.before_flush = once(Shaken("no"), calls)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [1, 1], "the second delivery")
+        run.until(lambda: len(calls) > 1, "a flush that succeeds")
+        assert run.notices.sinks_made == 2
+    assert pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn  # type: ignore[union-attr]
+
+
+def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(pipeline: Pipeline) -> None:
+    """Half of a batch may be in there: it is not flushed either."""
+    database, calls = pipeline.database, list[str]()
+    assert database is not None
+    pipeline.catch_up()
+
+    def fail(_batch: object) -> None:
+        raise ValueError("half written")
+
+    pipeline.destination.before_write = fail
+    pipeline.destination.before_flush = lambda: calls.append("flush")
+    with pytest.raises(ValueError, match="half"), pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.join()
+    assert calls == []
+
+
+def test_an_offset_that_cannot_be_stored_is_not_stored_by_another_try(pipeline: Pipeline) -> None:
+    """What was confirmed would else lie beyond what is durable in the offset file."""
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    new = pipeline.offset_file.with_suffix(".json.new")
+    flushed = []
+
+    def block() -> None:
+        flushed.append(1)
+        if len(flushed) == 1:
+            new.mkdir()  # the file cannot be written
+        else:
+            new.rmdir()
+
+    pipeline.destination.before_flush = block
+    with pytest.raises(Exception, match="WT-6002"), pipeline.running() as run:
+        before = wal_end(database)
+        database.execute("INSERT INTO t VALUES (1)")
+        run.join()
+    assert flushed == [1]
+    assert pipeline.slot_lsns()[0] <= before
+    new.rmdir()
+    pipeline.destination.before_flush = lambda: None
+    pipeline.catch_up()
+
+
+# --- files of lines ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(pipeline: Pipeline, tmp_path: Path) -> Iterator[Path]:
+    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(tmp_path / "out.jsonl")}
+    return tmp_path / "out.jsonl"
+
+
+def ids(*paths: Path) -> list[int]:
+    found = []
+    for path in paths:
+        for line in path.read_text().split("\n")[:-1] if path.exists() else ():
+            found.append(json.loads(line)["value"]["after"]["id"])
+    return found
+
+
+def confirmed(pipeline: Pipeline) -> Callable[[], bool]:
+    """Return what tells that everything up to now is confirmed."""
+    database = pipeline.database
+    assert database is not None
+    lsn = wal_end(database)
+    return lambda: pipeline.slot_lsns()[0] >= lsn
+
+
+def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
+    pipeline: Pipeline, lines: Path, tmp_path: Path
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    moved = []
+    with pipeline.running() as run:
+        for turn in range(4):
+            database.execute(f"INSERT INTO t VALUES ({turn})")
+            run.until(confirmed(pipeline), "the row to be confirmed")
+            moved.append(lines.rename(tmp_path / f"out.{turn}"))
+            if turn % 2:
+                lines.touch()  # as logrotate's create does
+            database.execute(f"INSERT INTO t VALUES ({turn + 10})")
+            run.until(confirmed(pipeline), "the next row to be confirmed")
+        database.execute("INSERT INTO t VALUES (99)")
+        run.until(lambda: ids(lines) == [99], "the new file")
+        assert run.notices.failures == []
+    assert sorted(ids(*moved, lines)) == [0, 1, 2, 3, 10, 11, 12, 13, 99]
+
+
+def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
+    pipeline: Pipeline, lines: Path, tmp_path: Path
+) -> None:
+    """The rows come between two flushes that are far apart: they are in the deleted file only."""
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running(**{"offset.flush.interval.ms": 3_600_000}) as run:
+        database.execute("INSERT INTO t SELECT generate_series(1, 3000)")
+        run.until(lambda: ids(lines) == list(range(1, 3001)), "the rows")
+        lines.unlink()
+        database.execute("INSERT INTO t VALUES (3001)")
+        run.until(lambda: run.engine.delivery.events == 3001, "the next row")  # type: ignore[union-attr]
+    assert ids(lines) == list(range(1, 3002))
+    assert pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn  # type: ignore[union-attr]
+
+
+def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(
+    pipeline: Pipeline, lines: Path
+) -> None:
+    """The flush at the end finds it: it confirms nothing, and the next run gives everything again."""
+    database, seldom = pipeline.database, {"offset.flush.interval.ms": 3_600_000}
+    assert database is not None
+    pipeline.catch_up()
+    with pytest.raises(LinesFileCut), pipeline.running(**seldom) as run:
+        before = wal_end(database)
+        database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+        run.until(lambda: len(ids(lines)) == 1000, "the rows")
+        os.truncate(lines, 0)
+    assert pipeline.slot_lsns()[0] <= before
+    pipeline.catch_up()
+    assert ids(lines) == list(range(1, 1001))
+
+
+def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(
+    pipeline: Pipeline, lines: Path
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(confirmed(pipeline), "the first row")
+        os.truncate(lines, 0)
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(confirmed(pipeline), "the second row")
+        assert [error.code for error, _ in run.notices.failures] == ["WT-5002"]
+    assert ids(lines) in ([2], [2, 2])
+
+
+def test_a_failed_fsync_of_lines_confirms_nothing(
+    pipeline: Pipeline, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, real, refused = pipeline.database, os.fsync, list[int]()
+    assert database is not None
+    pipeline.catch_up()
+
+    def sync(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), lines.stat()) and not refused:
+            refused.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(SinkError, match="WT-5001"), pipeline.running() as run:
+        before = wal_end(database)
+        database.execute("INSERT INTO t VALUES (1)")
+        run.join()
+    assert len(refused) == 1
+    assert pipeline.slot_lsns()[0] <= before
+    pipeline.catch_up()
+    assert ids(lines) == [1, 1]
+
+
+# --- change logs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", ["moved", "deleted"])
+def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
+    pipeline: Pipeline, tmp_path: Path, taken: str
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    log, aside = tmp_path / "log", tmp_path / "aside"
+    settings: dict[str, Any] = {"sink.type": "changelog", "sink.path": str(log)}
+    database.execute("INSERT INTO t VALUES (1)")
+    with (
+        pytest.raises(ChangeLogGone, match="moved or deleted"),
+        pipeline.running(**settings) as run,
+    ):
+        run.until(confirmed(pipeline), "the snapshot")
+        shutil.copytree(log, aside)
+        if taken == "moved":
+            log.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(log)
+        before = wal_end(database)
+        database.execute("INSERT INTO t VALUES (2)")
+        run.join()
+    assert pipeline.slot_lsns()[0] <= before
+    with pytest.raises(ChangeLogGone, match="is empty"):
+        pipeline.catch_up(**settings)
+    shutil.rmtree(log)
+    aside.rename(log)
+    pipeline.catch_up(**settings)
+    rows = [row for t in ChangeLog(Store(str(log))).rows("public", "t") for row in t.to_pylist()]
+    assert [row["id"] for row in rows] == [1, 2]
+
+
+# --- the state folder -------------------------------------------------------------------------------
+
+
+def test_a_state_folder_that_is_deleted_is_made_again_with_the_next_position(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(confirmed(pipeline), "the first row")
+        shutil.rmtree(pipeline.folder / "state")
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(confirmed(pipeline), "the second row")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [1, 2]
