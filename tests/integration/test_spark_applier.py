@@ -21,64 +21,11 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.rigs.spark import Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")
 PAIRS = relation("public.pairs", [("a", "int4"), ("b", "text"), ("v", "int8")], key=("a", "b"))
-
-
-class Rig:
-    """A database, the change log of it, and the tables that follow."""
-
-    def __init__(self, folder: Path, spark: Any, **options: Any) -> None:
-        self.folder, self.spark = folder, prepare(spark)
-        self.options = ApplyOptions(**options)
-        self.db = Database()
-        self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(folder / "log")), context(folder, resumes=True)
-        )
-        self.sink.open()
-        self.log = ChangeLog(str(folder / "log"))
-        self.output = Output(str(folder / "out"))
-        self.applier = Applier(self.spark, self.log, self.output, self.options)
-        self.applier.open()
-
-    def commit(self) -> None:
-        """COMMIT in the source, flushed to the change log."""
-        self.sink.write(batch(self.db.commit()))
-        self.sink.flush()
-
-    def apply(self) -> None:
-        """Apply all of the change log that was not applied yet."""
-        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
-
-    def reopen(self, **options: Any) -> None:
-        """A new driver process, as far as the files can tell."""
-        self.applier.close()
-        self.output = Output(str(self.folder / "out"))
-        options_now = ApplyOptions(**options) if options else self.options
-        self.applier = Applier(self.spark, self.log, self.output, options_now)
-        self.applier.open()
-
-    def folders(self) -> set[str]:
-        """Return the folders of files that there are."""
-        out = self.folder / "out"
-        return {str(path.relative_to(out)) for path in out.glob("tables/*/*/*/*")}
-
-    def named_folders(self) -> set[str]:
-        """Return the folders that the newest commit names, also as garbage."""
-        state = self.applier.state
-        return {p for t in state.tables.values() for p in t.paths()} | set(state.garbage)
-
-    def current(self, table: Relation) -> list[tuple[str | None, ...]]:
-        frame = LiveTables(self.spark, self.output).current(table.name)
-        names = [f"`{column.name}`" for column in table.columns]
-        rows = frame.selectExpr(*[f"cast({name} as string)" for name in names]).collect()
-        return sorted((tuple(row) for row in rows), key=str)
-
-    def check(self, *tables: Relation) -> None:
-        for table in tables:
-            assert self.current(table) == sorted(self.db.rows[table.name], key=str), table.name
 
 
 @pytest.fixture

@@ -124,14 +124,20 @@ class Database:
             self._table(table).append(tuple(row))
 
     def update(
-        self, table: Relation, key: Sequence[str | None], unsent: Iterable[str] = (), **values: Any
+        self,
+        table: Relation,
+        key: Sequence[str | None],
+        unsent: Iterable[str] = (),
+        which: int = 0,
+        **values: Any,
     ) -> None:
-        """UPDATE of the row whose key (or, without a key, whose whole row) is ``key``.
+        """UPDATE of the row whose key (or, without a key, whose whole row) is ``key``; ``which`` of
+        several that a deferrable key lets be there until COMMIT.
 
         ``unsent`` are columns the server does not send since they are TOASTed and untouched.
         """
         rows = self._table(table)
-        at = self._find(table, key)
+        at = self._find(table, key, which)
         old = rows[at]
         names = [column.name for column in table.columns]
         new = tuple(values.get(name, value) for name, value in zip(names, old, strict=True))
@@ -149,9 +155,9 @@ class Database:
             image, kind = (), OldTuple.NONE
         self._changes.append(Update(table, self._step(), sent, image, kind))
 
-    def delete(self, table: Relation, key: Sequence[str | None]) -> None:
+    def delete(self, table: Relation, key: Sequence[str | None], which: int = 0) -> None:
         """DELETE of one row."""
-        old = self._table(table).pop(self._find(table, key))
+        old = self._table(table).pop(self._find(table, key, which))
         full = table.identity == "f"
         image = old if full else self._key_image(table, old)
         kind = OldTuple.FULL if full else OldTuple.KEY
@@ -163,12 +169,14 @@ class Database:
             self.rows[table.name] = []
         self._changes.append(Truncate(tables, self._step()))
 
-    def _find(self, table: Relation, key: Sequence[str | None]) -> int:
+    def _find(self, table: Relation, key: Sequence[str | None], which: int = 0) -> int:
         names = [column.name for column in table.columns]
         identifying = [names.index(name) for name in table.primary_key] or range(len(names))
         for index, row in enumerate(self._table(table)):
             if [row[at] for at in identifying] == list(key):
-                return index
+                if which == 0:
+                    return index
+                which -= 1
         raise KeyError(key)
 
     def _key_image(self, table: Relation, row: Tuple) -> Tuple:

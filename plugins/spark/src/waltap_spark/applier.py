@@ -13,9 +13,10 @@ import msgspec
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_spark.errors import TypeChanged
+from waltap_spark.moves import settle_moves
 from waltap_spark.output import BasePart, ChangeSet, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
-from waltap_spark.resolve import changes_frame, current_frame, settle_moves
+from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import common_type, log_struct, types_of
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class _Step:
             operations=dict(group.operations),
             unchanged=tuple(group.unchanged),
             moved=group.moved,
+            crossed=group.crossed,
         )
 
     def _fold(self, table: TableState, epoch: int) -> TableState:

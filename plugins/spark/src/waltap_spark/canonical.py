@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from waltap_spark.resolve import quoted
+from waltap_spark.expression import quoted
 
 __all__ = ["Expressions", "expressions", "source_row_hash", "spark_row_hash"]
 

@@ -38,6 +38,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``fingerprint`` names the schema in `TableState.versions`. ``unchanged`` are columns for which
     a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
+    ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     ``level`` counts how often the set was merged with others.
     """
 
@@ -47,6 +48,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operations: dict[str, int] = {}
     unchanged: tuple[str, ...] = ()
     moved: int = 0
+    crossed: bool = False
     level: int = 0
 
 

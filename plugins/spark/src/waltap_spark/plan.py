@@ -27,6 +27,7 @@ class Group:
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
+    crossed: bool = False
 
     def add(self, entry: TableEntry) -> None:
         """Take the segments of ``entry``."""
@@ -35,6 +36,7 @@ class Group:
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
         self.moved += entry.moved
+        self.crossed |= entry.crossed
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
         """Tell whether rows of ``entry`` may join this group."""

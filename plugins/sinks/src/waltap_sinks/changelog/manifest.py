@@ -79,6 +79,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``fingerprint``: equal exactly where columns, types and key are. ``operations``: rows by
     ``_op``. ``unchanged``: columns for which a row says that its value is the earlier one.
     ``moved``: rows that got a new key and at the same time have unchanged columns.
+    ``crossed``: in some transaction a row was deleted from a key under which a row had been put
+    before, by the same transaction. Which of two rows it was depends on whether the key was there
+    already (a deferrable key, two rows that change places) or not (put, then moved on).
     ``misfits``: values by column that are null because the column's Arrow type cannot hold them.
     ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
     generation are all there, they replace everything the table held before.
@@ -96,6 +99,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operations: dict[str, int] = {}
     unchanged: tuple[str, ...] = ()
     moved: int = 0
+    crossed: bool = False
     misfits: dict[str, int] = {}
     generation: int | None = None
     complete: bool = False

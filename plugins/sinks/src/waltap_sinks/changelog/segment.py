@@ -1,5 +1,6 @@
 """Segments in the making: changes of one table version, from lists to Arrow to a Parquet file."""
 
+import bisect
 import contextlib
 from array import array
 from collections import Counter
@@ -92,6 +93,9 @@ class TableBuffer:
         self._unchanged: dict[str, None] = {}
         self._moved = 0
         self._misfits: Counter[str] = Counter()
+        self._crossed = False
+        self._put_in = -1
+        """Commit LSN of the last row of the columns so far, where it may have put a key."""
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -163,9 +167,11 @@ class TableBuffer:
         if isinstance(rows.operations, str):
             operations = pa.repeat(pa.scalar(rows.operations, pa.string()), count)
             self._operations[rows.operations] += count
+            self._put_in = commit_lsn[-1]
         else:
             operations = pa.array(rows.operations, pa.string())
             self._operations.update(rows.operations)
+            self._look_for_crossing(rows, commit_lsn)
         subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
         xids = pa.array(xid, pa.int64(), mask=None)
         if NO_XID in xid:
@@ -185,6 +191,17 @@ class TableBuffer:
         self._moved += rows.moved
         self.rows += count
         self.bytes += batch.nbytes
+
+    def _look_for_crossing(self, rows: Rows, commit_lsn: list[int]) -> None:
+        """Learn `TableEntry.crossed`. A transaction that began in columns made before counts as
+        crossed when it deletes anything: its earlier keys are not kept."""
+        if not self._crossed and self.version.key and "d" in rows.operations:
+            if "c" in rows.operations:
+                self._crossed = self.version.crossed(rows, commit_lsn)
+            if commit_lsn[0] == self._put_in:
+                end = bisect.bisect_right(commit_lsn, commit_lsn[0])
+                self._crossed |= "d" in rows.operations[:end]
+        self._put_in = commit_lsn[-1]
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -234,6 +251,7 @@ class TableBuffer:
             operations=dict(self._operations),
             unchanged=tuple(self._unchanged),
             moved=self._moved,
+            crossed=self._crossed,
             misfits=dict(self._misfits),
             generation=self.generation,
             complete=self.complete,

@@ -102,6 +102,10 @@ class TableVersion:
         self._key_of: Callable[[Tuple], Any] | None = (
             itemgetter(*self._key_indexes) if self._keyed else None
         )
+        logged = [column.name for column in self.relation.columns]
+        self._logged_key: Callable[[Tuple], Any] | None = (
+            itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
+        )
         self._nothing: Tuple = (None,) * len(names)
         self.segment_schema = _segment_schema(self.codec.schema)
         self.folder = f"{safe_name(relation.schema)}/{safe_name(relation.table)}"
@@ -156,6 +160,25 @@ class TableVersion:
         if project is not None:
             found.tuples = [project(row) for row in found.tuples]
         return found
+
+    def crossed(self, rows: Rows, commit_lsn: Sequence[int]) -> bool:
+        """Tell whether one transaction of ``rows`` deletes a key that it put before.
+
+        ``commit_lsn`` is that of each row.
+        """
+        key_of = self._logged_key
+        if key_of is None:
+            return False
+        transaction = -1
+        put: set[Any] = set()
+        for row, operation, lsn in zip(rows.tuples, rows.operations, commit_lsn, strict=True):
+            if operation == "c":
+                if lsn != transaction:
+                    transaction, put = lsn, set()
+                put.add(key_of(row))
+            elif operation == "d" and lsn == transaction and key_of(row) in put:
+                return True
+        return False
 
     def snapshot(self, tuples: list[Tuple]) -> Rows:
         """Return rows that a snapshot read."""

@@ -1,0 +1,42 @@
+"""Columns as Spark's expressions: by any name, and what the change log's own columns say of a row."""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["column_of", "order", "quoted", "sent", "the_same"]
+
+ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
+
+
+def column_of(name: str) -> "Column":
+    """Return the column called ``name``, dots and back-ticks and all."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return ``name`` as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def order() -> "Column":
+    """Return what rows are put in order by."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.struct(*ORDER)
+
+
+def the_same(one: "Column", other: "Column") -> "Column":
+    """Return whether two key values are equal; null is what stands for values that do not fit."""
+    return one.eqNullSafe(other)
+
+
+def sent(name: str) -> "Column":
+    """Tell whether a row brings a value of the column ``name``."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+    return (F.col("_op") != "d") & ~held

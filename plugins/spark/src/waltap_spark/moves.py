@@ -1,0 +1,249 @@
+"""Rows that change their key: which row a key stood for, and what a moved row keeps from before.
+
+A transaction may put a row under a key before it deletes the one that is there (a deferrable key, or
+rows that change places in one statement), and may put a row under a key and move it on. The same
+operations, `c` then `d` of one key, leave a row in the first case and none in the second; what tells
+them apart is whether the key was there before the transaction. Of two rows under one key, a
+delete is of the one that has been there longer.
+
+Only `settle_moves` starts Spark jobs.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waltap_spark.expression import column_of, order, sent, the_same
+from waltap_spark.schema import LOG_FIELDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from waltap_spark.output import TableState
+
+__all__ = ["alive_keys", "settle_moves"]
+
+TRANSACTION = ("_epoch", "_commit_lsn")
+WITHIN = ("_seq", "_sub")
+
+
+def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "DataFrame":
+    """Return the keys of ``rows`` under which there is a row after all of them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [column_of(name) for name in key]
+    steps = _steps(key, rows)
+    last = F.max_by("_verdict", F.when(F.col("_verdict").isNotNull(), F.struct(*TRANSACTION)))
+    final = steps.groupBy(*names).agg(last.alias("_alive"))
+    there = _presence(key, base, final, "_was")
+    return there.where(F.coalesce("_alive", "_was")).select(*names)
+
+
+def _steps(key: Sequence[str], rows: "DataFrame") -> "DataFrame":
+    """Return one row for each key and transaction: counts, and ``_verdict``, whether there is a row
+    under the key after it (null: as before it)."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counted = rows.groupBy(*map(column_of, key), *TRANSACTION).agg(
+        F.count_if(F.col("_op") == "c").alias("_put"),
+        F.count_if(F.col("_op") == "d").alias("_gone"),
+        F.min_by("_op", F.struct(*WITHIN)).alias("_first"),
+        F.max_by("_op", F.struct(*WITHIN)).alias("_final"),
+    )
+    more = F.col("_put") - F.col("_gone")
+    verdict = (
+        F.when(F.col("_final") != "d", F.lit(True))
+        .when(F.col("_first") != "c", more >= 0)
+        .when(more != 0, more > 0)
+    )
+    return counted.withColumn("_verdict", verdict)
+
+
+def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: str) -> "DataFrame":
+    """Return ``keys`` with a column that tells whether ``base`` has a row under each."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    here = base.select(
+        *(column_of(part).alias(f"_at {n}") for n, part in enumerate(key)),
+        F.lit(True).alias(name),
+    )
+    found = keys.join(here, _at(key, key), "left").drop(*(f"_at {n}" for n in range(len(key))))
+    return found.withColumn(name, F.coalesce(name, F.lit(False)))
+
+
+def _at(key: Sequence[str], names: Sequence[str]) -> "Column":
+    """Return the condition that ``names`` are equal to the columns ``_at n``."""
+    same = [the_same(column_of(name), column_of(f"_at {n}")) for n, name in enumerate(names)]
+    assert len(key) == len(same)
+    return functools.reduce(lambda one, other: one & other, same)
+
+
+# --- values that move along ---------------------------------------------------------------------------
+
+
+def settle_moves(table: "TableState", rows: "DataFrame", base: "DataFrame") -> "DataFrame":
+    """Give rows that got a new key the values they kept from under their old key.
+
+    Such a row says `_unchanged` for a value that is only known under the key it had before: in an
+    earlier pending row, in the base, or again under the key before that one. Chains of any length
+    are followed by doubling: n moves take log2 n steps.
+    """
+    moved = [name for change in table.pending if change.moved for name in change.unchanged]
+    partial = [name for name in dict.fromkeys(moved) if name not in table.key]
+    if not partial:
+        return rows
+    crossed = any(change.crossed for change in table.pending)
+    placed = _placed(table.key, rows, base, crossed=crossed).localCheckpoint()
+    for name in partial:
+        rows = _settle_column(table, rows, placed, base, name)
+    return rows
+
+
+def _placed(
+    key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, crossed: bool
+) -> "DataFrame":
+    """Return position, key, operation and `_unchanged` of ``rows`` with ``_row``: which of the rows
+    that a transaction has under one key it is about. 1 is the row that was there before, where
+    ``_was`` says that there was one. ``_left`` is the number of the row that is there afterwards."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [column_of(name) for name in key]
+    steps = _steps(key, rows)
+    before = (
+        Window.partitionBy(*names).orderBy(*TRANSACTION).rowsBetween(Window.unboundedPreceding, -1)
+    )
+    was = F.col("_first") != "c"
+    if crossed:
+        earlier = F.last("_verdict", ignorenulls=True).over(before)
+        steps = _presence(key, base, steps.withColumn("_earlier", earlier), "_in_base")
+        there = F.coalesce("_earlier", "_in_base")
+        was = F.when(was, F.lit(True)).when(F.col("_gone") > 0, there).otherwise(F.lit(False))
+    steps = steps.withColumn("_was", was).select(
+        *(column_of(name).alias(f"_at {n}") for n, name in enumerate(key)),
+        *(F.col(name).alias(f"{name} then") for name in TRANSACTION),
+        "_was",
+        (F.col("_gone") + 1).alias("_left"),
+    )
+    then = [F.col(name) == F.col(f"{name} then") for name in TRANSACTION]
+    match = functools.reduce(lambda one, other: one & other, then, _at(key, key))
+    so_far = (
+        Window.partitionBy(*names, *TRANSACTION)
+        .orderBy(*WITHIN)
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    put = F.count_if(F.col("_op") == "c").over(so_far)
+    gone = F.count_if(F.col("_op") == "d").over(so_far)
+    number = (
+        F.when(F.col("_op") == "c", put + F.col("_was").cast("int"))
+        .when(F.col("_op") == "d", gone)
+        .otherwise(gone + 1)
+    )
+    events = rows.select(*names, *TRANSACTION, *WITHIN, "_op", "_unchanged")
+    joined = events.join(steps, match)
+    return joined.select(
+        *names, *TRANSACTION, *WITHIN, "_op", "_unchanged", "_was", "_left", number.alias("_row")
+    )
+
+
+def _settle_column(
+    table: "TableState", rows: "DataFrame", placed: "DataFrame", base: "DataFrame", name: str
+) -> "DataFrame":
+    """Return ``rows`` with the values of the column ``name`` that moved along."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    place = F.struct(*TRANSACTION, "_seq")
+    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+    is_move = (F.col("_sub") == 1) & (F.col("_op") == "c") & held
+    ends = _ends(table.key, placed, name).where("_op = 'd' and _sub = 0")
+    nodes = (
+        placed.where(is_move)
+        .select(place.alias("_id"))
+        .join(ends.select(place.alias("_id"), "_before", *_old(table.key)), "_id")
+        .localCheckpoint()
+    )
+    roots = _roots(nodes)
+    source = nodes.select(
+        F.col("_id").alias("_root"), "_before", *(f"_at {n}" for n in range(len(table.key)))
+    )
+    found = roots.join(source, "_root")
+    known = rows.where(sent(name)).select(order().alias("_when"), column_of(name).alias("_value"))
+    from_rows = found.where("_before is not null").join(
+        known, F.col("_before._when") == F.col("_when")
+    )
+    here = base.select(*map(column_of, table.key), column_of(name).alias("_value"))
+    from_base = found.where("_before is null").join(here, _at(table.key, table.key), "left")
+    fixed = from_rows.select("_id", "_value").unionByName(from_base.select("_id", "_value"))
+    fixed = fixed.select(F.col("_id").alias("_fixed"), F.col("_value").alias("_settled"))
+    joined = rows.join(fixed, is_move & (place == F.col("_fixed")), "left")
+    is_fixed = F.col("_fixed").isNotNull()
+    columns = []
+    for column in [*table.columns, *LOG_FIELDS]:
+        plain = column_of(column)
+        if column == name:
+            plain = F.when(is_fixed, F.col("_settled")).otherwise(plain).alias(name)
+        elif column == "_unchanged":
+            rest = F.array_remove("_unchanged", name)
+            plain = F.when(is_fixed, rest).otherwise(plain).alias("_unchanged")
+        columns.append(plain)
+    return joined.select(*columns)
+
+
+def _old(key: Sequence[str]) -> "list[Column]":
+    return [column_of(part).alias(f"_at {n}") for n, part in enumerate(key)]
+
+
+def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
+    """Return ``placed`` with ``_before``: the last event that brought, or carried along, the value of
+    ``name`` of the row that each is about (null: the base has it)."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [column_of(part) for part in key]
+    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+    brings = (F.col("_op") != "d") & (~held | ((F.col("_sub") == 1) & (F.col("_op") == "c")))
+    event = F.when(brings, F.struct(order().alias("_when"), (~held).alias("_known")))
+    same_row = (
+        Window.partitionBy(*names, *TRANSACTION, "_row")
+        .orderBy(*WITHIN)
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    found = placed.withColumn("_event", event).withColumn(
+        "_within", F.last("_event", ignorenulls=True).over(same_row)
+    )
+    # what a transaction leaves: the last event of the row that is there after it
+    stays = F.when(F.col("_row") == F.col("_left"), F.col("_event"))
+    left = found.groupBy(*names, *TRANSACTION).agg(
+        F.max_by(stays, F.when(stays.isNotNull(), F.struct(*WITHIN))).alias("_leaves")
+    )
+    earlier = (
+        Window.partitionBy(*names).orderBy(*TRANSACTION).rowsBetween(Window.unboundedPreceding, -1)
+    )
+    left = left.select(
+        *_old(key),
+        *(F.col(part).alias(f"{part} then") for part in TRANSACTION),
+        F.last("_leaves", ignorenulls=True).over(earlier).alias("_earlier"),
+    )
+    then = [F.col(part) == F.col(f"{part} then") for part in TRANSACTION]
+    match = functools.reduce(lambda one, other: one & other, then, _at(key, key))
+    joined = found.join(left, match)
+    started_there = F.col("_was") & (F.col("_row") == 1)
+    before = F.coalesce("_within", F.when(started_there, F.col("_earlier")))
+    return joined.select(*names, *TRANSACTION, *WITHIN, "_op", before.alias("_before"))
+
+
+def _roots(nodes: "DataFrame") -> "DataFrame":
+    """Return for each move the move at which its chain begins, by pointers that double."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    onward = F.struct("_before._when._epoch", "_before._when._commit_lsn", "_before._when._seq")
+    linked = F.col("_before").isNotNull() & ~F.col("_before._known")
+    reached = nodes.select(
+        "_id", F.when(linked, onward).otherwise(F.col("_id")).alias("_root")
+    ).localCheckpoint()
+    while True:
+        further = reached.select(F.col("_id").alias("_root"), F.col("_root").alias("_next"))
+        step = reached.join(further, "_root").select("_id", "_root", "_next").localCheckpoint()
+        if step.where("_root <> _next").isEmpty():
+            return reached
+        reached = step.select("_id", F.col("_next").alias("_root"))

@@ -1,0 +1,149 @@
+"""Rows that change their key: none is lost, and each keeps what it had, in whatever order they move."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+
+COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
+PEOPLE = relation("public.people", COLUMNS)
+WHOLE = relation("public.whole", COLUMNS, identity="f")
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, spark)
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+@pytest.mark.parametrize("table", [PEOPLE, WHOLE], ids=["default", "full"])
+def test_rows_that_change_places_in_one_statement_are_both_there(rig: Rig, table: Any) -> None:
+    """UPDATE t SET id = 3 - id, with a deferrable key: the old row of key 2 goes after the new came."""
+    rig.db.insert(table, ["1", "one", "a"], ["2", "two", "b"])
+    rig.commit()
+    rig.apply()
+    for _back_and_forth in range(2):
+        first, second = (row[0] for row in rig.db.rows[table.name])
+        rig.db.update(table, [first], id=second)
+        rig.db.update(table, [second], which=1, id=first)
+        rig.commit()
+        rig.apply()
+        rig.check(table)
+    rig.db.delete(table, ["1"])
+    rig.commit()
+    rig.apply()
+    rig.check(table)
+
+
+@pytest.mark.parametrize("fold_sets", [1, 32], ids=["folded", "pending"])
+def test_places_change_in_the_same_batch_as_the_rows_came(
+    spark: Any, tmp_path: Path, fold_sets: int
+) -> None:
+    rig = Rig(tmp_path, spark, fold_sets=fold_sets)
+    rig.db.insert(PEOPLE, *[[str(n), f"row {n}", f"note {n}"] for n in range(1, 6)])
+    rig.commit()
+    for n in range(
+        1, 5
+    ):  # every row goes one on, the last to the first: keys 2 to 5 are twice there
+        rig.db.update(PEOPLE, [str(n)], which=1 if n > 1 else 0, id=str(n + 1), unsent=["note"])
+    rig.db.update(PEOPLE, ["5"], which=1, id="1", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_a_row_that_passes_through_a_key_leaves_nothing_there(rig: Rig) -> None:
+    rig.db.insert(PEOPLE, ["1", "a", "kept"], ["5", "b", "gone"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(PEOPLE, ["1"], id="2", unsent=["note"])
+    rig.db.update(PEOPLE, ["2"], id="3", unsent=["note"])
+    rig.db.insert(PEOPLE, ["2", "brief", None])
+    rig.db.delete(PEOPLE, ["2"])
+    rig.db.delete(PEOPLE, ["5"])
+    rig.db.insert(PEOPLE, ["5", "new", None])
+    rig.db.delete(PEOPLE, ["5"])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+
+
+def test_a_row_put_beside_the_one_it_replaces_stays(rig: Rig) -> None:
+    """A deferrable key: INSERT the new row, then DELETE the old one, or move it away."""
+    rig.db.insert(PEOPLE, ["1", "old", "x"], ["2", "old", "y"])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(PEOPLE, ["1", "new", "z"])
+    rig.db.delete(PEOPLE, ["1"])
+    rig.db.insert(PEOPLE, ["2", "new", "w"])
+    rig.db.update(PEOPLE, ["2"], id="3", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+
+
+@pytest.mark.parametrize("moves", [210, 3000])
+def test_a_value_is_kept_through_any_number_of_moves(rig: Rig, moves: int) -> None:
+    rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
+    rig.commit()
+    rig.apply()
+    for n in range(1, moves + 1):
+        rig.db.update(PEOPLE, [str(n)], id=str(n + 1), unsent=["note"])
+        rig.db.update(PEOPLE, [str(-n)], id=str(-n - 1), unsent=["note"])
+        if n % 100 == 0:
+            rig.db.update(PEOPLE, [str(-n - 1)], note=f"near {n}")
+    rig.commit()
+    started = time.monotonic()
+    rig.apply()
+    print(f"{moves} moves: {time.monotonic() - started:.1f} s")  # noqa: T201
+    rig.check(PEOPLE)
+
+
+def test_random_moves_with_keys_that_meet_end_equal(spark: Any, tmp_path: Path) -> None:
+    """Permutations of keys in one transaction, unsent values, chains, and what comes between."""
+    rig = Rig(tmp_path, spark, fold_sets=3)
+    chance = random.Random(3)
+    for table in (PEOPLE, WHOLE):
+        rig.db.insert(table, *[[str(n), f"n{n}", f"note {n}"] for n in range(8)])
+    rig.commit()
+    for _round in range(3):
+        for _transaction in range(3):
+            for table in (PEOPLE, WHOLE):
+                _permute(rig, table, chance)
+            rig.commit()
+        rig.apply()
+        rig.check(PEOPLE, WHOLE)
+    rig.applier.close()
+    rig.sink.close()
+
+
+def _permute(rig: Rig, table: Any, chance: random.Random) -> None:
+    """Let rows take one another's keys, each moved once, in the order in which they lie there."""
+    rows = rig.db.rows[table.name]
+    keys = [row[0] for row in rows]
+    chosen = chance.sample(keys, chance.randint(2, len(keys)))
+    target = dict(zip(chosen, [*chosen[1:], chance.choice([chosen[0], "77"])], strict=True))
+    if chance.random() < 0.5 and "99" not in keys:
+        rig.db.insert(table, ["99", "passing", "p"])
+        rig.db.update(table, ["99"], id="98", unsent=["note"])
+        rig.db.delete(table, ["98"])
+    unsent = ["note"] if table.identity != "f" and chance.random() < 0.7 else []
+    held: set[Any] = set()
+    for key in chosen:
+        at = [n for n, row in enumerate(rows) if row[0] == key]
+        fresh = [n for n in at if n not in held]
+        rig.db.update(table, [key], which=at.index(fresh[0]), id=target[key], unsent=unsent)
+        held.add(fresh[0])
+    if "77" in target.values():
+        spare = next(key for key in map(str, range(100, 200)) if key not in keys)
+        rig.db.update(table, ["77"], id=spare, name="moved on", unsent=unsent)
