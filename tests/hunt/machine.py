@@ -186,6 +186,9 @@ class Machine:
         """Decode two-phase from the next start on; a transaction is prepared before that."""
         if not self.pipeline.decoder.startswith("pgoutput"):
             return
+        if self.engine.slot_state() is None:
+            self._start(random)
+            self._wait_ready()
         if self.engine.process is not None:
             self._ended("TERM")
         self.source.do_prepare(random)

@@ -65,7 +65,7 @@ STEPS: dict[str, float] = {
     "prepare": 2, "decide": 2, "open": 2,
     # the engine
     "start": 6, "stop": 2, "kill": 3, "catch_up": 2, "window": 1, "pause": 1,
-    "two_phase": 0.5,
+    "two_phase": 1,
     # what may happen to it
     "cut": 1.5, "hold": 0.5, "fsync": 1, "full": 1,
     # signals
