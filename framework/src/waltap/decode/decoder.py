@@ -76,7 +76,9 @@ class DecoderContext:
     (schema, table), whether the profile wants the table (None: it wants all); a decoder may leave
     out row changes of other tables early, giving `Skipped` in their place. ``describe`` completes a
     captured relation from the catalogue (None: whoever uses the relation does): a decoder asks it
-    whenever the server announces the relation, and gives rows the completed one.
+    whenever the server announces the relation in a transaction that has committed, with
+    `Relation.xid` saying which, and gives rows the completed one. Rows of a transaction that may still
+    be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
     """
 
     server: ServerInfo

@@ -76,7 +76,9 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and c change
     (YugabyteDB). ``primary_key`` holds column names in key order, or the columns of the unique
     index that stands in for it; None until the catalogue was asked, () when there is no key.
-    ``topic`` is set by a transform that routes the table's records elsewhere.
+    ``topic`` is set by a transform that routes the table's records elsewhere. ``xid`` is the
+    transaction that the wire announced the relation in, until it is described: the catalogue shows
+    what that transaction did once it is visible. 0: not known.
     """
 
     oid: int
@@ -86,6 +88,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     identity: str = "d"
     primary_key: tuple[str, ...] | None = None
     topic: str | None = None
+    xid: int = 0
 
     @property
     def name(self) -> str:

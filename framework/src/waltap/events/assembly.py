@@ -43,6 +43,7 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
+from waltap.decode.relation import Relation
 from waltap.errors import DecodeError, WaltapError
 from waltap.events.parts import PART_CHANGES, OpenTransaction, spooled_parts
 from waltap.events.spill import Item, SpillArea, Spool
@@ -73,7 +74,8 @@ class Assembler:
     ``resume`` is the position to go on from: what lies before it is dropped. ``previous_end_lsn`` is
     the end LSN of what was delivered last, for `TransactionPart.previous_end_lsn`. Beyond
     ``spill_memory_bytes``, what waits goes to files in ``spill_dir`` (None: memory only; then
-    prepared transactions do not survive a restart, and hold back what may be confirmed).
+    prepared transactions do not survive a restart, and hold back what may be confirmed). ``describe``
+    completes relations that came before their transaction had committed, when its rows are handed out.
 
     A non-transactional logical message is a part of its own and counts as a commit at its LSN,
     also for itself, as in Debezium.
@@ -90,9 +92,10 @@ class Assembler:
         spill_memory_bytes: int,
         *,
         two_phase: TwoPhasePolicy = "commit",
+        describe: Callable[[Relation], Relation] | None = None,
     ) -> None:
         self._resume, self._previous = resume, previous_end_lsn
-        self._policy = two_phase
+        self._policy, self._describe = two_phase, describe
         self._area = SpillArea(spill_dir, spill_memory_bytes)
         self._streams: dict[int, Spool] = {}
         self._prepared: dict[tuple[int, str], tuple[int, Spool]] = {}
@@ -417,6 +420,8 @@ class Assembler:
         if prepared:
             spool.decided(end_lsn)
             self._decided.append((end_lsn, spool))
+        if self._describe is not None:
+            spool.describe(self._describe)
         self._previous = end_lsn
         self._release = spooled_parts(spool, part, skip, discard=not prepared)
 

@@ -13,7 +13,7 @@ server never sends their rows again after that.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, ClassVar
@@ -271,6 +271,14 @@ class Spool:
                 yield self._items(blob), size
         for blob in self._blobs:
             yield self._items(blob[_HEAD.size :]), len(blob)
+
+    def describe(self, describe: Callable[[Relation], Relation]) -> None:
+        """Complete the relations that were not when their rows came."""
+        self._relations = [
+            relation if relation.primary_key is not None else describe(relation)
+            for relation in self._relations
+        ]
+        self._numbers.clear()
 
     def to_file(self) -> None:
         """Move what is in memory to the file."""

@@ -149,6 +149,7 @@ class Engine:
             created=self._created,
             reconnects=self._started_once,
             announced=parts.announced,
+            memory=parts.memory,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)
@@ -303,6 +304,7 @@ class Engine:
             spill_dir=self._state_dir() / "spill",
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
             two_phase=self.profile.engine.two_phase_policy,
+            describe=parts.complete,
         )
         try:
             try:

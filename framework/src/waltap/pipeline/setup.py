@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from waltap.config.profile import Profile
 from waltap.decode.relation import Column, Relation
@@ -10,12 +11,13 @@ from waltap.decode.tuple_image import Value
 from waltap.errors import PluginError
 from waltap.events.transaction import Batch
 from waltap.host import Host
-from waltap.offsets.offset import OffsetStore
+from waltap.offsets.offset import Offset, OffsetStore
 from waltap.render.capture import Capture
 from waltap.render.format import Format, FormatContext
 from waltap.render.type_registry import TypeRegistry
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
+from waltap.source.memory import RelationMemory
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,8 @@ class Parts:
         self._last_seen: dict[str, Relation] = {}
         self._identities: dict[Relation, ReplicaIdentity] = {}
         self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
-        self.store = self._store()
+        self.memory = RelationMemory(Path(self._home) / "relations")
+        self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.sink = self._sink()
         self.format = self._format(run_id) if self.sink.capabilities.records else None
         self.transforms: list[Callable[[Batch], Batch]] = [
@@ -73,6 +76,12 @@ class Parts:
             self._described[relation] = known
             self.announced(known)
         return known
+
+    def complete(self, relation: Relation) -> Relation:
+        """Complete a relation of rows that are handed out now, if it is captured."""
+        if not self.capture.captures(relation.schema, relation.table):
+            return relation
+        return self.describe(relation)
 
     def announced(self, relation: Relation) -> None:
         """Tell observers of a described relation that is new, or has another shape."""
@@ -149,6 +158,24 @@ class Parts:
                 labels=self.profile.labels,
             ),
         )
+
+
+class _StoreWithMemory(OffsetStore):
+    """An offset store, and the relations that were described up to the offset."""
+
+    def __init__(self, store: OffsetStore, memory: RelationMemory) -> None:
+        self._store, self._memory = store, memory
+
+    def load(self) -> Offset | None:
+        return self._store.load()
+
+    def store(self, offset: Offset) -> None:
+        self._store.store(offset)
+        self._memory.save()
+
+    def clear(self) -> None:
+        self._store.clear()
+        self._memory.start_anew(())
 
 
 def build(profile: Profile, host: Host, *, run_id: str) -> Parts:

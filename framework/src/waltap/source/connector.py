@@ -19,6 +19,7 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.offset import Offset
+from waltap.source.memory import RelationMemory
 from waltap.source.position import Position
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class ConnectorContext:
     ``stopping`` tells, during waits, that the engine wants to stop. ``created`` is the connector's to
     keep names of what it made on the server, over the reconnects of one run; ``reconnects`` tells
     that this run has streamed, or read rows, before. ``announced`` is to be called with each
-    relation that the server announces in the stream, described.
+    relation that the server announces in the stream, described. ``memory`` holds what was described
+    before; the connector opens it for its database, and puts in what it describes.
     """
 
     profile: "Profile"
@@ -60,6 +62,7 @@ class ConnectorContext:
     created: set[str] = field(default_factory=set)
     reconnects: bool = False
     announced: "Callable[[Relation], None]" = lambda _relation: None
+    memory: RelationMemory = field(default_factory=RelationMemory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

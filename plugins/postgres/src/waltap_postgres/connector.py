@@ -26,6 +26,7 @@ from waltap.source.connector import (
 from waltap.source.position import Position, lsn_text
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import preflight
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error
@@ -42,6 +43,7 @@ from waltap_postgres.replication.slot import (
     await_free,
     create_slot,
     drop_slot,
+    open_transactions,
     read_slot,
 )
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
@@ -85,11 +87,13 @@ class PostgresConnector(Connector):
         self._chunks: PostgresChunks | None = None
         self._connection = connect(properties, role="catalogue")
         self.catalogue = PostgresCatalogue(self._connection, properties)
+        self._descriptions = Descriptions.of(self.catalogue, context)
         try:
             self.server = self._identify()
         except BaseException:
             self.close()
             raise
+        context.memory.open(f"{self.server.system_id}/{properties.dbname}")
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -122,7 +126,7 @@ class PostgresConnector(Connector):
         return self._captured
 
     def describe(self, relation: Relation) -> Relation:
-        described = self.catalogue.describe(relation)
+        described = self._descriptions.describe(relation)
         self.context.announced(described)
         return described
 
@@ -267,6 +271,7 @@ class PostgresConnector(Connector):
             )
         self._made_slot = True
         self._exported = made.snapshot
+        self.context.memory.start_anew(table.relation for table in self.captured())
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
         progress = SnapshotProgress(kind="initial", lsn=made.consistent_lsn) if snapshot else None
         offset = self._offset(
@@ -287,18 +292,9 @@ class PostgresConnector(Connector):
             raise StopRequested
         if not SLOT_SILENCE_S <= seconds < SLOT_SILENCE_S + 0.5:
             return
-        rows = self.catalogue.query(
-            "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
-            " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
-        )
-        prepared = self.catalogue.query(
-            "SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5"
-        )
-        waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]
-        waits += [f"prepared transaction {gid!r}" for (gid,) in prepared]
         log.warning(
             "the slot can be made once open transactions have ended: %s",
-            "; ".join(waits) or "none that this role can see",
+            "; ".join(open_transactions(self.catalogue)) or "none that this role can see",
             extra={"slot": self.properties.slot_name},
         )
 

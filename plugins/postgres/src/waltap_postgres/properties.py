@@ -191,6 +191,15 @@ class PostgresProperties(Properties):
         "offset is a gap and always refused unless trust_slot or trust_greater_lsn says otherwise.",
     )
 
+    key_index: Literal["sound", "debezium"] = declare(
+        "waltap.key.index",
+        default="debezium",
+        profile_default="sound",
+        summary="Which unique index is the key of a table without primary key: the first by name whose "
+        "columns are NOT NULL, without WHERE, expressions and DEFERRABLE (sound), or the first that the "
+        "JDBC driver lists, clustered ones before others, whatever it promises (debezium).",
+    )
+
     snapshot_isolation_mode: Literal[
         "serializable", "repeatable_read", "read_committed", "read_uncommitted"
     ] = declare(

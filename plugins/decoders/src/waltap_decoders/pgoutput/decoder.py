@@ -247,7 +247,13 @@ class PgOutput(Decoder):
 
     def _relation(self, payload: Payload, messages: list[Message]) -> None:
         xid = self._change_xid(payload)
-        relation = self._cache.read_relation(payload, self._scope())
+        begin = self._open
+        relation = self._cache.read_relation(
+            payload,
+            self._scope(),
+            self._xid if begin is None else begin.xid,
+            committed=isinstance(begin, Begin),
+        )
         messages.append(RelationSeen(relation, xid))
 
     def _row(self, payload: Payload, messages: list[Message]) -> None:
@@ -381,6 +387,7 @@ class PgOutput(Decoder):
             payload.fail(f"LSNs, xid and gid as in Begin Prepare, {same}", "others", 2)
         self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
         self._leave()
+        self._cache.leave_prepared()
         messages.append(prepare)
 
     def _stream_prepare(self, payload: Payload, messages: list[Message]) -> None:
@@ -454,6 +461,9 @@ class PgOutput(Decoder):
         announced = self._scope().relations.get(oid)
         if announced is None:
             payload.fail("a relation that was announced", f"OID {oid}", start)
+        begin = self._open
+        if isinstance(begin, Begin):
+            return self._cache.in_session(announced, begin.xid)
         return announced
 
     def _streamed(self, payload: Payload) -> int:

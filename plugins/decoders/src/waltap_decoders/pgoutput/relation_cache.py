@@ -9,6 +9,8 @@ When it commits, its relations become the session's, since the server then count
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from waltap.decode.relation import Column, Relation
 from waltap_decoders.pgoutput.payload import Payload
 from waltap_decoders.pgoutput.tuple_codec import RowReader
@@ -44,9 +46,21 @@ class Scope:
         known = self.relations.get(oid)
         self.relations[oid] = announced
         if known is not None and known.relation is not announced.relation:
-            mark = oid.to_bytes(4, "big")
-            for prefix in [prefix for prefix in self.readers if prefix[1:5] == mark]:
-                del self.readers[prefix]
+            self.drop_readers(oid)
+
+    def drop_readers(self, oid: int) -> None:
+        """Forget the readers of a relation."""
+        mark = oid.to_bytes(4, "big")
+        for prefix in [prefix for prefix in self.readers if prefix[1:5] == mark]:
+            del self.readers[prefix]
+
+
+@dataclass(slots=True)
+class _Version:
+    """A relation as the wire shows it, and as it was described last."""
+
+    shown: Relation
+    relation: Relation
 
 
 class RelationCache:
@@ -69,7 +83,8 @@ class RelationCache:
         self.streams: dict[int, Scope] = {}
         self._identities, self._captures, self._describe = identities, captures, describe
         self._types: dict[int, str] = {}
-        self._versions: dict[int, dict[bytes, Relation]] = {}
+        self._versions: dict[int, dict[bytes, _Version]] = {}
+        self._prepared: set[int] = set()
         self._order = 0
 
     def read_type(self, payload: Payload) -> None:
@@ -83,29 +98,61 @@ class RelationCache:
             self._versions.clear()
         self._types[oid] = text
 
-    def read_relation(self, payload: Payload, scope: Scope) -> Relation:
-        """Take in a Relation message, the cursor being behind its xid.
+    def read_relation(
+        self, payload: Payload, scope: Scope, xid: int, *, committed: bool
+    ) -> Relation:
+        """Take in a Relation message of transaction ``xid``, the cursor being behind its own xid.
 
-        A relation announced again as it was is the same object.
+        A relation announced again as it was is the same object. One of a transaction that has not
+        ``committed`` is not described: the catalogue does not show yet what the transaction did. It
+        gets an object of its own, for whoever hands out the transaction's rows to describe then.
         """
         wire = payload.data[payload.at :]
         oid = int.from_bytes(wire[:4], "big")
         self._order += 1
         versions = self._versions.setdefault(oid, {})
-        relation = versions.get(wire)
-        if relation is None:
-            relation = self._parse(payload)
+        version = versions.get(wire)
+        if version is None:
+            parsed = self._parse(payload)
             if len(versions) == _VERSIONS_KEPT:
                 del versions[next(iter(versions))]
-            versions[wire] = relation
-        captures = self._captures
-        captured = captures is None or captures(relation.schema, relation.table)
+            version = versions[wire] = _Version(parsed, parsed)
+        shown, captures = version.shown, self._captures
+        captured = captures is None or captures(shown.schema, shown.table)
         if captured and self._describe is not None:
-            described = self._describe(relation)
-            if not relation.same_shape(described):
-                relation = versions[wire] = described
+            shown = msgspec.structs.replace(shown, xid=xid)
+            relation = self._described(version, shown) if committed else shown
+            if not committed and scope is self.session:
+                self._prepared.add(oid)
+        else:
+            relation = version.relation
         scope.announce(Announced(relation, captured, self._order))
         return relation
+
+    def in_session(self, announced: Announced, xid: int) -> Announced:
+        """Return ``announced``, in force in the session, described now if it has not been: it was
+        announced in a transaction that had not committed then. ``xid`` has committed."""
+        relation = announced.relation
+        if self._describe is None or not announced.captured or relation.primary_key is not None:
+            return announced
+        described = self._describe(msgspec.structs.replace(relation, xid=xid))
+        announced = Announced(described, captured=True, order=announced.order)
+        self.session.announce(announced)
+        return announced
+
+    def leave_prepared(self) -> None:
+        """Drop the readers of relations that are not described: rows to come are of other
+        transactions."""
+        while self._prepared:
+            self.session.drop_readers(self._prepared.pop())
+
+    def _described(self, version: "_Version", shown: Relation) -> Relation:
+        """Describe ``shown``; the same object as last time where nothing new comes of it."""
+        assert self._describe is not None
+        described = self._describe(shown)
+        if not version.relation.same_shape(described):
+            version.relation = described
+        return version.relation
 
     def promote(self, xid: int) -> None:
         """Make the relations of the streamed transaction ``xid`` the session's."""

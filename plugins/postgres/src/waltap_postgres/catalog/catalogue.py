@@ -1,7 +1,7 @@
 """What the system catalogues say of tables and types, as relations and data types.
 
-Answers show the present schema, which may be newer than the WAL being decoded: `describe` completes a
-relation of the stream only where column names and types agree.
+Answers show the present schema, which may be newer than the WAL being decoded; description.py joins
+them with what the wire says.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ import psycopg
 
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.source.position import parse_lsn
+from waltap_postgres.catalog.keys import UniqueIndex, key_index
 from waltap_postgres.connection import driver_error
 from waltap_postgres.properties import PostgresProperties
 
@@ -25,6 +26,9 @@ KINDS = {
     "p": TypeKind.PSEUDO,
     "r": TypeKind.RANGE,
 }
+
+FIRST_USER_OID = 16384
+"""OIDs from here on are of what users made (``FirstNormalObjectId``)."""
 
 TYPE_SQL = """
 SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbasetype::int8,
@@ -53,19 +57,16 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                                coalesce(col_description(c.oid, a.attnum), chr(1)),
                                a.attnum::text,
                                CASE WHEN a.atthasmissing AND mt.typdelim = ',' THEN coalesce(
-                                 (a.attmissingval::text::text[])[1], chr(1)) ELSE chr(1) END]
+                                 (a.attmissingval::text::text[])[1], chr(1)) ELSE chr(1) END,
+                               a.xmin::text, d.xmin::text]
                          ORDER BY a.attnum)
           FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
           LEFT JOIN pg_type mt ON mt.oid = a.atttypid
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       (SELECT array_agg(ARRAY[i.indisprimary::text, i.indisreplident::text,
-                               (i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate)::text,
-                               (SELECT string_agg(coalesce(ka.attname::text, ''), E'\\t' ORDER BY k.n)
-                                  FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
-                                  LEFT JOIN pg_attribute ka
-                                    ON ka.attrelid = c.oid AND ka.attnum = k.attnum
-                                 WHERE k.n <= i.indnkeyatts)]
-                         ORDER BY i.indisprimary DESC, ic.relname)
+       (SELECT array_agg(ARRAY[ic.relname::text, i.indkey::text, i.indnkeyatts::text,
+                               i.indisprimary::text, i.indisreplident::text, i.indimmediate::text,
+                               (i.indpred IS NOT NULL)::text, i.indisclustered::text, i.xmin::text]
+                         ORDER BY ic.relname)
           FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
          WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -83,16 +84,23 @@ NAMES_SQL = (
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table as the catalogue has it now. ``estimate`` is the planner's row count.
 
-    ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX.
-    ``has_primary_key`` tells a real primary key from a unique index that stands in for one.
+    ``primary_key`` is the real one, ``immediate_key`` tells that it is not deferrable: only such a key
+    is a replica identity. ``stand_in`` is the key when the primary key is left out of account.
+    ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX. ``changed``
+    gives, per column number, the transaction that last changed what is said of the column here;
+    ``key_changed`` the one that last changed the index whose columns are the key.
     """
 
     relation: Relation
     partitioned: bool
     partition: bool
     estimate: int
-    has_primary_key: bool
+    primary_key: tuple[str, ...] = ()
+    immediate_key: bool = True
+    stand_in: tuple[str, ...] = ()
     identity_index: tuple[str, ...] = ()
+    changed: dict[int, tuple[int, ...]] = {}
+    key_changed: int = 0
 
     @property
     def supports_updates(self) -> bool:
@@ -100,7 +108,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         identity = self.relation.identity
         return (
             identity in "fc"
-            or (identity == "d" and self.has_primary_key)
+            or (identity == "d" and bool(self.primary_key) and self.immediate_key)
             or (identity == "i" and bool(self.identity_index))
         )
 
@@ -135,9 +143,25 @@ class PostgresCatalogue:
             self._load_types([oid])
         return self._types.get(oid)
 
-    def forget_types(self) -> None:
-        """Drop cached types: enums grow, composites change."""
-        self._types.clear()
+    def refresh_types(self, oids: set[int]) -> None:
+        """Read those of these types anew that users made, with what they are made of: enums grow,
+        composites change. A type that is gone stays as it was."""
+        old: dict[int, DataType] = {}
+        for oid in oids:
+            self._take_out(oid, old)
+        if old:
+            self._load_types(set(old))
+            for oid, known in old.items():
+                self._types.setdefault(oid, known)
+
+    def _take_out(self, oid: int, out: dict[int, DataType]) -> None:
+        known = self._types.get(oid) if oid >= FIRST_USER_OID and oid not in out else None
+        if known is None:
+            return
+        out[oid] = self._types.pop(oid)
+        for part in (known.element, known.base, *(a[1] for a in known.attributes)):
+            if part is not None:
+                self._take_out(part.oid, out)
 
     def tables(self) -> list[Table]:
         """Return every ordinary and partitioned table of the database, by schema and name."""
@@ -173,44 +197,9 @@ class PostgresCatalogue:
         found = {row[0] for row in rows}
         return [relation for relation in relations if relation.oid in found]
 
-    def describe(self, relation: Relation) -> Relation:
-        """Complete a relation of the stream: data types, nullability, defaults, comments, key.
-
-        The table is looked up by OID where the decoder knows it, by name otherwise. Columns that
-        the catalogue does not know any more count as nullable without default. A key is kept only
-        as far as its columns are in the stream.
-        """
-        if relation.oid:
-            found = self._one(self.query(RELATION_SQL + " AND c.oid = %s", (relation.oid,)))
-            if found and found.relation.name != relation.name:
-                found = None
-        else:
-            found = self.table(relation.schema, relation.table)
-        known = {column.name: column for column in found.relation.columns} if found else {}
-        self._load_types([column.type_oid for column in relation.columns])
-        columns = tuple(
-            self._complete(column, known.get(column.name)) for column in relation.columns
-        )
-        names = {column.name for column in columns}
-        key = found.relation.primary_key or () if found else ()
-        return msgspec.structs.replace(
-            relation,
-            columns=columns,
-            primary_key=tuple(name for name in key if name in names),
-        )
-
-    def _complete(self, column: Column, known: Column | None) -> Column:
-        same = known is not None and known.type_oid == column.type_oid
-        return msgspec.structs.replace(
-            column,
-            data_type=self.data_type(column.type_oid) or column.data_type,
-            nullable=known.nullable if known else True,
-            default=known.default if known and same else None,
-            generated=known.generated if known else False,
-            comment=known.comment if known else None,
-            number=known.number if known else None,
-            missing=known.missing if known and same else None,
-        )
+    def table_of(self, oid: int) -> Table | None:
+        """Return the table with that OID, whatever it is called now; None when it is gone."""
+        return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
 
     def _one(self, rows: list[tuple[Any, ...]]) -> Table | None:
         if not rows:
@@ -219,37 +208,37 @@ class PostgresCatalogue:
         return self._table(rows[0])
 
     def _table(self, row: tuple[Any, ...]) -> Table:
-        oid, schema, name, identity, kind, partition, estimate, attributes, indexes = row
-        not_null = {a[0] for a in attributes or () if a[3] == "true"}
-        primary, stand_in, replica = None, None, ()
-        for is_primary, is_replica, usable, joined in indexes or ():
-            columns = tuple((joined or "").split("\t"))
-            if is_primary == "true":
-                primary = columns
-            elif stand_in is None and usable == "true" and all(c in not_null for c in columns):
-                stand_in = columns
-            if is_replica == "true":
-                replica = columns
-        key = primary or stand_in or ()
-        flagged = (
-            {a[0] for a in attributes or ()}
-            if identity == "f"
-            else set(primary or ())
-            if identity == "d"
-            else set(replica)
-        )
+        oid, schema, name, identity, kind, partition, estimate, attributes, rows = row
+        names = {int(a[7]): a[0] for a in attributes or ()}
+        not_null = {int(a[7]) for a in attributes or () if a[3] == "true"}
+        indexes = [_index(found) for found in rows or ()]
+
+        def named(numbers: tuple[int, ...]) -> tuple[str, ...]:
+            return tuple(names[number] for number in numbers if number in names)
+
+        rule = self._properties.key_index
+        primary = next((index for index in indexes if index.primary), None)
+        others = [index for index in indexes if index is not primary]
+        chosen = key_index(indexes, not_null, rule)
+        stand_in = key_index(others, not_null, rule)
+        replica = next((index for index in indexes if index.identity), None)
+        identifying: tuple[int, ...] = ()
+        if identity == "d" and primary is not None and primary.immediate:
+            identifying = primary.key(rule)
+        elif identity == "i" and replica is not None:
+            identifying = replica.columns[: replica.key_columns]
         relation = Relation(
             oid=oid,
             schema=schema,
             table=name,
             identity=identity,
-            primary_key=key,
+            primary_key=named(chosen.key(rule)) if chosen else (),
             columns=tuple(
                 Column(
                     name=a[0],
                     type_oid=int(a[1]),
                     typmod=int(a[2]),
-                    in_identity=a[0] in flagged,
+                    in_identity=identity == "f" or int(a[7]) in identifying,
                     data_type=self.data_type(int(a[1])),
                     nullable=a[3] != "true",
                     generated=a[4] == "true",
@@ -266,8 +255,14 @@ class PostgresCatalogue:
             partitioned=kind == "p",
             partition=partition,
             estimate=estimate,
-            has_primary_key=primary is not None,
-            identity_index=replica if identity == "i" else (),
+            primary_key=named(primary.key(rule)) if primary else (),
+            immediate_key=primary is None or primary.immediate,
+            stand_in=named(stand_in.key(rule)) if stand_in else (),
+            identity_index=named(identifying) if identity == "i" else (),
+            changed={
+                int(a[7]): tuple(int(xid) for xid in a[9:11] if xid) for a in attributes or ()
+            },
+            key_changed=chosen.changed if chosen else 0,
         )
 
     def _load_types(self, oids: "set[int] | list[int]") -> None:
@@ -323,3 +318,18 @@ class PostgresCatalogue:
 
 def _attribute_oids(parts: list[str] | None) -> list[int]:
     return [int(part.split("\t")[1]) for part in parts or ()]
+
+
+def _index(row: list[str]) -> UniqueIndex:
+    name, columns, key_columns, primary, identity, immediate, partial, clustered, changed = row
+    return UniqueIndex(
+        name=name,
+        columns=tuple(int(number) for number in columns.split()),
+        key_columns=int(key_columns),
+        primary=primary == "true",
+        identity=identity == "true",
+        immediate=immediate == "true",
+        partial=partial == "true",
+        clustered=clustered == "true",
+        changed=int(changed),
+    )

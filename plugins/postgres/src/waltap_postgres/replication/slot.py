@@ -24,6 +24,7 @@ __all__ = [
     "await_free",
     "create_slot",
     "drop_slot",
+    "open_transactions",
     "read_slot",
 ]
 
@@ -226,3 +227,14 @@ def drop_slot(catalogue: PostgresCatalogue, name: str) -> bool:
             time.sleep(0.02)
         else:
             return bool(dropped)
+
+
+def open_transactions(catalogue: PostgresCatalogue) -> list[str]:
+    """Return what is known of the transactions that hold up a new slot, the oldest first."""
+    rows = catalogue.query(
+        "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
+        " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
+    )
+    prepared = catalogue.query("SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5")
+    waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]
+    return waits + [f"prepared transaction {gid!r}" for (gid,) in prepared]

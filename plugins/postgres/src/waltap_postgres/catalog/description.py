@@ -1,0 +1,283 @@
+"""What is known of a relation of the stream: the wire, completed from the catalogue and from memory.
+
+This is the one place where they are joined (docs/decisions/0008-wire-and-catalogue.md). A Relation of
+the wire is the truth of its moment: name, columns, types, replica identity, and its flags. The catalogue
+shows the present, which may be later. So it
+
+- is asked about the same relation only: the same OID, whatever it is called now;
+- is asked once the transaction that the relation belongs to is visible, never before;
+- adds what the wire lacks, and nothing against it;
+- is believed where the row of the catalogue is not newer than that transaction. What is newer, or gone,
+  is taken from the last description of the same relation, if there is one.
+
+Columns are matched by name and, where that fails, by their place: the wire lists columns by attnum.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.source.connector import ConnectorContext
+from waltap.source.memory import RelationMemory
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+
+__all__ = ["Descriptions", "Moment", "joined"]
+
+log = logging.getLogger(__name__)
+
+VISIBLE_WITHIN_S = 3.0
+"""How long a transaction whose commit was decoded may stay invisible: its backend has written the commit
+record and has still to leave the list of running transactions, or waits for a synchronous standby."""
+
+VISIBLE_SQL = """
+SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
+       EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.transaction::text = %s)
+  FROM (SELECT s.snapshot, txid_snapshot_xmax(s.snapshot) AS xmax,
+               (%s::int8 - txid_snapshot_xmax(s.snapshot) %% 4294967296 + 6442450944) %% 4294967296
+                 - 2147483648 AS ahead
+          FROM (SELECT txid_current_snapshot() AS snapshot OFFSET 0) s OFFSET 0) x
+"""
+"""The 64-bit id nearest to the end of the snapshot is the one that the 32 bits of the wire mean."""
+
+_WRAP, _HALF = 1 << 32, 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A transaction, and the first id that no transaction had when the catalogue was asked."""
+
+    xid: int = 0
+    horizon: int = 0
+
+    def precedes(self, changed: int) -> bool:
+        """Tell whether a row of the catalogue that transaction ``changed`` wrote is newer.
+
+        What was changed takes a lock that excludes writers of the table, so that of two such
+        transactions one ended before the other touched the table; ids tell which, unless one began long
+        before it did. An id that is ahead of all is an old one, of before the last wrap-around.
+        """
+        if not self.xid or not changed:
+            return False
+        later = 0 < (changed - self.xid) % _WRAP < _HALF
+        return later and 0 < (self.horizon - changed) % _WRAP < _HALF
+
+
+class Descriptions:
+    """Describes the relations of one connection's stream.
+
+    ``delivers_prepared``: rows are handed on at PREPARE TRANSACTION, when what it did is not visible
+    and may never be. ``stopping`` ends a wait early.
+    """
+
+    def __init__(
+        self,
+        catalogue: PostgresCatalogue,
+        memory: RelationMemory,
+        *,
+        delivers_prepared: bool = False,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._catalogue, self._memory = catalogue, memory
+        self._delivers_prepared, self._stopping = delivers_prepared, stopping
+        self._moment = Moment()
+        self._described: set[int] = set()
+
+    @classmethod
+    def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
+        """Return those of a connector."""
+        return cls(
+            catalogue,
+            context.memory,
+            delivers_prepared=context.profile.engine.two_phase_policy == "prepare",
+            stopping=context.stopping,
+        )
+
+    def describe(self, wire: Relation) -> Relation:
+        """Return ``wire`` with all that can be known of it. Raises: ConnectionLost, SourceError."""
+        moment = self._when_visible(wire.xid)
+        present = self._catalogue.table_of(wire.oid) if wire.oid else None
+        remembered = self._memory.get(wire.oid)
+        types = self._types(wire, remembered)
+        described = joined(
+            wire, present, remembered, types, moment, again=wire.oid in self._described
+        )
+        if wire.oid:
+            self._described.add(wire.oid)
+            self._memory.put(described)
+        return described
+
+    def _types(self, wire: Relation, remembered: Relation | None) -> Mapping[int, DataType]:
+        """Return the data types of the columns; what the catalogue does not know any more as it was."""
+        found = {
+            column.type_oid: column.data_type
+            for column in (remembered.columns if remembered else ())
+            if column.data_type is not None
+        }
+        self._catalogue.refresh_types({column.type_oid for column in wire.columns})
+        for column in wire.columns:
+            known = self._catalogue.data_type(column.type_oid)
+            if known is not None:
+                found[column.type_oid] = known
+        return found
+
+    def _when_visible(self, xid: int) -> Moment:
+        """Wait until the catalogue shows what transaction ``xid`` did; return the moment."""
+        if not xid or xid == self._moment.xid:
+            return self._moment if xid else Moment()
+        deadline, pause = time.monotonic() + VISIBLE_WITHIN_S, 0.0005
+        while True:
+            ((visible, xmax, prepared),) = self._catalogue.query(VISIBLE_SQL, (str(xid), xid))
+            if visible or (prepared and self._delivers_prepared) or self._stopping():
+                break
+            if time.monotonic() >= deadline:
+                log.warning(
+                    "a transaction is decoded and does not become visible: what it did to tables is "
+                    "described as it was before",
+                    extra={"xid": xid},
+                )
+                break
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)
+        self._moment = Moment(xid, xmax % _WRAP)
+        return self._moment
+
+
+def joined(
+    wire: Relation,
+    present: Table | None,
+    remembered: Relation | None,
+    types: Mapping[int, DataType],
+    moment: Moment,
+    *,
+    again: bool,
+) -> Relation:
+    """Return ``wire``, completed. ``again``: this session has described the relation before, so that what
+    the catalogue has no more was dropped before this announcement."""
+    places = _places(wire, present.relation.columns) if present else {}
+    then = {column.name: column for column in remembered.columns} if remembered else {}
+    columns = tuple(
+        _column(column, places.get(n), then.get(column.name), present, types, moment)
+        for n, column in enumerate(wire.columns)
+    )
+    key = _key(wire, present, places, remembered, moment, again=again)
+    return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0)
+
+
+def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
+    """Return the present column for each index of a column of ``wire`` that is still there.
+
+    Numbers rise on the wire as in the catalogue. A column of the same name with a number out of order
+    was dropped and made again. One without its name that lies alone between the same neighbours was
+    renamed: whatever is there now and has a lower number than a column of the wire was there then.
+    """
+    by_name = {column.name: column for column in present}
+    places: dict[int, Column] = {}
+    found: Column | None
+    ceiling = 1 << 16
+    for n in range(len(wire.columns) - 1, -1, -1):
+        found = by_name.get(wire.columns[n].name)
+        if found is not None and found.number is not None and found.number < ceiling:
+            places[n], ceiling = found, found.number
+    taken = {column.number for column in places.values()}
+    free = [c for c in present if c.number not in taken and not c.generated]
+    for n, column in enumerate(wire.columns):
+        if n in places:
+            continue
+        low = places[n - 1].number if n - 1 in places else 0 if n == 0 else None
+        high = places[n + 1].number if n + 1 in places else None
+        if low is None or (high is None and n + 1 < len(wire.columns)):
+            continue
+        between = [
+            c
+            for c in free
+            if c.number is not None and low < c.number and c.number < (high or 1 << 16)
+        ]
+        if high is None:
+            between = [c for c in between if c.number == low + 1]
+        if len(between) == 1 and between[0].type_oid == column.type_oid:
+            places[n] = between[0]
+    return places
+
+
+def _column(
+    column: Column,
+    now: Column | None,
+    then: Column | None,
+    present: Table | None,
+    types: Mapping[int, DataType],
+    moment: Moment,
+) -> Column:
+    """Complete one column by what the catalogue says ``now``, or was known ``then``."""
+    if then is not None and then.type_oid != column.type_oid:
+        then = None
+    same, known = now is not None and now.type_oid == column.type_oid, now
+    if then is not None and (
+        now is None
+        or not same
+        or present is None
+        or any(moment.precedes(xid) for xid in present.changed.get(now.number or 0, ()))
+    ):
+        known, same = then, True
+    return msgspec.structs.replace(
+        column,
+        data_type=types.get(column.type_oid) or column.data_type,
+        nullable=True if known is None else known.nullable,
+        default=known.default if known and same else None,
+        generated=known.generated if known else False,
+        comment=known.comment if known else None,
+        number=known.number if known else None,
+        missing=known.missing if known and same else None,
+    )
+
+
+def _key(
+    wire: Relation,
+    present: Table | None,
+    places: Mapping[int, Column],
+    remembered: Relation | None,
+    moment: Moment,
+    *,
+    again: bool,
+) -> tuple[str, ...]:
+    """Return the key, in its order; () when there is none.
+
+    Under DEFAULT (and YugabyteDB's CHANGE) the flags are the primary key, without its order. Without
+    flags there is no primary key but a deferrable one, and a unique index may stand in. Under INDEX,
+    FULL and NOTHING the wire does not tell the key.
+    """
+    flagged = tuple(column.name for column in wire.columns if column.in_identity)
+    names = {column.name for column in wire.columns}
+    by_present = {column.name: wire.columns[n].name for n, column in places.items()}
+    by_identity = wire.identity in ("d", "c")
+    now: tuple[str, ...] = ()
+    if present is not None:
+        now = present.relation.primary_key or ()
+        if wire.identity == "d" and not flagged and present.immediate_key and present.primary_key:
+            now = present.stand_in
+        now = tuple(by_present.get(name, "") for name in now)
+        now = () if "" in now else now
+    then = remembered.primary_key if remembered is not None else None
+    if then is not None and not names.issuperset(then):
+        then = None
+    if by_identity and flagged:
+        orders = (now, then or ())
+        return next((key for key in orders if set(key) == set(flagged)), flagged)
+    if by_identity and then and remembered is not None and _is_primary(remembered):
+        then = None
+    if now and present is not None:
+        newer = moment.precedes(present.key_changed)
+        return then if newer and then is not None else now
+    if present is not None and not now and again:
+        return () if wire.identity != "i" else flagged
+    return then or (flagged if wire.identity == "i" else ())
+
+
+def _is_primary(remembered: Relation) -> bool:
+    """Tell whether the key of a remembered relation was the primary key, by its flags."""
+    flagged = {column.name for column in remembered.columns if column.in_identity}
+    return remembered.identity in ("d", "c") and flagged == set(remembered.primary_key or ())

@@ -1,0 +1,121 @@
+"""What is remembered of relations over restarts."""
+
+from pathlib import Path
+
+import pytest
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.source.memory import REPLACED_KEPT, RelationMemory
+
+
+def relation(oid: int, table: str = "t", key: tuple[str, ...] = ("id",)) -> Relation:
+    kind = DataType(oid=90000, schema="public", name="mood", labels=("a", "b"))
+    return Relation(
+        oid=oid,
+        schema="public",
+        table=table,
+        primary_key=key,
+        columns=(
+            Column(name="id", type_oid=23, nullable=False, number=1),
+            Column(
+                name="m", type_oid=90000, data_type=kind, nullable=True, default="'a'", number=2
+            ),
+        ),
+    )
+
+
+def opened(path: Path, database: str = "1/db") -> RelationMemory:
+    memory = RelationMemory(path)
+    memory.open(database)
+    return memory
+
+
+def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "relations"
+    memory = opened(path)
+    memory.put(relation(1))
+    memory.put(relation(2, "u"))
+    memory.save()
+    memory.put(relation(1, key=()))
+    memory.save()
+    again = opened(path)
+    found = again.get(1)
+    assert found is not None
+    assert found.same_shape(relation(1, key=()))
+    known = again.named("public", "u")
+    assert known is not None
+    assert known.same_shape(relation(2, "u"))
+    assert again.get(3) is None
+
+
+def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:
+    memory = opened(tmp_path / "relations")
+    memory.put(relation(1))
+    assert opened(tmp_path / "relations").get(1) is None
+
+
+def test_another_databases_relations_are_not_believed(tmp_path: Path) -> None:
+    memory = opened(tmp_path / "relations")
+    memory.put(relation(1))
+    memory.save()
+    assert opened(tmp_path / "relations", "1/other").get(1) is None
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20])
+def test_a_torn_end_costs_the_last_relation_alone(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "relations"
+    memory = opened(path)
+    memory.put(relation(1))
+    memory.save()
+    memory.put(relation(2, "u"))
+    memory.save()
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = opened(path)
+    assert again.get(1) is not None
+    assert again.get(2) is None
+
+
+def test_a_file_of_rubbish_is_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "relations").write_bytes(b"\xff\xff\xff\xff rubbish")
+    assert opened(tmp_path / "relations").get(1) is None
+
+
+def test_the_file_does_not_grow_with_the_versions(tmp_path: Path) -> None:
+    path = tmp_path / "relations"
+    memory = opened(path)
+    sizes = []
+    for turn in range(2000):
+        memory.put(relation(1, key=("id",) if turn % 2 else ()))
+        memory.save()
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 100 * sizes[0]
+    again = opened(path).get(1)
+    assert again is not None
+    assert again.primary_key == ("id",)
+
+
+def test_tables_that_are_made_anew_all_the_time_are_forgotten(tmp_path: Path) -> None:
+    memory = opened(tmp_path / "relations")
+    for oid in range(1, 1001):
+        memory.put(relation(oid))
+        memory.save()
+    known = [oid for oid in range(1, 1001) if memory.get(oid) is not None]
+    assert known == list(range(1000 - REPLACED_KEPT, 1001))
+
+
+def test_the_oldest_description_goes_first(tmp_path: Path) -> None:
+    memory = RelationMemory(tmp_path / "relations", kept=3)
+    memory.open("x")
+    for oid in (1, 2, 3, 4):
+        memory.put(relation(oid, f"t{oid}"))
+    assert [memory.get(oid) is not None for oid in (1, 2, 3, 4)] == [False, True, True, True]
+
+
+def test_a_new_slot_forgets_what_was_before(tmp_path: Path) -> None:
+    memory = opened(tmp_path / "relations")
+    memory.put(relation(1))
+    memory.save()
+    memory.start_anew([relation(2, "u")])
+    memory.save()
+    again = opened(tmp_path / "relations")
+    assert again.get(1) is None
+    assert again.get(2) is not None
