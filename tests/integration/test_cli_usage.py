@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -163,14 +164,13 @@ def test_a_traceback_is_shown_when_it_is_asked_for(profile: str) -> None:
     assert answer.returncode == 3
 
 
-def test_a_bug_is_shown_as_one(tmp_path: Path) -> None:
-    """A plugin's command that raises stands for a bug of ours."""
+def test_a_plugins_command_that_raises_is_told_as_its_fault(tmp_path: Path) -> None:
     plugin(tmp_path, "def crash():\n    '''Crash.'''\n    raise RuntimeError('boom')\n", "crash")
     answer = waltap("crash", PYTHONPATH=str(tmp_path))
     text = no_traceback(answer)
     assert answer.returncode == 1
-    assert "WT-9000" in text
-    assert "RuntimeError: boom" in text
+    assert "WT-1108" in text
+    assert "plugin 'acme' of acme 1.0 raised RuntimeError: boom" in text
     assert "report it" in text
 
 
@@ -327,3 +327,32 @@ def test_init_asks_for_what_is_missing(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, answer.stderr
     assert 'type = "terminal"' in (tmp_path / "waltap.toml").read_text()
+
+
+def test_a_state_folder_without_room_is_told_as_such(profile: str, tmp_path: Path) -> None:
+    """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
+    command = [sys.executable, "-m", "waltap", "run", profile]
+    answer = subprocess.run(
+        command,
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        env={**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    text = no_traceback(answer)
+    assert answer.returncode == 1
+    assert "WT-6005" in text
+    assert "File too large" in text
+    assert "waltap.state.dir" in text
+
+
+@pytest.mark.parametrize("path", [".", "shop.toml/ready"], ids=["a-folder", "below-a-file"])
+def test_a_ready_file_that_cannot_be_written_is_a_mistake(
+    profile: str, tmp_path: Path, path: str
+) -> None:
+    answer = waltap("run", profile, "--ready-file", path, cwd=tmp_path)
+    text = no_traceback(answer)
+    assert answer.returncode == 2
+    assert "cannot be written" in text

@@ -12,6 +12,7 @@ import enum
 import inspect
 import logging
 import re
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -22,12 +23,13 @@ import pluggy
 
 from waltap import hookspecs
 from waltap.config.environment import plugin_names
-from waltap.errors import PluginError
+from waltap.errors import PluginError, WaltapError
 from waltap.plugin_errors import (
     DuplicateName,
     HookRaised,
     ImportFailed,
     MisspeltHook,
+    PluginRaised,
     SpecMissing,
     WrongApiVersion,
     WrongSpec,
@@ -300,6 +302,31 @@ class Host:
         if notice is None:
             notice = self._notices[hook] = self._notice(hook)
         notice(arguments)
+
+    def blamed(self, error: Exception) -> Exception:
+        """Return what to tell in place of ``error``: PluginRaised when it is none of ours and the code
+        of an installed plugin took part in it, else ``error`` itself.
+
+        The plugin whose code is innermost in the traceback counts: what it calls, it answers for.
+        Plugins of this process are left out: their exceptions are their caller's own.
+        """
+        if isinstance(error, WaltapError):
+            return error
+        owners = {
+            plugin.module.partition(":")[0].partition(".")[0]: plugin
+            for plugin in self._plugins.values()
+            if plugin.distribution not in {IN_PROCESS, __package__}
+        }
+        for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            plugin = owners.get(package)
+            if plugin is not None:
+                where = f"{frame.f_code.co_filename}:{line}"
+                return PluginRaised(
+                    f"plugin {plugin.name!r} of {plugin} raised {_brief(error)} ({where})",
+                    distribution=plugin.distribution,
+                )
+        return error
 
     def register(self, plugin: object, name: str) -> None:
         """Add a plugin of this process: a module, or an object with hook implementations.

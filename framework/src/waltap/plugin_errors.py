@@ -2,13 +2,14 @@
 
 from collections.abc import Collection
 
-from waltap.errors import PluginError
+from waltap.errors import PluginError, WaltapError
 
 __all__ = [
     "DuplicateName",
     "HookRaised",
     "ImportFailed",
     "MisspeltHook",
+    "PluginRaised",
     "SpecMissing",
     "WrongApiVersion",
     "WrongSpec",
@@ -91,3 +92,14 @@ class WrongSpec(PluginError):
 
     code = "WT-1107"
     remedy = "Authors of {distribution}: {hook} returns an iterable of {expected} objects."
+
+
+class PluginRaised(WaltapError):
+    """Code of a plugin (sink, check, decoder, transform, …) let out an exception of its own, or gave
+    waltap something that cannot be used."""
+
+    code = "WT-1108"
+    remedy = (
+        "This is a fault of {distribution}: update it, or report it to its authors with what "
+        "WALTAP_TRACEBACK=1 shows. Positions were moved only as far as its data is durable."
+    )

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,17 +174,30 @@ def run() -> None:
     try:
         application()
     except WaltapError as error:
-        from waltap.cli.failure import exit_code, show
-
-        show(error)
-        sys.exit(exit_code(error))
+        sys.exit(_told(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback unasked
-        from waltap.cli.failure import show_bug
+        sys.exit(_told(error))
 
-        show_bug(error)
-        sys.exit(1)
+
+def _told(error: Exception) -> int:
+    """Show an error; return the exit code it ends with."""
+    from waltap.cli.failure import exit_code, show, show_bug
+
+    if not isinstance(error, WaltapError):
+        from waltap.host import Host
+
+        cause = error
+        with suppress(WaltapError):  # WALTAP_PLUGINS may be what is wrong
+            error = Host().blamed(cause)
+        if error is not cause:
+            error.__cause__ = cause
+    if isinstance(error, WaltapError):
+        show(error)
+        return exit_code(error)
+    show_bug(error)
+    return 1

@@ -14,6 +14,7 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
+from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
     from waltap.source.connector import Check
@@ -49,8 +50,21 @@ def _checks(source: str, sink: str | None, settings: dict[str, str]) -> "list[Ch
     with connected(profile, host) as (connector, _parts):
         checks = connector.check()
     for spec in host.checks.values():
-        checks += spec.factory(profile)
+        try:
+            checks += spec.factory(profile)
+        except Exception as error:  # noqa: BLE001 - the other checks are worth their answers
+            checks.append(_failed(spec.name, host.blamed(error)))
     return checks
+
+
+def _failed(name: str, error: Exception) -> "Check":
+    """Return what stands for a check that raised."""
+    from waltap.source.connector import Check
+
+    if isinstance(error, WaltapError):
+        return Check(name=name, verdict="error", found=error.problem, remedy=error.advice())
+    found = f"{type(error).__name__}: {error}"
+    return Check(name=name, verdict="error", found=found, remedy=WaltapError.remedy)
 
 
 def _print(checks: "list[Check]") -> None:

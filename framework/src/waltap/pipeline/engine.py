@@ -20,7 +20,14 @@ from pathlib import Path
 import msgspec
 
 from waltap.config.profile import Profile
-from waltap.errors import ConnectionLost, Retry, SinkError, WaltapError
+from waltap.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    Problem,
+    Retry,
+    SinkError,
+    WaltapError,
+)
 from waltap.events.assembly import Assembler
 from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.host import Host
@@ -29,7 +36,7 @@ from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import Limits, Silence, batches, cut
-from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Visibility
 from waltap.snapshot.incremental import IncrementalSnapshots, State
@@ -87,8 +94,11 @@ class Engine:
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
         self._began = time.monotonic()
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)  # an earlier run's says nothing of this one
+        with self._ready_file_usable():
+            if self._ready_file is not None:
+                self._ready_file.unlink(
+                    missing_ok=True
+                )  # an earlier run's says nothing of this one
         self._enter("checking", self.profile.name)
         try:
             with PipelineLock(self._state_dir()):
@@ -98,12 +108,15 @@ class Engine:
                 finally:
                     parts.sink.close()
             self._enter("stopped", self.profile.name)
+        except Exception as error:
+            told = state_unusable(error, self._state_dir()) or self.host.blamed(error)
+            self._enter("failed", str(told))
+            self.host.notify("on_failure", pipeline=self.profile.name, error=told, retried=False)
+            if told is error:
+                raise
+            raise told from error
         except BaseException as error:
             self._enter("failed", str(error))
-            if isinstance(error, Exception):
-                self.host.notify(
-                    "on_failure", pipeline=self.profile.name, error=error, retried=False
-                )
             raise
 
     def _run_until_done(self, parts: Parts, held: Position | None) -> None:
@@ -513,8 +526,17 @@ class Engine:
 
     def _ready(self) -> None:
         if self._ready_file is not None:
-            self._ready_file.parent.mkdir(parents=True, exist_ok=True)
-            self._ready_file.touch()
+            with self._ready_file_usable():
+                self._ready_file.parent.mkdir(parents=True, exist_ok=True)
+                self._ready_file.touch()
+
+    @contextmanager
+    def _ready_file_usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            problem = Problem(str(self._ready_file), f"cannot be written: {error.strerror}")
+            raise ConfigurationError([problem], origin="the ready file") from error
 
     def _state_dir(self) -> Path:
         return self.profile.engine.state_dir / self.profile.name
