@@ -81,6 +81,10 @@ class Expected:
     oid: int
     half: str = ""
     """"d" or "c" of a key change."""
+    either: bool = False
+    """One update, or a delete and an insert: without a primary key, what the key is is a choice."""
+    begun: bool = False
+    """The delete of such a one came."""
 
     def __str__(self) -> str:
         row = self.change.old if self.op == "d" else self.change.new
@@ -176,7 +180,8 @@ class _Trial:
                 yield Expected("d", change, *about, half="d")
                 yield Expected("c", change, *about, half="c")
                 return
-        yield Expected(change.op, change, *about)
+        either = change.op == "u" and not key and bool(change.old)
+        yield Expected(change.op, change, *about, either=either)
 
     # --- walking ---------------------------------------------------------------------------------
 
@@ -201,10 +206,10 @@ class _Trial:
         if event.first or not self.snapshot_open:
             self.have.clear()
         self.snapshot_open = True
-        self._place(event.table).put(event, None)
+        self._place(event.table).put(event)
 
     def _chunk(self, event: Event) -> None:
-        self._place(event.table).put(event, None)
+        self._place(event.table).put(event)
         if self.at is None or self.case.floating:
             return
         table = self._present(event)
@@ -243,7 +248,7 @@ class _Trial:
             queue.pop(0)
         else:
             self._tell("order", f"event {event.at}: {_told(event)}, expected {wanted}")
-        self._place(event.table).put(event, None)
+        self._place(event.table).put(event)
 
     def _changed(self, event: Event, life: Life, *, may_repeat: bool) -> None:
         if self.at is None:
@@ -256,13 +261,18 @@ class _Trial:
                 return
         wanted = self.items[index]
         assert isinstance(wanted, Expected)
+        if wanted.either and event.op == "d":
+            wanted.begun = True
+            self._place(event.table).put(event, "d")
+            return
         if index >= self.highest:
             self._advance(index)
             self._values(wanted, event)
             self._advance(index + 1)
             self.highest = index + 1
         self.at = index + 1
-        self._place(event.table).put(event, wanted)
+        half = "c" if wanted.begun and event.op == "c" else wanted.half
+        self._place(event.table).put(event, half)
 
     def _next(self, at: int) -> int | None:
         """The next event that must come; one that may be missing is passed over by `_elsewhere`."""
@@ -355,6 +365,8 @@ class _Trial:
         change = item.change
         if event.table != change.table:
             return False
+        if item.either and event.op == ("c" if item.begun else "d"):
+            return self._same(item, event)
         if item.op != event.op:
             return (
                 item.half != ""
@@ -366,7 +378,7 @@ class _Trial:
 
     def _same(self, item: Expected, event: Event) -> bool:
         change = item.change
-        wanted = change.old if item.op == "d" else change.new
+        wanted = change.old if event.op == "d" else change.new
         row = event.before if event.op == "d" else event.after
         if wanted is None or row is None:
             return True
@@ -627,7 +639,7 @@ class _Rows:
     def fill(self, table: Table) -> None:
         self.rows = [dict(row) for row in table.rows]
 
-    def put(self, event: Event, expected: Expected | None) -> None:
+    def put(self, event: Event, half: str = "") -> None:
         table = self._trial.state.tables.get(self.name) or self._trial.final.tables.get(self.name)
         columns = table.columns if table is not None else {}
         key = tuple(event.key) if event.key else (table.key if table is not None else ())
@@ -637,7 +649,7 @@ class _Rows:
         before = event.before
         if event.op == "d":
             taken = self._take(before or {}, key, columns)
-            if expected is not None and expected.half == "d":
+            if half == "d":
                 self._lifted = taken
             return
         assert event.after is not None
@@ -650,7 +662,7 @@ class _Rows:
             held = self._take(before, table.key or tuple(columns), columns) or {}
         elif key:
             held = self._take(after, key, columns) or {}
-            if expected is not None and expected.half == "c":
+            if half == "c":
                 held, self._lifted = self._lifted or {}, None
         self.rows.append({n: held.get(n, UNSENT) if v is UNSENT else v for n, v in after.items()})
 
