@@ -8,6 +8,7 @@ A failing seed prints the line that repeats it, shrunk as far as the time given 
 """
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -79,8 +80,15 @@ def hunt(given: argparse.Namespace, server: Server) -> int:
 def attempt(
     scenario: Scenario, numbers: list[int], server: Server, given: argparse.Namespace
 ) -> Result:
-    keep = given.keep / str(scenario.seed)
+    keep = given.keep / f"{scenario.seed}.last"
     return machine.run(scenario.keep(numbers), server, given.python, keep=keep)
+
+
+def kept(scenario: Scenario, given: argparse.Namespace) -> None:
+    """Keep the files of the last attempt as those of the finding."""
+    last, place = given.keep / f"{scenario.seed}.last", given.keep / str(scenario.seed)
+    shutil.rmtree(place, ignore_errors=True)
+    last.rename(place)
 
 
 def report(
@@ -91,12 +99,14 @@ def report(
     given: argparse.Namespace,
 ) -> None:
     """Tell what was found, and the smallest scenario that still finds it."""
+    kept(scenario, given)
     for finding in result.findings[:20]:
         print(f"  {str(finding)[:1500]}", flush=True)
     numbers, result = shrink(scenario, numbers, result, server, given)
     kinds = ", ".join(f"{n} {scenario.steps[n].kind}" for n in numbers)
     print(f"  steps: {kinds}")
     print(f"  files: {given.keep / str(scenario.seed)}")
+    shutil.rmtree(given.keep / f"{scenario.seed}.last", ignore_errors=True)
     chosen = ",".join(map(str, numbers))
     print(f"repeat: python -m tests.hunt {scenario.seed} --steps {chosen}", flush=True)
 
@@ -121,6 +131,7 @@ def shrink(
             again = attempt(scenario, fewer, server, given)
             if kinds & {finding.kind for finding in again.findings}:
                 numbers, result = fewer, again
+                kept(scenario, given)
             else:
                 at += size
         size //= 2

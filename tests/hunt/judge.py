@@ -451,9 +451,10 @@ class _Trial:
             at = table.find(change.old or change.new)
             before = table.rows[at] if at is not None else {}
             self._compare(event, event.after, change.new, table, "value", before, change.types)
-        if item.op == "d" and change.old and event.before is not None and item.half == "":
-            names = change.old if table.identity == "f" else {n: change.old[n] for n in change.old}
-            for name, wanted in names.items():
+        if item.op == "d" and change.old and event.before is None:
+            self._tell("old", f"event {event.at}: {_told(event)} has no before")
+        elif item.op == "d" and change.old and event.before is not None and item.half == "":
+            for name, wanted in change.old.items():
                 got = canonical(change.types.get(name, ""), event.before.get(name))
                 if name not in table.generated and got != wanted and not (
                     name not in event.before and not self.case.relations

@@ -437,7 +437,12 @@ class Source:
             "smallint": "int4", "integer": "int8", "character varying": "text", "numeric": "text",
             "boolean": "text", "date": "timestamp", "text": "varchar(30)", "uuid": "text",
         }  # fmt: skip
-        free = [c for c in known.columns if c[1] in to and not c[3]]
+        key = known.primary_key + known.identity_index  # a date as a timestamp is another key
+        free = [
+            c
+            for c in known.columns
+            if c[1] in to and not c[3] and not (c[0] in key and c[1] == "date")
+        ]
         if not free:
             return []
         name, kind, _required, _generated = random.choice(free)
