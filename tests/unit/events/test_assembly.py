@@ -33,7 +33,7 @@ from waltap.decode import (
     Update,
 )
 from waltap.errors import DecodeError
-from waltap.events.assembly import Assembler, PreparedTransactionLost
+from waltap.events.assembly import Assembler, PreparedTransactionLost, TwoPhasePolicy
 from waltap.events.parts import PART_CHANGES
 from waltap.events.spill import CHUNK_CHANGES, SpillFailed
 from waltap.events.transaction import TransactionPart
@@ -505,6 +505,33 @@ def test_policy_prepare_delivers_at_prepare(tmp_path: Path) -> None:
     (part,) = subject.feed(prepared("g", [row(1)]))
     assert (part.commit_lsn, part.end_lsn, part.commit_ts) == (50, 51, 33)
     assert subject.feed([decided("g"), RollbackPrepared(0, 8, 1, 2, 0, 0, "h")]) == []
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_what_was_prepared_before_the_slot_decoded_two_phase_is_delivered_at_its_commit(
+    tmp_path: Path, policy: TwoPhasePolicy
+) -> None:
+    """Its PREPARE comes late, with an end before the start; nothing of it need survive a restart."""
+    subject = assembler(tmp_path, resume=Position(60), two_phase=policy)
+    assert subject.feed(prepared("g", [row(1)])) == []
+    assert list(tmp_path.iterdir()) == []
+    (part,) = subject.feed([decided("g")])
+    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
+    assert numbers([part]) == [1]
+
+
+def test_a_late_prepared_transaction_goes_on_inside_after_a_restart(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, resume=Position(60, 100, 2), two_phase="prepare")
+    parts = subject.feed([*prepared("g", [row(n) for n in range(4)]), decided("g")])
+    assert numbers(parts) == [2, 3]
+
+
+def test_rows_kept_under_one_policy_are_delivered_under_the_other(tmp_path: Path) -> None:
+    first = assembler(tmp_path)
+    first.feed(prepared("g", [row(1)]))
+    first.close()
+    second = assembler(tmp_path, resume=Position(60), two_phase="prepare")
+    assert numbers(second.feed([decided("g")])) == [1]
 
 
 def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position() -> None:

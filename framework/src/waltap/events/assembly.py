@@ -8,7 +8,10 @@ spool (spill.py) until its fate is known:
   subtransaction cuts it;
 - a prepared transaction, until COMMIT PREPARED (policy ``commit``), durably on disk, because the
   server does not send its rows again once the end of its PREPARE is confirmed. With the policy
-  ``prepare`` it is delivered at PREPARE and its later fate is not told;
+  ``prepare`` it is delivered at PREPARE and its later fate is not told. A transaction whose PREPARE ends
+  at `resume` or before, although it comes now, was prepared before the slot decoded two-phase: the
+  server sends all of it at COMMIT PREPARED, and sends it again until that is confirmed. It is delivered
+  there, whatever the policy;
 - a transaction whose begin does not tell the commit LSN (decoderbufs, wal2json).
 
 Large ones are released in parts, a bounded number of them per call (`Assembler.backlog`).
@@ -62,9 +65,10 @@ class PreparedTransactionLost(WaltapError):
 
     code = "WT-3102"
     remedy = (
-        "Its rows were kept in the spill folder under waltap.state.dir. Bring that folder back and "
-        "start again; if it is gone, take a new snapshot of the tables that the transaction "
-        "changed (`waltap snapshot`), or use a slot without two_phase."
+        "Its rows were kept in the spill folder under waltap.state.dir: bring that folder back and start "
+        "again. If it is gone, or an earlier run with two.phase.policy=prepare delivered them, run past "
+        "it with two.phase.policy=prepare; then, if rows are missing, take a snapshot of the tables that "
+        "the transaction changed, by an execute-snapshot signal or after `waltap offsets clear FILE`."
     )
 
 
@@ -331,7 +335,8 @@ class Assembler:
         self, spool: Spool, message: Prepare | StreamPrepare, parts: list[TransactionPart]
     ) -> None:
         """Deliver a prepared transaction, or keep it until it is decided, as the policy says."""
-        if self._policy == "prepare":
+        late = message.end_lsn <= self._resume.end_lsn
+        if self._policy == "prepare" and not late:
             self._deliver(
                 spool,
                 parts,
@@ -345,15 +350,14 @@ class Assembler:
         known = self._prepared.pop(key, None)
         if known is not None:  # sent again: its PREPARE was not confirmed before a restart
             known[1].discard()
-        spool.persist(message.gid, message.prepare_lsn, message.end_lsn)
+        if not late:
+            spool.persist(message.gid, message.prepare_lsn, message.end_lsn)
         self._prepared[key] = message.prepare_lsn, spool
 
     def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
-        if self._policy == "prepare":
-            return
         _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
         if spool is None:
-            if message.end_lsn > self._resume.end_lsn:
+            if self._policy == "commit" and message.end_lsn > self._resume.end_lsn:
                 what = f"the rows of prepared transaction {message.gid!r} are not here any more"
                 raise PreparedTransactionLost(what, gid=message.gid, xid=message.xid)
             return

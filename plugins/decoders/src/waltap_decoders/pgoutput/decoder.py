@@ -385,7 +385,7 @@ class PgOutput(Decoder):
         same = (begin.prepare_lsn, begin.end_lsn, begin.xid, begin.gid)
         if same != (prepare.prepare_lsn, prepare.end_lsn, prepare.xid, prepare.gid):
             payload.fail(f"LSNs, xid and gid as in Begin Prepare, {same}", "others", 2)
-        self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
+        self._prepares(payload, prepare)
         self._leave()
         self._cache.leave_prepared()
         messages.append(prepare)
@@ -394,7 +394,7 @@ class PgOutput(Decoder):
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
         if prepare.xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(prepare.xid), 26)
-        self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
+        self._prepares(payload, prepare)
         self._cache.promote(prepare.xid)
         messages.append(prepare)
 
@@ -472,6 +472,19 @@ class PgOutput(Decoder):
         if xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(xid), 1)
         return xid
+
+    def _prepares(self, payload: Payload, prepare: Prepare | StreamPrepare) -> None:
+        """Check the end of a PREPARE. It may lie before ends that came already: what was prepared
+        before the slot decoded two-phase comes as a whole at its COMMIT PREPARED.
+
+        Source: ReorderBufferFinishPrepared in reorderbuffer.c (``two_phase_at``).
+        """
+        if prepare.end_lsn < self._last_end:
+            if prepare.end_lsn < prepare.prepare_lsn:
+                expected = f"an end LSN from {prepare.prepare_lsn:#x} on"
+                payload.fail(expected, f"{prepare.end_lsn:#x}", 10)
+            return
+        self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
 
     def _ends(self, payload: Payload, lsn: int, end_lsn: int, offset: int) -> None:
         """Check that ends of transactions rise: a confirmed position must never go back."""

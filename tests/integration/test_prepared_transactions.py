@@ -1,0 +1,214 @@
+"""Prepared transactions on a real server: whenever they were prepared, none is lost and none stops us."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap.errors import Retry, SinkError
+from waltap.events.assembly import PreparedTransactionLost
+from waltap.events.transaction import Batch
+
+from tests.rigs.pipeline import Pipeline, until
+from tests.servers.postgres import Database
+
+TWO_PHASE = {"pgoutput.two_phase": "true"}
+POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    yield Pipeline(database, tmp_path)
+    for (gid,) in database.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    ):
+        autocommit(database, f"ROLLBACK PREPARED '{gid}'")
+
+
+def autocommit(database: Database, *statements: str) -> None:
+    with database.connect(autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def prepare(database: Database, gid: str, rows: str) -> None:
+    autocommit(
+        database, "BEGIN", f"INSERT INTO t {rows}", f"PREPARE TRANSACTION '{database.name} {gid}'"
+    )
+
+
+def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
+    autocommit(database, f"{how} PREPARED '{database.name} {gid}'")
+
+
+@POLICIES
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+def test_prepared_before_the_slot_decoded_two_phase(
+    pipeline: Pipeline, policy: str, running: bool
+) -> None:
+    """The property is switched on later: the server sends the whole transaction at COMMIT PREPARED."""
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    prepare(database, "early", "VALUES (1), (2)")
+    pipeline.catch_up()
+    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (3)")
+    if running:
+        with pipeline.running() as run:
+            run.until(lambda: pipeline.destination.ids("t") == [3], "the row between")
+            decide(database, "early")
+            run.until(lambda: pipeline.destination.ids("t") == [3, 1, 2], "the rows")
+            prepare(database, "late", "VALUES (4)")
+            decide(database, "late")
+            run.until(lambda: pipeline.destination.ids("t") == [3, 1, 2, 4], "the next")
+            assert run.notices.failures == []
+    else:
+        decide(database, "early")
+        database.execute("INSERT INTO t VALUES (4)")
+    pipeline.catch_up()
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [3, 1, 2, 4]
+
+
+@POLICIES
+def test_prepared_early_and_rolled_back(pipeline: Pipeline, policy: str) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    prepare(database, "early", "VALUES (1)")
+    pipeline.catch_up()
+    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
+    pipeline.catch_up()
+    decide(database, "early", "ROLLBACK")
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [2]
+
+
+@POLICIES
+def test_prepared_while_the_slot_was_made(pipeline: Pipeline, policy: str) -> None:
+    """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
+
+    A slot waits twice for what was open. The transaction is prepared during the second wait.
+    """
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
+    database.execute("INSERT INTO t VALUES (1)")
+
+    def slot_waits_for(pid: int) -> bool:
+        return bool(
+            database.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = 'waltap replication' AND"
+                " %s = ANY (pg_blocking_pids(pid))",
+                pid,
+            )
+        )
+
+    with database.connect() as first, database.connect() as second:
+        first.execute("BEGIN")
+        first.execute("INSERT INTO t VALUES (2)")
+        with pipeline.running(ready=False) as run:
+            run.until(lambda: slot_waits_for(first.info.backend_pid), "the first wait")
+            second.execute("BEGIN")
+            second.execute("INSERT INTO t VALUES (3)")
+            first.execute("COMMIT")
+            run.until(lambda: slot_waits_for(second.info.backend_pid), "the second wait")
+            prepare(database, "between", "VALUES (4), (5)")
+            second.execute("COMMIT")
+            run.until(lambda: run.engine.state == "streaming", "the stream")
+            assert sorted(pipeline.destination.ids("t")) == [1, 2, 3]
+            decide(database, "between")
+            run.until(lambda: pipeline.destination.ids("t", "c") == [4, 5], "the rows")
+            assert run.notices.failures == []
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [4, 5]
+
+
+@POLICIES
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
+    pipeline: Pipeline, policy: str, streaming: str
+) -> None:
+    """The server sends it again until its COMMIT PREPARED is confirmed; rows go on where they stopped."""
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    prepare(database, "early", "SELECT generate_series(1, 20000)")
+    pipeline.catch_up()
+    pipeline.settings |= TWO_PHASE | {
+        "two.phase.policy": policy,
+        "pgoutput.streaming": streaming,
+        "max.batch.size": 1000,
+    }
+    pipeline.catch_up()
+    decide(database, "early")
+    failed = threading.Event()
+
+    class Shaken(SinkError):
+        code = "WT-5902"
+        retry = Retry.RECONNECT
+
+    def fail(_batch: Batch) -> None:
+        if len(pipeline.destination.events) >= 5000 and not failed.is_set():
+            failed.set()
+            raise Shaken("no")
+
+    pipeline.destination.before_write = fail
+    with pipeline.running() as run:
+        run.until(lambda: len(set(pipeline.destination.ids("t"))) == 20_000, "the rows")
+    assert failed.is_set()
+    assert list(dict.fromkeys(pipeline.destination.ids("t"))) == list(range(1, 20_001))
+    pipeline.catch_up()
+    assert len(pipeline.destination.ids("t")) <= 26_000
+
+
+@POLICIES
+def test_prepared_before_a_restart_and_decided_after_it(pipeline: Pipeline, policy: str) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
+    pipeline.catch_up()
+    prepare(database, "kept", "VALUES (1)")
+    prepare(database, "dropped", "VALUES (2)")
+    pipeline.catch_up()
+    decide(database, "kept")
+    decide(database, "dropped", "ROLLBACK")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 2])
+
+
+def test_rows_kept_under_one_policy_come_under_the_other(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE
+    pipeline.catch_up()
+    prepare(database, "g", "VALUES (1)")
+    pipeline.catch_up()
+    decide(database, "g")
+    pipeline.catch_up(**{"two.phase.policy": "prepare"})
+    assert pipeline.destination.ids("t") == [1]
+
+
+def test_rows_delivered_under_one_policy_are_passed_with_what_the_error_says(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE
+    early = {"two.phase.policy": "prepare"}
+    pipeline.catch_up(**early)
+    prepare(database, "g", "VALUES (1)")
+    pipeline.catch_up(**early)
+    decide(database, "g")
+    with pytest.raises(PreparedTransactionLost, match=r"two\.phase\.policy=prepare"):
+        pipeline.catch_up()
+    pipeline.catch_up(**early)
+    prepare(database, "h", "VALUES (2)")
+    decide(database, "h")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2]
+    until(lambda: pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn, "the end")  # type: ignore[union-attr]
