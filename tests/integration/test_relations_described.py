@@ -17,6 +17,9 @@ DECODERS = {
     "binary": {"pgoutput.binary": "true"},
     "streaming": {"pgoutput.streaming": "on"},
     "two-phase": {"pgoutput.two_phase": "true"},
+    "wal2json": {"plugin.name": "wal2json"},
+    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
+    "decoderbufs": {"plugin.name": "decoderbufs"},
 }
 """Settings of every decoder and mode."""
 
@@ -142,7 +145,7 @@ def test_the_key_of_a_change_is_that_of_its_moment(
 
 @pytest.mark.parametrize("identity", list(IDENTITIES))
 @pytest.mark.parametrize("later", ["dropped", "swapped", "key dropped", "key changed"])
-@pytest.mark.parametrize("plugin", ["pgoutput"])
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
 def test_the_change_log_has_the_key_of_the_moment(
     database: Database, tmp_path: Path, plugin: str, later: str, identity: str
 ) -> None:

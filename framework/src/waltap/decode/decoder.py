@@ -79,6 +79,9 @@ class DecoderContext:
     whenever the server announces the relation in a transaction that has committed, with
     `Relation.xid` saying which, and gives rows the completed one. Rows of a transaction that may still
     be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
+    ``relation_at`` is for decoders whose wire names tables and does not tell what they are: what
+    (schema, table) meant for the committed transaction of the third argument (None: ask the catalogue,
+    which shows the present).
     """
 
     server: ServerInfo
@@ -87,6 +90,7 @@ class DecoderContext:
     options: Mapping[str, object] = field(default_factory=dict)
     captures: Callable[[str, str], bool] | None = None
     describe: Callable[[Relation], Relation] | None = None
+    relation_at: Callable[[str, str, int], Relation | None] | None = None
 
 
 class Decoder(abc.ABC):

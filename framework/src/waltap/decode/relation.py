@@ -78,7 +78,9 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     index that stands in for it; None until the catalogue was asked, () when there is no key.
     ``topic`` is set by a transform that routes the table's records elsewhere. ``xid`` is the
     transaction that the wire announced the relation in, until it is described: the catalogue shows
-    what that transaction did once it is visible. 0: not known.
+    what that transaction did once it is visible. 0: not known. ``wire_key`` is the primary key where
+    the wire tells it beside the flags, its columns in any order, () when there is none; None where it
+    does not tell.
     """
 
     oid: int
@@ -89,6 +91,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     primary_key: tuple[str, ...] | None = None
     topic: str | None = None
     xid: int = 0
+    wire_key: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -105,4 +108,5 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             and self.columns == other.columns
             and self.primary_key == other.primary_key
             and self.topic == other.topic
+            and self.wire_key == other.wire_key
         )

@@ -9,6 +9,8 @@ changed, so that a stable table keeps one `Relation` object.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from waltap.decode.decoder import DecoderContext
 from waltap.decode.message import OldTuple
 from waltap.decode.relation import Column, Relation, TypeKind
@@ -72,14 +74,19 @@ class _Version:
 class NamedRelations:
     """The tables of one session. Asks the catalogue once per make-up of rows, never per row.
 
-    Of ``context``, its catalogue, ``captures`` and ``describe`` are used.
+    Of ``context``, its catalogue, ``captures``, ``describe`` and ``relation_at`` are used.
     """
 
     def __init__(self, context: DecoderContext) -> None:
         self._catalogue, self._captures = context.catalogue, context.captures
-        self._describe = context.describe
+        self._describe, self._relation_at = context.describe, context.relation_at
+        self._xid = 0
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
+
+    def began(self, xid: int) -> None:
+        """Note that the rows to come are those of transaction ``xid``, which has committed."""
+        self._xid = xid
 
     def captured(self, schema: str, table: str) -> bool:
         """Tell whether changes of a table are wanted."""
@@ -96,7 +103,7 @@ class NamedRelations:
         current = self._current.get((schema, table))
         if current is not None:
             return current.relation
-        present = self._catalogue.relation(schema, table)
+        present = self._known(schema, table)
         known = present.columns if present else ()
         columns = tuple(_column(ColumnFact(column.name), column) for column in known)
         key = frozenset(column.name for column in known if column.in_identity)
@@ -113,18 +120,22 @@ class NamedRelations:
         complete: bool,
         old_has_nulls: bool = True,
         old_lists_all: bool = False,
+        primary_key: tuple[str, ...] | None = None,
     ) -> Layout:
         """Return the layout of rows with these columns.
 
         ``complete``: ``new``, or ``old`` where that is empty, lists every column of the table.
         ``old_has_nulls``: old columns that are NULL are listed, too. ``old_lists_all``: old rows
         list every column, and those outside a key are told apart by the replica identity alone.
+        ``primary_key``: the primary key as the row tells it, None where it does not.
         """
-        present = self._catalogue.relation(schema, table)
+        present = self._known(schema, table)
         facts = {fact.name: fact for fact in old} | {fact.name: fact for fact in new}
         columns = self._columns(schema, table, new, old, present, facts, complete)
-        identity, key = _identity(present, columns, old, facts, old_lists_all, old_has_nulls)
-        relation = self._version(schema, table, columns, identity, key, present)
+        identity, key = _identity(
+            present, columns, old, facts, old_lists_all, old_has_nulls, primary_key
+        )
+        relation = self._version(schema, table, columns, identity, key, present, primary_key)
         full = identity == "f"
         new_at = {fact.name: i for i, fact in enumerate(new)}
         old_at = {fact.name: i for i, fact in enumerate(old)}
@@ -137,6 +148,12 @@ class NamedRelations:
         kind = OldTuple.NONE if not old else OldTuple.FULL if full else OldTuple.KEY
         wanted = tuple(new_at.get(column.name, -1) for column in relation.columns)
         return Layout(relation, wanted, tuple(places), kind, tuple(fill))
+
+    def _known(self, schema: str, table: str) -> Relation | None:
+        """Return what is known of the table that had the name."""
+        if self._relation_at is not None:
+            return self._relation_at(schema, table, self._xid)
+        return self._catalogue.relation(schema, table)
 
     def _columns(
         self,
@@ -182,6 +199,7 @@ class NamedRelations:
         identity: str,
         key: frozenset[str],
         present: Relation | None,
+        primary_key: tuple[str, ...] | None = None,
     ) -> Relation:
         """Return the relation of this shape: the last one if it has it."""
         shown = Relation(
@@ -199,11 +217,15 @@ class NamedRelations:
                 for column in columns
             ),
             identity=identity,
+            wire_key=primary_key,
         )
         current = self._current.get((schema, table))
         if current is None or not current.shown.same_shape(shown):
             describe = self._describe if self.captured(schema, table) else None
-            current = _Version(shown, describe(shown) if describe else shown)
+            relation = shown
+            if describe is not None:
+                relation = describe(msgspec.structs.replace(shown, xid=self._xid))
+            current = _Version(shown, relation)
             self._current[schema, table] = current
         return current.relation
 
@@ -246,10 +268,13 @@ def _identity(
     facts: Mapping[str, ColumnFact],
     old_lists_all: bool,
     old_has_nulls: bool,
+    primary_key: tuple[str, ...] | None,
 ) -> tuple[str, frozenset[str]]:
     """Return replica identity and its columns: what the old columns show, else the catalogue's."""
     letter = present.identity if present else "d"
     key = frozenset(c.name for c in present.columns if c.in_identity) if present else frozenset()
+    if primary_key is not None and letter == "d":
+        key = frozenset(primary_key)
     if not old or old_lists_all:
         return letter, key
     shown = frozenset(fact.name for fact in old)

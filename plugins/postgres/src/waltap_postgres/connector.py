@@ -434,6 +434,7 @@ class PostgresConnector(Connector):
     # --- stream -------------------------------------------------------------------------------
 
     def stream(self, position: Position) -> ReplicationStream:
+        self._descriptions.start(self.captured())
         decoder = self._decoder()
         options = decoder.start_options()
         for pair in (self.properties.slot_stream_params or "").split(";"):
@@ -492,6 +493,7 @@ class PostgresConnector(Connector):
                 options=options,
                 captures=self.context.captures,
                 describe=self.describe,
+                relation_at=self._descriptions.relation_at,
             )
         )
 

@@ -105,6 +105,7 @@ class DecoderBufs(Decoder):
             frame.fail(f"transaction_id {begin.xid} as in BEGIN", str(xid))
         if op == BEGIN:
             self._begin = Begin(frame.lsn, xid, 0, message.commit_time)
+            self._relations.began(xid)
             messages.append(self._begin)
         elif op == COMMIT:
             messages.append(Commit(frame.lsn, 0, frame.lsn, message.commit_time, xid))

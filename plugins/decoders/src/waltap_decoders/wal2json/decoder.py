@@ -174,7 +174,8 @@ class Wal2Json(Decoder):
         if (identity is UNSET and kind == "D") or (identity is not UNSET and kind == "I"):
             wanted = "identity" if kind == "D" else "no identity"
             fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"identity"')
-        self._row(lsn, data, kind, schema, table, new, old, messages)
+        pk = None if action.pk is UNSET else tuple([column.name for column in action.pk])
+        self._row(lsn, data, kind, schema, table, new, old, pk, messages)
 
     def _truncate(self, lsn: int, data: bytes, action: Action, messages: list[Message]) -> None:
         schema, table = _table(lsn, data, action)
@@ -263,7 +264,8 @@ class Wal2Json(Decoder):
         if bool(new.names) != (kind != "D") or (kind == "D" and not old.names):
             expected = "old keys and no columns" if kind == "D" else "columns"
             fail(lsn, data, f"{expected} in {change.kind}", "others", f'"{change.kind}"')
-        self._row(lsn, data, kind, schema, table, new, old, messages)
+        pk = None if change.pk is UNSET else tuple(change.pk.pknames)
+        self._row(lsn, data, kind, schema, table, new, old, pk, messages)
 
     def _is_message(self, transaction: Transaction) -> bool:
         """Tell whether it is no transaction, but a message that belongs to none."""
@@ -293,6 +295,7 @@ class Wal2Json(Decoder):
         if not 0 <= xid < 1 << 32:
             fail(lsn, data, "xid from 0 to 4294967295", str(xid), '"xid"')
         self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
+        self._relations.began(xid)
         messages.append(self._begin)
         if head.origin:
             messages.append(Origin(lsn, str(head.origin), 0))
@@ -318,12 +321,13 @@ class Wal2Json(Decoder):
         table: str,
         new: _Columns,
         old: _Columns,
+        pk: tuple[str, ...] | None,
         messages: list[Message],
     ) -> None:
-        key = (kind, schema, table, new.names, new.oids, old.names, old.oids)
+        key = (kind, schema, table, new.names, new.oids, old.names, old.oids, pk)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(lsn, data, kind, schema, table, new, old)
+            plan = self._plans[key] = self._plan(lsn, data, kind, schema, table, new, old, pk)
         layout = plan.layout
         relation = layout.relation
         self._show(relation, messages)
@@ -351,6 +355,7 @@ class Wal2Json(Decoder):
         table: str,
         new: _Columns,
         old: _Columns,
+        pk: tuple[str, ...] | None,
     ) -> _Plan:
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
@@ -363,6 +368,7 @@ class Wal2Json(Decoder):
             _facts(old),
             complete=kind == "I",
             old_has_nulls=not self._first_format,
+            primary_key=pk,
         )
         types = {column.name: column.type_oid for column in layout.relation.columns}
         new_texts, old_texts = (

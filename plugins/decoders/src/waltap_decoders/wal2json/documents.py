@@ -44,6 +44,20 @@ class Value2(msgspec.Struct, gc=False):
     typeoid: int = 0
 
 
+class KeyColumn(msgspec.Struct, gc=False):
+    """A column of the primary key in format 2."""
+
+    name: str
+    typeoid: int = 0
+
+
+class KeyColumns(msgspec.Struct, kw_only=True):
+    """The primary key in format 1. ``pktypes`` is empty where types are not asked for."""
+
+    pknames: list[str]
+    pktypes: list[str] = []
+
+
 class Action(msgspec.Struct, kw_only=True):
     """An object of format 2."""
 
@@ -57,6 +71,7 @@ class Action(msgspec.Struct, kw_only=True):
     table: str | None = None
     columns: list[Value2] | UnsetType = UNSET
     identity: list[Value2] | UnsetType = UNSET
+    pk: list[KeyColumn] | UnsetType = UNSET
     transactional: bool | None = None
     prefix: str | None = None
     content: str | None = None
@@ -80,6 +95,7 @@ class TransactionChange(msgspec.Struct, kw_only=True):
     columntypeoids: list[int] | UnsetType = UNSET
     columnvalues: list[Any] | UnsetType = UNSET
     oldkeys: OldKeys | UnsetType = UNSET
+    pk: KeyColumns | UnsetType = UNSET
     transactional: bool | None = None
     prefix: str | None = None
     content: str | None = None
@@ -120,6 +136,8 @@ def read_action(lsn: int, data: bytes) -> Action:
         keys += 3 * len(columns)
     if identity is not UNSET:
         keys += 3 * len(identity) + (action.action == "U")
+    if action.pk is not UNSET:
+        keys += 1 + 2 * len(action.pk)
     return action if _plain(data, keys) else _carefully(lsn, data, Action, None)
 
 
@@ -166,6 +184,8 @@ def _keys(change: TransactionChange) -> int:
         keys += 3
     if change.oldkeys is not UNSET:
         keys += 4
+    if change.pk is not UNSET:
+        keys += 3
     return keys
 
 

@@ -31,7 +31,9 @@ def plugin_options(properties: Wal2JsonProperties) -> dict[str, str]:
     """Return the options for START_REPLICATION.
 
     Type names are never asked for: wal2json writes them unescaped, so that a quoted one breaks the
-    JSON. Their OIDs are numbers. Defaults of columns, also unescaped, are not asked for either.
+    JSON. Their OIDs are numbers. Defaults of columns, also unescaped, are not asked for either. The
+    primary key is: it is that of the row's moment, whatever the replica identity; format 1 tells it under
+    DEFAULT alone.
     """
     options = {
         "format-version": properties.format_version,
@@ -41,6 +43,7 @@ def plugin_options(properties: Wal2JsonProperties) -> dict[str, str]:
         "include-origin": "true",
         "include-types": "false",
         "include-type-oids": "true",
+        "include-pk": "true",
     }
     if properties.write_in_chunks and properties.format_version == "1":
         options["write-in-chunks"] = "true"

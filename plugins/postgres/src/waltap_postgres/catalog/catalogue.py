@@ -4,6 +4,7 @@ Answers show the present schema, which may be newer than the WAL being decoded; 
 them with what the wire says.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -68,7 +69,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                                (i.indpred IS NOT NULL)::text, i.indisclustered::text, i.xmin::text]
                          ORDER BY ic.relname)
           FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid)
+         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid), c.xmin::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
@@ -88,7 +89,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     is a replica identity. ``stand_in`` is the key when the primary key is left out of account.
     ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX. ``changed``
     gives, per column number, the transaction that last changed what is said of the column here;
-    ``key_changed`` the one that last changed the index whose columns are the key.
+    ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
+    one that made the table, renamed it, or set its identity last.
     """
 
     relation: Relation
@@ -101,6 +103,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     identity_index: tuple[str, ...] = ()
     changed: dict[int, tuple[int, ...]] = {}
     key_changed: int = 0
+    row_changed: int = 0
+
+    @property
+    def writers(self) -> Iterator[int]:
+        """Yield the transactions that made what is said of the table here."""
+        yield self.row_changed
+        yield self.key_changed
+        for changed in self.changed.values():
+            yield from changed
 
     @property
     def supports_updates(self) -> bool:
@@ -208,7 +219,7 @@ class PostgresCatalogue:
         return self._table(rows[0])
 
     def _table(self, row: tuple[Any, ...]) -> Table:
-        oid, schema, name, identity, kind, partition, estimate, attributes, rows = row
+        oid, schema, name, identity, kind, partition, estimate, attributes, rows, changed = row
         names = {int(a[7]): a[0] for a in attributes or ()}
         not_null = {int(a[7]) for a in attributes or () if a[3] == "true"}
         indexes = [_index(found) for found in rows or ()]
@@ -263,6 +274,7 @@ class PostgresCatalogue:
                 int(a[7]): tuple(int(xid) for xid in a[9:11] if xid) for a in attributes or ()
             },
             key_changed=chosen.changed if chosen else 0,
+            row_changed=int(changed),
         )
 
     def _load_types(self, oids: "set[int] | list[int]") -> None:

@@ -15,7 +15,7 @@ Columns are matched by name and, where that fails, by their place: the wire list
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -111,6 +111,41 @@ class Descriptions:
             self._memory.put(described)
         return described
 
+    def relation_at(self, schema: str, table: str, xid: int) -> Relation | None:
+        """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
+        known of it. For wires that name tables and say little of them.
+
+        What has the name now does not count where it got it, or its identity, after ``xid``.
+        """
+        moment = self._when_visible(xid)
+        now, then = self._catalogue.table(schema, table), self._memory.named(schema, table)
+        if now is None or then is None:
+            return now.relation if now else then
+        if now.relation.oid != then.oid:
+            return then if moment.precedes(now.row_changed) else now.relation
+        flagged = {column.name for column in then.columns if column.in_identity}
+        names = {column.name for column in now.relation.columns}
+        if any(moment.precedes(xid) for xid in now.writers) or not names.issuperset(flagged):
+            return then
+        if not flagged or any(column.in_identity for column in now.relation.columns):
+            return now.relation
+        columns = tuple(
+            msgspec.structs.replace(column, in_identity=column.name in flagged)
+            for column in now.relation.columns
+        )
+        return msgspec.structs.replace(now.relation, identity=then.identity, columns=columns)
+
+    def start(self, tables: Iterable[Table]) -> None:
+        """Remember tables that nothing is known of: at the start of a stream they are what its changes
+        are about, unless their name or OID is remembered."""
+        memory = self._memory
+        for table in tables:
+            relation = table.relation
+            if memory.get(relation.oid) is None and (
+                memory.named(relation.schema, relation.table) is None
+            ):
+                memory.put(relation)
+
     def _types(self, wire: Relation, remembered: Relation | None) -> Mapping[int, DataType]:
         """Return the data types of the columns; what the catalogue does not know any more as it was."""
         found = {
@@ -165,7 +200,7 @@ def joined(
         for n, column in enumerate(wire.columns)
     )
     key = _key(wire, present, places, remembered, moment, again=again)
-    return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0)
+    return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0, wire_key=None)
 
 
 def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
@@ -248,26 +283,28 @@ def _key(
 
     Under DEFAULT (and YugabyteDB's CHANGE) the flags are the primary key, without its order. Without
     flags there is no primary key but a deferrable one, and a unique index may stand in. Under INDEX,
-    FULL and NOTHING the wire does not tell the key.
+    FULL and NOTHING the wire does not tell the key, unless it does so apart (`Relation.wire_key`).
     """
+    told = wire.wire_key
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
     by_present = {column.name: wire.columns[n].name for n, column in places.items()}
-    by_identity = wire.identity in ("d", "c")
+    by_identity = wire.identity in ("d", "c") and told is None
     now: tuple[str, ...] = ()
     if present is not None:
         now = present.relation.primary_key or ()
-        if wire.identity == "d" and not flagged and present.immediate_key and present.primary_key:
+        none_then = not told if told is not None else wire.identity == "d" and not flagged
+        if none_then and present.immediate_key and present.primary_key:
             now = present.stand_in
         now = tuple(by_present.get(name, "") for name in now)
         now = () if "" in now else now
     then = remembered.primary_key if remembered is not None else None
     if then is not None and not names.issuperset(then):
         then = None
-    if by_identity and flagged:
-        orders = (now, then or ())
-        return next((key for key in orders if set(key) == set(flagged)), flagged)
-    if by_identity and then and remembered is not None and _is_primary(remembered):
+    primary = told or (flagged if by_identity else ())
+    if primary:
+        return next((key for key in (now, then or ()) if set(key) == set(primary)), primary)
+    if (by_identity or told is not None) and then and remembered and _is_primary(remembered):
         then = None
     if now and present is not None:
         newer = moment.precedes(present.key_changed)
