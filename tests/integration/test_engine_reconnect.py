@@ -179,6 +179,102 @@ def test_a_link_that_breaks_in_the_snapshot_takes_it_anew(pipeline: Pipeline) ->
     assert pipeline.destination.ids("t", "r")[-30000:] == list(range(1, 30001))
 
 
+class Cutting:
+    """Ends connections when the first snapshot has got so far, a number of times."""
+
+    def __init__(
+        self, pipeline: Pipeline, when: str, roles: tuple[str, ...], times: int = 1
+    ) -> None:
+        self._pipeline, self._when, self._roles, self.left = pipeline, when, roles, times
+
+    def _reached(self, stage: str) -> None:
+        if stage == self._when and self.left:
+            self.left -= 1
+            for role in self._roles:
+                terminate(self._pipeline, role)
+
+    @hookimpl
+    def on_slot(self, event: str) -> None:
+        self._reached(event)
+
+    @hookimpl
+    def on_snapshot(self, event: str, table: str) -> None:
+        self._reached(f"{event} {table}".strip())
+
+
+@pytest.mark.parametrize("sink", ["kept", "changelog"])
+@pytest.mark.parametrize(
+    ("when", "roles"),
+    [
+        ("created", ("catalogue", "replication")),
+        ("started", ("catalogue",)),
+        ("table_started public.t", ("snapshot",)),
+        ("table_completed public.t", ("snapshot", "catalogue", "replication")),
+    ],
+)
+@pytest.mark.parametrize("mode", ["initial", "always"])
+def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
+    pipeline: Pipeline, tmp_path: Path, when: str, roles: tuple[str, ...], sink: str, mode: str
+) -> None:
+    """Nothing was delivered yet, or part of it; it happens twice in a row."""
+    database = pipeline.database
+    assert database is not None
+    database.execute(
+        "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 20000) g;"
+        "CREATE TABLE u (id int PRIMARY KEY, v text);"
+        "INSERT INTO u SELECT g, repeat('x', 1000) FROM generate_series(1, 5000) g"
+    )
+    settings = {"snapshot.fetch.size": 1000, "snapshot.mode": mode}
+    if sink == "changelog":
+        settings |= {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
+    cutting = Cutting(pipeline, when, roles, times=2)
+    with pipeline.running(cutting, **settings) as run:
+        assert [state for state, _ in run.notices.states].count("reconnecting") == 2
+        database.execute("INSERT INTO t VALUES (40000, 'new')")
+        run.until(lambda: database.slots(), "the slot")
+    assert cutting.left == 0
+    pipeline.catch_up(**{**settings, "snapshot.mode": "initial"})
+    assert list(database.slots()) == [pipeline.slot]
+    if sink == "changelog":
+        log = ChangeLog(str(tmp_path / "log"))
+        rows = [row for part in log.rows("public", "t") for row in part.to_pylist()]
+        newest = max(row["_generation"] or 0 for row in rows)
+        ids = [r["id"] for r in rows if r["_generation"] in {newest, None}]
+        assert ids == [*range(1, 20001), 40000]
+    else:
+        assert pipeline.destination.ids("t")[-20001:] == [*range(1, 20001), 40000]
+        assert pipeline.destination.ids("u")[-5000:] == list(range(1, 5001))
+
+
+def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
+    pipeline: Pipeline,
+) -> None:
+    """The walsender still waits for a transaction when we come back, and holds the slot."""
+    database = pipeline.database
+    assert database is not None
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO t VALUES (1, 'x')")
+        with pipeline.running(ready=False) as run:
+            run.until(lambda: database.slots(), "the slot in the making")
+            terminate(pipeline, "catalogue")
+            run.until(lambda: run.notices.failures, "the broken link", within=10)
+            writer.commit()
+            run.until(lambda: run.engine.state == "streaming", "streaming")
+    assert pipeline.destination.ids("t") == [1]
+    assert list(database.slots()) == [pipeline.slot]
+
+
+def test_a_first_snapshot_that_is_cut_again_and_again_ends_when_no_try_is_left(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    cutting = Cutting(pipeline, "started", ("catalogue",), times=10)
+    with pytest.raises(ConnectionLost):
+        pipeline.run(cutting, **{"errors.max.retries": 2})
+    assert cutting.left == 7
+
+
 def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline: Pipeline) -> None:
     database = pipeline.database
     assert database is not None

@@ -1,9 +1,9 @@
 """What a snapshot beside an older slot has seen, and what the stream then leaves out."""
 
-from waltap.decode.message import Insert
+from waltap.decode.message import Insert, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
 from waltap.events.transaction import TransactionPart
-from waltap.pipeline.visibility import Visibility
+from waltap.pipeline.visibility import Overlap, Visibility
 from waltap.source.position import Position
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
@@ -52,7 +52,7 @@ def test_the_wire_has_the_low_half_of_an_id() -> None:
 
 
 def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
-    view = Visibility.parse("740:745:741@0/2000")
+    view = Overlap.parse("740:745:741@0/2000", {})
     assert view is not None
     seen, running, message = part(740, 0x1000), part(741, 0x1100), part(None, 0x1200)
     later = part(740, 0x2001)  # an id that came round again
@@ -62,3 +62,23 @@ def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
     assert seen.position(Position(1)) == Position(0x1008)
     seen.complete = False
     assert seen.position(Position(1)) == Position(1, 0x1000, 2)
+
+
+def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon() -> None:
+    other = Relation(oid=2, schema="public", table="o", columns=())
+    unnumbered = Relation(oid=0, schema="public", table="t", columns=())
+    message = LogicalMessage(5, transactional=True, prefix="p", content=b"")
+    later = "740:745:741@0/2000"
+    view = Overlap.parse("", {"1": later, "public.t": later})
+    assert view is not None
+    seen, running, after = part(740, 0x1000), part(741, 0x1100), part(740, 0x2001)
+    both = Truncate((RELATION, other), 4)
+    seen.changes += [Insert(other, 3, ()), both, Truncate((RELATION,), 4), message]
+    seen.changes.append(Insert(unnumbered, 6, ()))
+    view.filter([seen, running, after])
+    assert [type(c) for c in seen.changes] == [Insert, Truncate, LogicalMessage]
+    assert seen.changes[0].relation is other  # type: ignore[union-attr]
+    assert seen.changes[1].relations == (other,)  # type: ignore[union-attr]
+    assert seen.wire_count == 7
+    assert [len(p.changes) for p in (running, after)] == [2, 2]
+    assert Overlap.parse("", {}) is None

@@ -91,6 +91,9 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     consumers of records. Nothing follows from them: "last" is on the last row read, which more
     tables, empty ones, may follow; and a snapshot of empty tables has no marker at all.
 
+    ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
+    snapshot: up to there the stream leaves out the table's changes that the rows contain.
+
     ``ts`` is the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn``
     and ``xid`` are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
     """
@@ -104,6 +107,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     first_marker: str = "true"
     last_marker: str = "true"
     kind: str = "initial"
+    visible: str = ""
     opens: bool = False
     complete: bool = False
 

@@ -26,7 +26,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     was delivered (the position also moves without one), for ``source.sequence`` after a restart.
     ``visible`` is set when a snapshot was read beside a slot that existed already:
     ``xmin:xmax:xip,…@HORIZON`` names the transactions that the snapshot contains and the stream,
-    up to the LSN HORIZON, must leave out. ``signals`` holds state of incremental snapshots.
+    up to the LSN HORIZON, must leave out; ``visible_in`` says the same of single tables, by OID and by
+    schema.table, that were read later than the rest. ``signals`` holds state of incremental snapshots.
     """
 
     position: Position
@@ -39,6 +40,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotProgress | None = None
     previous_end_lsn: int | None = None
     visible: str = ""
+    visible_in: dict[str, str] = {}
     signals: dict[str, object] = {}
     version: int = 1
 

@@ -50,6 +50,7 @@ class Delivery:
         self.previous_end_lsn = offset.previous_end_lsn
         self.signals = offset.signals
         self.events = self.records = 0
+        self._visible_in: dict[str, str] = {}
         self.unflushed_since: float | None = None
         self.failed = False
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
@@ -87,6 +88,9 @@ class Delivery:
                     self.previous_end_lsn = part.end_lsn
             elif isinstance(part, SnapshotRows):
                 events += len(part.rows)
+                if part.visible:
+                    for name in (str(part.relation.oid), part.relation.name):
+                        self._visible_in[name] = part.visible
         return Batch(
             parts=parts, position=position, events=events, ends_transaction=whole, snapshot=snapshot
         )
@@ -163,7 +167,7 @@ class Delivery:
         end = Batch(parts=[], position=self.written, events=0, records=records, snapshot=True)
         self._write(end)
         self._flushed()
-        self.store(msgspec.structs.replace(self.offset, snapshot=None))
+        self.store(msgspec.structs.replace(self.offset, snapshot=None, visible_in=self._visible_in))
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""

@@ -26,6 +26,7 @@ from waltap.errors import (
     Problem,
     Retry,
     SinkError,
+    SnapshotError,
     WaltapError,
 )
 from waltap.events.assembly import Assembler
@@ -38,7 +39,7 @@ from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.setup import Parts, build
-from waltap.pipeline.visibility import Visibility
+from waltap.pipeline.visibility import Overlap
 from waltap.snapshot.incremental import IncrementalSnapshots, State
 from waltap.source.connector import (
     ChangeStream,
@@ -84,8 +85,9 @@ class Engine:
         self._reconnects = Backoff(
             self._wait, retries=engine.max_retries, ceiling_s=engine.retry_delay_ms / 1000
         )
-        self._started_once = self._cut = False
+        self._linked = self._started_once = self._cut = False
         self._created: set[str] = set()
+        self._slots: set[str] = set()
 
     def stop(self) -> None:
         """Ask for a clean end: what was written is flushed and confirmed first."""
@@ -147,8 +149,13 @@ class Engine:
             held = None
 
     def _may_retry(self, error: WaltapError) -> bool:
-        """A link that never stood is an error of set-up; one that broke comes back."""
-        return error.retry is Retry.RECONNECT and self._started_once and not self._reconnects.spent
+        """A link that never stood is an error of set-up; one that broke comes back, also before
+        anything was delivered."""
+        if error.retry is not Retry.RECONNECT or self._reconnects.spent:
+            return False
+        return self._started_once or (
+            self._linked and isinstance(error, ConnectionLost | SnapshotError)
+        )
 
     # --- one connection -----------------------------------------------------------------------
 
@@ -160,12 +167,14 @@ class Engine:
             identity=parts.identity,
             stopping=self._stop.is_set,
             created=self._created,
+            slots=self._slots,
             reconnects=self._started_once,
             announced=parts.announced,
             memory=parts.memory,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)
+        self._linked = True
         parts.connect(connector)
         try:
             with self._nothing_half_way(connector, parts, stored):
@@ -281,6 +290,7 @@ class Engine:
                 return
         self._table_done(table, rows)
         delivery.finish_snapshot()
+        self._reconnects.succeeded()
         self._progress("completed", "", rows, None)
 
     def _cut_rows(self, piece: SnapshotRows, delivery: Delivery) -> None:
@@ -341,7 +351,7 @@ class Engine:
         delivery: Delivery,
     ) -> None:
         engine = self.profile.engine
-        visibility = Visibility.parse(delivery.offset.visible)
+        overlap = Overlap.parse(delivery.offset.visible, delivery.offset.visible_in)
         flush_s = engine.flush_interval_ms / 1000
         idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
         beat_s = engine.heartbeat_interval_ms / 1000
@@ -363,8 +373,8 @@ class Engine:
             now = time.monotonic()
             if messages or backlog:
                 parts = assembler.feed(messages)
-                if parts and visibility is not None:
-                    parts = visibility.filter(parts)
+                if parts and overlap is not None:
+                    parts = overlap.filter(parts)
                 if parts:
                     self._reconnects.succeeded()
                     if silence is not None:

@@ -1,21 +1,28 @@
-"""Which transactions a snapshot already contains, when it was read beside an older slot.
+"""Which transactions a snapshot already contains, when it was read beside an older slot, or a table of it
+later than the rest.
 
 Source: PostgreSQL manual, "Transaction ID and Snapshot Information Functions" (pg_snapshot's text form
 ``xmin:xmax:xip,…``). A commit's LSN alone cannot decide: a commit record may stand before the
 snapshot's LSN while the transaction was not yet visible to it.
 """
 
+from collections.abc import Mapping
+
+import msgspec
+
+from waltap.decode.message import Change, LogicalMessage, Truncate
+from waltap.decode.relation import Relation
 from waltap.events.transaction import TransactionPart
 from waltap.source.position import parse_lsn
 
-__all__ = ["Visibility"]
+__all__ = ["Overlap", "Visibility"]
 
 HALF = 1 << 31
 WHOLE = 1 << 32
 
 
 class Visibility:
-    """Leaves out of a stream, up to ``horizon``, the transactions that the snapshot saw."""
+    """Which transactions a snapshot saw; all of them committed before ``horizon``."""
 
     def __init__(self, xmin: int, xmax: int, in_progress: frozenset[int], horizon: int) -> None:
         self.xmin, self.xmax, self.in_progress, self.horizon = xmin, xmax, in_progress, horizon
@@ -39,10 +46,58 @@ class Visibility:
             wide += WHOLE
         return wide < self.xmax and wide not in self.in_progress
 
+    def contains(self, part: TransactionPart) -> bool:
+        """Tell whether the snapshot saw the transaction of ``part``."""
+        return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
+
+
+class Overlap:
+    """Leaves out of a stream what a snapshot has read already: whole transactions that all of it saw,
+    and changes of single tables that were read later."""
+
+    def __init__(self, whole: Visibility | None, tables: Mapping[str, Visibility]) -> None:
+        """``tables``: by OID and by schema.table, as `Offset.visible_in`."""
+        self._whole, self._tables = whole, tables
+        every = [*tables.values(), *([whole] if whole else [])]
+        self.horizon = max((each.horizon for each in every), default=0)
+
+    @classmethod
+    def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "Overlap | None":
+        """Return what an offset says, None when it says nothing."""
+        tables = {
+            name: seen for name, text in visible_in.items() if (seen := Visibility.parse(text))
+        }
+        whole = Visibility.parse(visible)
+        return cls(whole, tables) if whole or tables else None
+
     def filter(self, parts: list[TransactionPart]) -> list[TransactionPart]:
-        """Return ``parts`` with nothing in the transactions that the snapshot saw."""
+        """Return ``parts`` without the changes that the snapshot contains; no part is left out."""
         for part in parts:
-            if part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid):
-                part.wire_count = len(part.changes) if part.wire_count is None else part.wire_count
-                part.changes = []
+            if part.xid is None or part.commit_lsn > self.horizon:
+                continue
+            if self._whole is not None and self._whole.contains(part):
+                self._keep(part, [])
+            elif self._tables:
+                names = {name for name, seen in self._tables.items() if seen.contains(part)}
+                if names:
+                    kept = (_without(change, names) for change in part.changes)
+                    self._keep(part, [change for change in kept if change is not None])
         return parts
+
+    def _keep(self, part: TransactionPart, changes: list[Change]) -> None:
+        part.wire_count = len(part.changes) if part.wire_count is None else part.wire_count
+        part.changes = changes
+
+
+def _without(change: Change, names: set[str]) -> Change | None:
+    """Return a change without the tables in ``names``, None when nothing stays."""
+
+    def among(relation: Relation) -> bool:
+        return (str(relation.oid) if relation.oid else relation.name) in names
+
+    if isinstance(change, LogicalMessage):
+        return change
+    if isinstance(change, Truncate):
+        kept = tuple(relation for relation in change.relations if not among(relation))
+        return msgspec.structs.replace(change, relations=kept) if kept else None
+    return None if among(change.relation) else change

@@ -48,11 +48,12 @@ class ConnectorContext:
 
     ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives
     the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
-    ``stopping`` tells, during waits, that the engine wants to stop. ``created`` is the connector's to
-    keep names of what it made on the server, over the reconnects of one run; ``reconnects`` tells
-    that this run has streamed, or read rows, before. ``announced`` is to be called with each
-    relation that the server announces in the stream, described. ``memory`` holds what was described
-    before; the connector opens it for its database, and puts in what it describes.
+    ``stopping`` tells, during waits, that the engine wants to stop. ``created`` and ``slots`` are the
+    connector's to keep names of publications that it made, and of slots that it began to make on the
+    server, over the reconnects of one run; ``reconnects`` tells that this run has streamed, or read
+    rows, before. ``announced`` is to be called with each relation that the server announces in the
+    stream, described. ``memory`` holds what was described before; the connector opens it for its
+    database, and puts in what it describes.
     """
 
     profile: "Profile"
@@ -60,6 +61,7 @@ class ConnectorContext:
     identity: "Callable[[Relation], ReplicaIdentity]"
     stopping: Callable[[], bool] = lambda: False
     created: set[str] = field(default_factory=set)
+    slots: set[str] = field(default_factory=set)
     reconnects: bool = False
     announced: "Callable[[Relation], None]" = lambda _relation: None
     memory: RelationMemory = field(default_factory=RelationMemory)

@@ -169,7 +169,10 @@ def _statements(text: str | None) -> "Sequence[str]":
 
 
 class Session:
-    """A connection at libpq's level: for replication commands, and for COPY read from its socket."""
+    """A connection at libpq's level: for replication commands, and for COPY read from its socket.
+
+    ``connection`` is psycopg's view of it, for ordinary queries between those.
+    """
 
     def __init__(
         self,
@@ -181,8 +184,8 @@ class Session:
     ) -> None:
         """Connect. Raises: SourceError, ConfigurationError."""
         self.properties, self.plugin = properties, plugin
-        self._connection = _opened(properties, role=role, replication=replication, plugin=plugin)
-        self.pgconn = self._connection.pgconn
+        self.connection = _opened(properties, role=role, replication=replication, plugin=plugin)
+        self.pgconn = self.connection.pgconn
         self.pgconn.notice_handler = None
         try:
             if self.pgconn.server_version >= 140000:
@@ -220,4 +223,4 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
-        self._connection.close()
+        self.connection.close()

@@ -43,6 +43,7 @@ from waltap_postgres.replication.slot import (
     await_free,
     create_slot,
     drop_slot,
+    end_reader,
     open_transactions,
     read_slot,
 )
@@ -50,7 +51,7 @@ from waltap_postgres.replication.stream import ReplicationStream, start_replicat
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.reader import SnapshotPoint, mark, read_table, snapshot_tables
+from waltap_postgres.snapshot.initial import InitialSnapshot
 
 __all__ = ["PostgresConnector"]
 
@@ -58,13 +59,6 @@ log = logging.getLogger(__name__)
 
 SLOT_SILENCE_S = 1.5
 """After so long the server is asked what keeps a new slot waiting."""
-
-ISOLATION = {
-    "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
-    "repeatable_read": "REPEATABLE READ READ ONLY",
-    "read_committed": "READ COMMITTED READ ONLY",
-    "read_uncommitted": "READ UNCOMMITTED READ ONLY",
-}
 
 
 class PostgresConnector(Connector):
@@ -78,7 +72,7 @@ class PostgresConnector(Connector):
         plugin = self._decoder_spec.spec.output_plugin
         self._plugin = plugin
         self._replication: Session | None = None
-        self._reader: Session | None = None
+        self._reading = False
         self._exported: str | None = None
         self._publications: tuple[str, ...] = ()
         self._made_publications: list[str] = []
@@ -88,6 +82,9 @@ class PostgresConnector(Connector):
         self._connection = connect(properties, role="catalogue")
         self.catalogue = PostgresCatalogue(self._connection, properties)
         self._descriptions = Descriptions.of(self.catalogue, context)
+        self._snapshot = InitialSnapshot(
+            properties, context.profile, self.catalogue, self._captured_of
+        )
         try:
             self.server = self._identify()
         except BaseException:
@@ -119,11 +116,12 @@ class PostgresConnector(Connector):
     def captured(self) -> list[Table]:
         """Return the tables that the profile wants, as the catalogue has them."""
         if self._captured is None:
-            captures = self.context.captures
-            self._captured = [
-                t for t in self.catalogue.tables() if captures(t.relation.schema, t.relation.table)
-            ]
+            self._captured = self._captured_of(self.catalogue)
         return self._captured
+
+    def _captured_of(self, catalogue: PostgresCatalogue) -> list[Table]:
+        captures = self.context.captures
+        return [t for t in catalogue.tables() if captures(t.relation.schema, t.relation.table)]
 
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
@@ -163,6 +161,9 @@ class PostgresConnector(Connector):
         incomplete = offset is not None and offset.snapshot is not None
         resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
         ours = incomplete and offset is not None and resumption.made_by_us(offset)
+        if slot is not None and offset is None and slot.name in self.context.slots:
+            ours = True  # the link broke before the answer came, or before the offset was stored
+            end_reader(self.catalogue, slot)
         lost = resumption.lost(offset, slot)
         known = Known(
             offset=offset is not None,
@@ -219,7 +220,9 @@ class PostgresConnector(Connector):
 
     def _refuse_unreadable(self) -> None:
         """Refuse before anything is made when the snapshot could not read a table."""
-        unreadable = self.catalogue.unreadable([t.relation for t in self.snapshot_tables()])
+        unreadable = self.catalogue.unreadable(
+            [target.table.relation for target in self._snapshot.targets(self.captured())]
+        )
         if unreadable:
             names = ", ".join(relation.name for relation in unreadable)
             raise TableUnreadable(
@@ -258,6 +261,9 @@ class PostgresConnector(Connector):
             why = "the last run ended in its snapshot" if lost is None else lost.problem
             notes.append(f"slot {old.name} was dropped and made anew: {why}")
         self._replication = self._replication_session()
+        if snapshot:
+            self._snapshot.lock(self.captured(), exported=True)
+        self.context.slots.add(properties.slot_name)
         with wal_level_explained(self.catalogue):
             made = create_slot(
                 self._replication,
@@ -290,6 +296,7 @@ class PostgresConnector(Connector):
         """Called every half second; says once what the server waits for."""
         if self.context.stopping():
             raise StopRequested
+        self._snapshot.look_after_locks()
         if not SLOT_SILENCE_S <= seconds < SLOT_SILENCE_S + 0.5:
             return
         log.warning(
@@ -312,17 +319,13 @@ class PostgresConnector(Connector):
             else:
                 start = self._offset(begin, created=0, progress=None, visible="")
             return Start(snapshot=False, stream=True, position=start.position, offset=start)
-        reader = self._begin_reading(None)
-        seen, horizon = reader.execute(
-            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
-            if self.server.version_num >= 130000
-            else "SELECT txid_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
-        )[0]
+        self._snapshot.lock(self.captured(), exported=False)
+        self._reading = True
         start = self._offset(
             begin,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=begin),
-            visible=f"{seen}@{horizon}",
+            visible=self._snapshot.begin(None),
         )
         return Start(snapshot=True, stream=True, position=start.position, offset=start)
 
@@ -352,84 +355,16 @@ class PostgresConnector(Connector):
 
     # --- snapshot -----------------------------------------------------------------------------
 
-    def _begin_reading(self, exported: str | None) -> Session:
-        """Open the reading transaction, in the exported snapshot or one of its own."""
-        if self._reader is not None:
-            return self._reader
-        reader = Session(self.properties, role="snapshot")
-        self._reader = reader
-        # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
-        # in the order they lie in, also when another scan of the table is under way.
-        reader.execute("SET row_security = off")
-        reader.execute("SET synchronize_seqscans = off")
-        if exported is not None:
-            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            reader.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
-        else:
-            mode = self.properties.snapshot_isolation_mode
-            reader.execute(f"BEGIN ISOLATION LEVEL {ISOLATION[mode]}")
-        return reader
-
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
         self._pause(self.properties.snapshot_delay_ms / 1000)
-        reader = self._begin_reading(self._exported)
-        tables = self.snapshot_tables()
-        if self.properties.snapshot_locking_mode == "shared":
-            self._lock(reader, tables)
-        point = self._point(reader, start)
-        first = tables[0].relation.name if tables else None
-        pieces = (
-            piece
-            for table in tables
-            for piece in read_table(
-                reader,
-                table,
-                point,
-                self.properties,
-                with_children=self.context.profile.debezium,
-            )
-        )
-        yield from mark(pieces, first)
-        reader.execute("COMMIT")
-        reader.close()
-        self._reader = self._exported = None
-
-    def snapshot_tables(self) -> list[Table]:
-        """Return the tables that a snapshot reads, in order."""
-        profile = self.context.profile
-        tables = [
-            t
-            for t in self.captured()
-            if (t.relation.schema, t.relation.table) != profile.capture.signal_table
-        ]
-        if not profile.debezium and not self.properties.publish_via_partition_root:
-            tables = [t for t in tables if not t.partitioned]
-        if self.properties.publish_via_partition_root:
-            tables = [t for t in tables if not t.partition]
-        return snapshot_tables(tables, self.properties, profile.capture.table_include)
-
-    def _lock(self, reader: Session, tables: list[Table]) -> None:
-        reader.execute(f"SET LOCAL lock_timeout = {self.properties.snapshot_lock_timeout_ms}")
-        for table in tables:
-            name = identifier(table.relation.schema, table.relation.table)
-            reader.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
-
-    def _point(self, reader: Session, start: Start) -> SnapshotPoint:
-        """Return where the reading transaction stands; a standby gives no transaction id.
-
-        The id is one of the catalogue connection's, and ends at once: an id of the reading
-        transaction would hold back every slot on the server until the snapshot is over.
-        """
-        ((ts,),) = reader.execute(
-            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
-        )
-        lsn, xid = start.position.end_lsn, None
-        ((standby,),) = self.catalogue.query("SELECT pg_is_in_recovery()")
-        if not standby:
-            ((xid,),) = self.catalogue.query("SELECT txid_current()")
+        if not self._reading:
             if self._exported is None:
-                lsn = self.catalogue.wal_end()
-        return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
+                self._snapshot.lock(self.captured(), exported=False)
+            self._snapshot.begin(self._exported)
+        yield from self._snapshot.pieces(
+            self.captured(), self._publications, start.position.end_lsn
+        )
+        self._reading, self._exported = False, None
 
     # --- stream -------------------------------------------------------------------------------
 
@@ -518,10 +453,7 @@ class PostgresConnector(Connector):
             time.sleep(min(left, 0.1))
 
     def estimate(self, relation: Relation) -> int | None:
-        for table in self.captured():
-            if table.relation is relation:
-                return table.estimate or None
-        return None
+        return self._snapshot.estimates.get(relation.oid) or None
 
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
         self._chunks = PostgresChunks(
@@ -580,10 +512,10 @@ class PostgresConnector(Connector):
             self.context.created.discard(name)
 
     def _release(self) -> None:
-        for session in (self._replication, self._reader):
-            if session is not None:
-                session.close()
-        self._replication = self._reader = None
+        if self._replication is not None:
+            self._replication.close()
+            self._replication = None
+        self._snapshot.close()
 
     def close(self) -> None:
         if self._chunks is not None:

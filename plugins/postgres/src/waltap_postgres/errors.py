@@ -30,6 +30,7 @@ __all__ = [
     "SlotUnfit",
     "SnapshotInterrupted",
     "SnapshotReadFailed",
+    "TableOvertaken",
     "TableUnreadable",
     "WalLevelTooLow",
     "source_error",
@@ -265,6 +266,17 @@ class SnapshotReadFailed(SnapshotError):
     remedy = (
         "Check that {table} can be read by the role (GRANT SELECT) and start again: the snapshot is "
         "taken anew, the destination is told so."
+    )
+
+
+class TableOvertaken(SnapshotError):
+    """DDL came between the snapshot's point and the reading of a table."""
+
+    code = "WT-4003"
+    retry = Retry.RECONNECT
+    remedy = (
+        "The snapshot is taken anew by itself; snapshot.locking.mode=shared keeps DDL waiting until "
+        "{table} has been read."
     )
 
 

@@ -212,7 +212,9 @@ class PostgresProperties(Properties):
         "snapshot.locking.mode",
         default="none",
         advanced=True,
-        summary="Whether the snapshot locks the tables it reads (ACCESS SHARE).",
+        summary="shared: every table is locked (ACCESS SHARE) before there is a snapshot, until it is "
+        "over; DDL waits. none: a table is locked while it is read, and read anew, in a later snapshot, "
+        "when DDL had rewritten it before.",
     )
     snapshot_lock_timeout_ms: int = declare(
         "snapshot.lock.timeout.ms",

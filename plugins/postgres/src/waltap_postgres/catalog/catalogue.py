@@ -189,6 +189,10 @@ class PostgresCatalogue:
         rows = self.query(RELATION_SQL + " AND n.nspname = %s AND c.relname = %s", (schema, table))
         return self._one(rows)
 
+    def table_with(self, oid: int) -> Table | None:
+        """Return the table with that OID, None when it does not exist."""
+        return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
+
     def relation(self, schema: str, table: str) -> Relation | None:
         """Return one relation as the catalogue has it now, None when it does not exist."""
         found = self.table(schema, table)

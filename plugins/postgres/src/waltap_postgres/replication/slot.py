@@ -24,6 +24,7 @@ __all__ = [
     "await_free",
     "create_slot",
     "drop_slot",
+    "end_reader",
     "open_transactions",
     "read_slot",
 ]
@@ -130,6 +131,12 @@ def await_free(
             )
             told = True
         pause(min(POLL_S, left))
+
+
+def end_reader(catalogue: PostgresCatalogue, slot: Slot) -> None:
+    """End the walsender that uses a slot of our own: one that makes it does not see that we are gone."""
+    if slot.active_pid is not None:
+        catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
 
 
 def create_slot(

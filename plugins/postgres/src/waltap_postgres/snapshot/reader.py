@@ -2,24 +2,28 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import SourceError
+from waltap.errors import Retry, SourceError
 from waltap.events.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import SnapshotReadFailed
+from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SnapshotPoint", "in_order", "mark", "read_table", "snapshot_tables"]
+__all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables"]
+
+MOST_TRIES = 20
+MOST_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,56 +63,162 @@ def in_order(tables: list[Table], patterns: tuple[str, ...]) -> list[Table]:
     return sorted(tables, key=rank)
 
 
-def read_table(
-    session: Session,
-    table: Table,
-    point: SnapshotPoint,
-    properties: PostgresProperties,
-    *,
-    with_children: bool = False,
-) -> Iterator[SnapshotRows]:
-    """Yield the rows of one table in pieces of about ``snapshot.fetch.size``, unmarked.
+class TablesReader:
+    """Reads tables in one transaction; those that it cannot read there, in later ones of their own.
 
-    ``with_children``: the rows of tables that inherit from it too, as Debezium reads them; the stream
-    gives those as rows of the child alone. Raises: SnapshotReadFailed, ConnectionLost.
+    ``later`` opens a transaction that has not begun. Such a table's rows contain changes that the
+    stream will bring as well: its pieces say which (`SnapshotRows.visible`).
     """
-    relation, size = table.relation, properties.snapshot_fetch_size
-    try:
-        alone = not (with_children or table.partitioned)
-        width, sql, pick = _select(session, relation, properties, alone=alone)
-        pending: list[Tuple] = []
-        for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
-            pending += map(pick, rows) if pick else rows
-            while len(pending) > size:
-                yield _piece(relation, pending[:size], point)
-                pending = pending[size:]
-        yield _piece(relation, pending, point, complete=True)
-    except SourceError as error:
-        if error.retry is not error.retry.NEVER:
-            raise
-        raise SnapshotReadFailed(
-            f"{relation.name} could not be read: {error.problem}", table=relation.name
-        ) from error
+
+    def __init__(
+        self,
+        transaction: ReadingTransaction,
+        point: SnapshotPoint,
+        properties: PostgresProperties,
+        later: Callable[[], ReadingTransaction],
+    ) -> None:
+        self._transaction, self._point = transaction, point
+        self._properties, self._later = properties, later
+
+    def read(self, targets: Sequence[Target]) -> Iterator[SnapshotRows]:
+        """Yield the rows of all tables, unmarked. Raises: SnapshotReadFailed, TableOvertaken,
+        ConnectionLost."""
+        self._transaction.expect(targets)
+        for group in _groups(targets, self._properties.snapshot_fetch_size):
+            yield from self._group(group)
+
+    def _group(self, group: Sequence[Target]) -> Iterator[SnapshotRows]:
+        transaction = self._transaction
+        try:
+            held = transaction.hold(group)
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            if len(group) == 1:
+                raise _failed(group[0], error) from error
+            transaction.let_go()
+            for target in group:
+                yield from self._group([target])
+            return
+        changed = []
+        for target in group:
+            shape = held.get(target.oid)
+            if shape is None or not transaction.unchanged(target, shape):
+                changed.append(target)
+            else:
+                yield from self._rows(transaction, target, shape)
+        # Not while the lock is held: who waits for ours would keep the next one waiting.
+        transaction.let_go()
+        for target in changed:
+            yield from self._anew(target)
+
+    def _anew(self, target: Target) -> Iterator[SnapshotRows]:
+        """Read a table in a snapshot that is later than what was done to it."""
+        name = target.table.relation.name
+        for _ in range(MOST_TRIES):
+            transaction = self._later()
+            try:
+                transaction.begin(None, "REPEATABLE READ READ ONLY")
+                visible = transaction.seen()
+                table = transaction.catalogue.table_with(target.oid)
+                if table is None:
+                    log.warning(
+                        "table %s was dropped before the snapshot came to it: its rows are not read",
+                        name,
+                        extra={"relation": name, "error_code": TableOvertaken.code},
+                    )
+                    yield self._piece(target.table.relation, [], complete=True)
+                    return
+                if table.relation.name != name:
+                    raise TableOvertaken(
+                        f"{name} was rewritten and became {table.relation.name} before it was read",
+                        table=name,
+                    )
+                target = Target(table, target.deep)
+                transaction.expect([target])
+                shape = transaction.hold([target]).get(target.oid)
+                if shape is None or not transaction.unchanged(target, shape):
+                    continue
+                log.warning(
+                    "table %s was rewritten before the snapshot came to it: it is read as of now, and "
+                    "changes up to now that its rows contain are left out of the stream",
+                    name,
+                    extra={"relation": name, "error_code": TableOvertaken.code},
+                )
+                yield from self._rows(transaction, target, shape, visible)
+            except SourceError as error:
+                if error.retry is not Retry.NEVER:
+                    raise
+                raise _failed(target, error) from error
+            finally:
+                transaction.close()
+            return
+        raise TableOvertaken(f"{name} is rewritten again and again", table=name)
+
+    def _rows(
+        self, transaction: ReadingTransaction, target: Target, shape: Shape, visible: str = ""
+    ) -> Iterator[SnapshotRows]:
+        """Yield the rows of one table in pieces of about ``snapshot.fetch.size``."""
+        relation, size = target.table.relation, self._properties.snapshot_fetch_size
+        session = transaction.session
+        try:
+            width, sql, pick = _select(session, target, shape, self._properties)
+            pending: list[Tuple] = []
+            for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
+                pending += map(pick, rows) if pick else rows
+                while len(pending) > size:
+                    yield self._piece(relation, pending[:size], visible)
+                    pending = pending[size:]
+            yield self._piece(relation, pending, visible, complete=True)
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            raise _failed(target, error) from error
+
+    def _piece(
+        self, relation: Relation, rows: list[Tuple], visible: str = "", *, complete: bool = False
+    ) -> SnapshotRows:
+        point = self._point
+        return SnapshotRows(
+            relation=relation,
+            rows=rows,
+            ts=point.ts,
+            lsn=point.lsn,
+            xid=point.xid,
+            visible=visible,
+            complete=complete,
+        )
 
 
-def _piece(
-    relation: Relation, rows: list[Tuple], point: SnapshotPoint, *, complete: bool = False
-) -> SnapshotRows:
-    return SnapshotRows(
-        relation=relation, rows=rows, ts=point.ts, lsn=point.lsn, xid=point.xid, complete=complete
-    )
+def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:
+    name = target.table.relation.name
+    return SnapshotReadFailed(f"{name} could not be read: {error.problem}", table=name)
+
+
+def _groups(targets: Sequence[Target], rows: int) -> Iterator[list[Target]]:
+    """Put small tables together, so that a question to the server is one for many."""
+    group: list[Target] = []
+    for target in targets:
+        group.append(target)
+        if len(group) >= MOST_TOGETHER or sum(t.table.estimate for t in group) >= rows:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _select(
-    session: Session, relation: Relation, properties: PostgresProperties, *, alone: bool
+    session: Session, target: Target, shape: Shape, properties: PostgresProperties
 ) -> tuple[int, str, Callable[[Tuple], Tuple] | None]:
     """Return how many columns the query gives, the query, and how to bring rows in relation order."""
+    relation = target.table.relation
     override = _override(relation, properties)
     if override is None:
-        columns = ", ".join(identifier(c.name) for c in relation.columns)
-        source = identifier(relation.schema, relation.table)
-        only = "ONLY " if alone else ""
-        return len(relation.columns), f"SELECT {columns} FROM {only}{source}", None
+        names = [
+            shape.columns[c.number][0] if c.number is not None else c.name for c in relation.columns
+        ]
+        columns = ", ".join(map(identifier, names))
+        return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
     names = _result_columns(session, override)
     places = [names.index(c.name) if c.name in names else None for c in relation.columns]
 

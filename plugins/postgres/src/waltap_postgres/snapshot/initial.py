@@ -1,0 +1,152 @@
+"""The initial snapshot: which tables it reads, in which transaction, from which point."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from waltap.config.profile import Profile
+from waltap.events.transaction import SnapshotRows
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import published
+from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
+
+__all__ = ["InitialSnapshot"]
+
+log = logging.getLogger(__name__)
+
+EXPORTED = "REPEATABLE READ READ ONLY"
+ISOLATION = {
+    "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
+    "repeatable_read": EXPORTED,
+    "read_committed": "READ COMMITTED READ ONLY",
+    "read_uncommitted": "READ UNCOMMITTED READ ONLY",
+}
+
+
+class InitialSnapshot:
+    """One initial snapshot. Order of calls: `lock`, `begin`, `pieces`; `close` at any time.
+
+    ``now`` is a catalogue that shows the present. ``estimates``: the planner's row counts by OID.
+    """
+
+    def __init__(
+        self,
+        properties: PostgresProperties,
+        profile: Profile,
+        now: PostgresCatalogue,
+        captured: Callable[[PostgresCatalogue], list[Table]],
+    ) -> None:
+        """``captured`` returns the captured tables as a catalogue has them."""
+        self._properties, self._profile, self._now = properties, profile, now
+        self._captured = captured
+        self._transaction: ReadingTransaction | None = None
+        self._exported = False
+        self.estimates: dict[int, int] = {}
+
+    def targets(self, captured: list[Table]) -> list[Target]:
+        """Return what of the captured tables a snapshot reads, in order."""
+        debezium, root = self._profile.debezium, self._properties.publish_via_partition_root
+        signals = self._profile.capture.signal_table
+        tables = [t for t in captured if (t.relation.schema, t.relation.table) != signals]
+        if root:
+            tables = [t for t in tables if not t.partition]
+        elif not debezium:
+            tables = [t for t in tables if not t.partitioned]
+        # Debezium reads the rows of tables that inherit with their parent too; the stream gives those
+        # as rows of the child alone.
+        patterns = self._profile.capture.table_include
+        return [
+            Target(table, deep=debezium or table.partitioned)
+            for table in snapshot_tables(tables, self._properties, patterns)
+        ]
+
+    def lock(self, captured: list[Table], *, exported: bool) -> None:
+        """Where ``snapshot.locking.mode`` says so: keep DDL off the tables from now on, before there is
+        a snapshot, until it has been read. Raises: SourceError."""
+        if self._properties.snapshot_locking_mode == "shared":
+            self._opened().lock(self.targets(captured), self._isolation(exported=exported))
+
+    def look_after_locks(self) -> None:
+        """Give the locks up when a transaction waits for them that a new slot waits for."""
+        if self._transaction is None or not self._transaction.blocks(self._now):
+            return
+        log.warning(
+            "the slot waits for a transaction that waits for the snapshot's locks: they are given up",
+            extra={"property": "snapshot.locking.mode"},
+        )
+        self.close()
+
+    def begin(self, exported: str | None) -> str:
+        """Begin, in the exported snapshot or one of its own; return what it sees, as `Offset.visible`
+        has it. Raises: SourceError."""
+        self._exported = exported is not None
+        transaction = self._opened()
+        transaction.begin(exported, self._isolation(exported=self._exported))
+        return transaction.seen()
+
+    def _opened(self) -> ReadingTransaction:
+        if self._transaction is None:
+            self._transaction = self._new()
+        return self._transaction
+
+    def _new(self) -> ReadingTransaction:
+        return ReadingTransaction(self._properties, self._now)
+
+    def _isolation(self, *, exported: bool) -> str:
+        return EXPORTED if exported else ISOLATION[self._properties.snapshot_isolation_mode]
+
+    def pieces(
+        self, captured: list[Table], published_as: Sequence[str], lsn: int
+    ) -> Iterator[SnapshotRows]:
+        """Read the tables. ``captured``: as they were before the publications ``published_as`` were made;
+        ``lsn``: where an exported snapshot stands. Raises: SnapshotError, ConnectionLost."""
+        transaction = self._opened()
+        point = self._point(transaction, lsn)
+        targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
+        self.estimates = {target.oid: target.table.estimate for target in targets}
+        first = targets[0].table.relation.name if targets else None
+        reader = TablesReader(transaction, point, self._properties, self._new)
+        yield from mark(reader.read(targets), first)
+        self.close()
+
+    def _in_snapshot(
+        self, then: PostgresCatalogue, captured: list[Table], published_as: Sequence[str]
+    ) -> list[Table]:
+        """Return the tables as the snapshot has them, with those that came after the publication was
+        made where it covers them: their rows would come from nowhere else."""
+        known = {table.relation.oid for table in captured}
+        tables = self._captured(then)
+        if not published_as or all(table.relation.oid in known for table in tables):
+            return tables
+        covered = set[tuple[str, str]]()
+        for name in published_as:
+            covered |= published(self._now, name) or set()
+        return [
+            t
+            for t in tables
+            if t.relation.oid in known or (t.relation.schema, t.relation.table) in covered
+        ]
+
+    def _point(self, transaction: ReadingTransaction, lsn: int) -> SnapshotPoint:
+        """Return where the reading transaction stands; a standby gives no transaction id.
+
+        The id is one of the catalogue connection's, and ends at once: an id of the reading
+        transaction would hold back every slot on the server until the snapshot is over.
+        """
+        ((ts,),) = transaction.session.execute(
+            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
+        )
+        xid = None
+        ((standby,),) = self._now.query("SELECT pg_is_in_recovery()")
+        if not standby:
+            ((xid,),) = self._now.query("SELECT txid_current()")
+            if not self._exported:
+                lsn = self._now.wal_end()
+        return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
+
+    def close(self) -> None:
+        """End the transaction; may be called twice."""
+        if self._transaction is not None:
+            self._transaction.close()
+            self._transaction = None

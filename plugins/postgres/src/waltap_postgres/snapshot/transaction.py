@@ -1,0 +1,221 @@
+"""A transaction that reads tables as its snapshot has them, and tells where PostgreSQL cannot.
+
+Rows are kept for older snapshots, but not through everything that DDL does: a table that was rewritten
+(ALTER TABLE with a rewrite, TRUNCATE) is empty to an older snapshot, without an error; and names are
+always those of now. So a table is locked before it is read (ACCESS SHARE, until it has been read), and
+then what the catalogue says of it now is compared with what it said in the snapshot. Same files: its
+rows are as the snapshot has them, whatever table and columns are called now. CLUSTER and VACUUM FULL keep
+the rows of older snapshots and cannot be told from a rewrite: they count as one.
+
+Source: PostgreSQL manual, "Data Consistency Checks at the Application Level" (caveats) and LOCK: locks
+taken before the first query of a REPEATABLE READ transaction come before its snapshot.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from waltap.errors import ConnectionLost, SourceError
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.connection import Session
+from waltap_postgres.errors import QueryFailed
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
+
+__all__ = ["ReadingTransaction", "Shape", "Target"]
+
+MOST_RENAMES = 20
+GONE = frozenset({"42P01", "3F000"})
+"""No such table, no such schema."""
+UNKNOWN_SNAPSHOT = frozenset({"22023", "55000"})
+
+SHAPES_SQL = """
+WITH RECURSIVE family(root, oid) AS (
+  SELECT o.oid, o.oid FROM unnest(%s::oid[]) o(oid)
+  UNION
+  SELECT f.root, i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid
+   WHERE f.root = ANY(%s::oid[])
+), files AS (
+  SELECT f.root, array_agg(c.oid::text || ':' || c.relfilenode ORDER BY c.oid) AS paths
+    FROM family f JOIN pg_class c ON c.oid = f.oid GROUP BY f.root
+), attributes AS (
+  SELECT a.attrelid, array_agg(a.attnum::int4 ORDER BY a.attnum) AS numbers,
+         array_agg(a.attname::text ORDER BY a.attnum) AS names,
+         array_agg(a.atttypid::int8 ORDER BY a.attnum) AS types
+    FROM pg_attribute a
+   WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped GROUP BY a.attrelid
+)
+SELECT c.oid::int8, n.nspname::text, c.relname::text, f.paths, a.numbers, a.names, a.types
+  FROM files f JOIN pg_class c ON c.oid = f.root JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN attributes a ON a.attrelid = c.oid
+ WHERE c.relpersistence = 'p'
+"""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A table to read. ``deep``: with its partitions, or the tables that inherit from it."""
+
+    table: Table
+    deep: bool
+
+    @property
+    def oid(self) -> int:
+        return self.table.relation.oid
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the catalogue says of a table at a moment: its name, the files that hold its rows, and by
+    number each column's name and type."""
+
+    schema: str
+    table: str
+    files: tuple[str, ...]
+    columns: dict[int, tuple[str, int]]
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+    def holds(self, other: "Shape") -> bool:
+        """Tell whether a table of this shape still has the rows and columns of ``other``."""
+        types = {number: kind for number, (_, kind) in self.columns.items()}
+        return self.files == other.files and all(
+            types.get(number) == kind for number, (_, kind) in other.columns.items()
+        )
+
+    def source(self, *, deep: bool) -> str:
+        """Return what stands after FROM."""
+        return f"{'' if deep else 'ONLY '}{identifier(self.schema, self.table)}"
+
+
+def _shapes(catalogue: PostgresCatalogue, targets: Iterable[Target]) -> dict[int, Shape]:
+    """Return the shapes of the tables that exist, by OID."""
+    oids = [target.oid for target in targets]
+    deep = [target.oid for target in targets if target.deep]
+    return {
+        oid: Shape(
+            schema,
+            table,
+            tuple(files),
+            {
+                n: (name, kind)
+                for n, name, kind in zip(numbers or (), names or (), types or (), strict=True)
+            },
+        )
+        for oid, schema, table, files, numbers, names, types in catalogue.query(
+            SHAPES_SQL, (oids, deep, oids)
+        )
+    }
+
+
+class ReadingTransaction:
+    """One connection, one transaction. Order of calls: `lock`, `begin`, then `hold` and `let_go` around
+    the reading of some tables. ``now`` is a catalogue that shows the present."""
+
+    def __init__(self, properties: PostgresProperties, now: PostgresCatalogue) -> None:
+        self.session = Session(properties, role="snapshot")
+        self.catalogue = PostgresCatalogue(self.session.connection, properties)
+        self._properties, self._now = properties, now
+        self._begun = False
+        self._then: dict[int, Shape] = {}
+        # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
+        # in the order they lie in, also when another scan of the table is under way.
+        self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
+
+    def lock(self, targets: Sequence[Target], isolation: str) -> None:
+        """Lock tables before there is a snapshot: it then sees them as they are, and stay, until the
+        end of the transaction. Raises: SourceError."""
+        self._start(isolation)
+        timeout = self._properties.snapshot_lock_timeout_ms
+        self.session.execute(f"SET LOCAL lock_timeout = {timeout}")
+        names = ", ".join(
+            ("" if target.deep else "ONLY ")
+            + identifier(target.table.relation.schema, target.table.relation.table)
+            for target in targets
+        )
+        if names:
+            self.session.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+
+    def begin(self, exported: str | None, isolation: str) -> None:
+        """Begin, in the exported snapshot or one of its own. Raises: SourceError; ConnectionLost when
+        the connection that exported it is gone."""
+        self._start(isolation)
+        if exported is None:
+            return
+        try:
+            self.session.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
+        except SourceError as error:
+            if error.fields.get("sqlstate") not in UNKNOWN_SNAPSHOT:
+                raise
+            raise ConnectionLost(f"the exported snapshot is gone: {error.problem}") from error
+
+    def _start(self, isolation: str) -> None:
+        if not self._begun:
+            self.session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+            self._begun = True
+
+    def seen(self) -> str:
+        """Return which transactions the snapshot contains, as `Offset.visible` has it."""
+        new = self.session.pgconn.server_version >= 130000
+        ((text,),) = self.session.execute(
+            f"SELECT {'pg_current_snapshot' if new else 'txid_current_snapshot'}() || '@' || CASE"
+            " WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_insert_lsn() END"
+        )
+        return text or ""
+
+    def expect(self, targets: Sequence[Target]) -> None:
+        """Take note of the shapes that tables have in the snapshot."""
+        self._then.update(_shapes(self.catalogue, targets))
+
+    def hold(self, targets: Sequence[Target]) -> dict[int, Shape]:
+        """Lock tables and return the shapes that they now have, by OID; of those that are gone, none.
+
+        Raises: SourceError, for one of several tables without saying which.
+        """
+        shapes = {t.oid: self._then[t.oid] for t in targets if t.oid in self._then}
+        self.session.execute("SAVEPOINT waltap_tables")
+        for _ in range(MOST_RENAMES):
+            there = [target for target in targets if target.oid in shapes]
+            statements = [
+                f"SELECT FROM {shapes[target.oid].source(deep=target.deep)} LIMIT 0"
+                for target in there
+            ]
+            missing = False
+            try:
+                if statements:
+                    self.session.execute("; ".join(statements))
+            except SourceError as error:
+                if error.fields.get("sqlstate") not in GONE:
+                    raise
+                missing = True
+            found = _shapes(self._now, there)
+            if not missing and all(
+                oid in found and found[oid].name == shape.name for oid, shape in shapes.items()
+            ):
+                return found
+            self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
+            shapes = found
+        raise QueryFailed("tables are renamed all the time", sqlstate="42P01")
+
+    def let_go(self) -> None:
+        """Release what `hold` locked; after an error of a query too."""
+        self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
+
+    def unchanged(self, target: Target, shape: Shape) -> bool:
+        """Tell whether the rows of a table that is held are as the snapshot has them."""
+        return shape.holds(self._then[target.oid])
+
+    def blocks(self, now: PostgresCatalogue) -> bool:
+        """Tell whether a transaction that has written something waits for our locks."""
+        rows = now.query(
+            "SELECT 1 FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+            " AND %s = ANY(pg_blocking_pids(pid)) LIMIT 1",
+            (self.session.pgconn.backend_pid,),
+        )
+        return bool(rows)
+
+    def close(self) -> None:
+        """Close the connection; may be called twice."""
+        self.session.close()
