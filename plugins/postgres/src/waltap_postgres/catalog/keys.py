@@ -5,7 +5,7 @@ Two rules for a table without primary key, chosen by ``waltap.key.index``:
 - *sound*: the first unique index, by name, that holds for every row at every moment: its columns are
   NOT NULL, it has no WHERE, no expressions, and is not deferrable. Columns of INCLUDE are no part of it;
 - *debezium*: the first unique index as PostgreSQL's JDBC driver lists them, clustered ones first, then by
-  name, whatever it promises; with the columns of INCLUDE.
+  name, whatever it promises; without expressions, with the columns of INCLUDE.
 """
 
 from collections.abc import Collection, Sequence
@@ -61,6 +61,6 @@ def key_index(
 
 
 def _as_listed(indexes: Sequence[UniqueIndex]) -> UniqueIndex | None:
-    """Return the first index that the driver lists with a column."""
+    """Return the first index that the driver lists; Debezium passes over those with an expression."""
     listed = sorted(indexes, key=lambda index: (not index.clustered, index.name))
-    return next((index for index in listed if any(index.columns)), None)
+    return next((index for index in listed if all(index.columns)), None)

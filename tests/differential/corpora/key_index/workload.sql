@@ -1,0 +1,17 @@
+insert into a_nullable values (2,2);
+insert into b_included values (4,5,6);
+insert into c_expression_first values (1,'x');
+insert into d_mixed_expression values (1,'x',3);
+insert into e_partial values (1,2);
+insert into f_deferrable values (1,2);
+insert into g_by_name values (1,2,3);
+insert into h_clustered values (1,2);
+insert into i_upper values (1,2);
+insert into j_primary_include values (1,2,3);
+insert into k_primary_deferrable values (1,2);
+insert into l_hash_not_unique values (1,2);
+insert into m_only_expression values ('x');
+insert into n_call values (1,'x');
+insert into o_order values (1,2,3);
+insert into q_mixed_first values (1,'x',2);
+insert into a_nullable values (null, 3);
