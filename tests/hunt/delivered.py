@@ -32,13 +32,12 @@ class Event:
     unsent: tuple[str, ...] = ()
 
 
-def from_lines(path: Path) -> list[Event]:
-    """Return the events of a file of JSON lines, tombstones and other topics left out; a torn last
+def from_lines(paths: Iterable[Path]) -> list[Event]:
+    """Return the events of files of JSON lines, tombstones and other topics left out; a torn last
     line is not there yet."""
-    if not path.exists():
-        return []
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1]):
+    found: list[Event] = []
+    lines = (line for path in paths for line in path.read_bytes().split(b"\n")[:-1])
+    for number, line in enumerate(lines):
         if (event := from_record(json.loads(line))) is not None:
             event.at = number
             found.append(event)

@@ -139,9 +139,19 @@ class Engine:
         rows = self.database.execute(query, self.slot)
         return rows[0] if rows else None
 
+    def files(self) -> list[Path]:
+        """Return the files of JSON lines, those that were rotated away first."""
+        rotated = sorted(self.folder.glob("rotated-*.jsonl"))
+        return [*rotated, *([self.place] if self.place.is_file() else [])]
+
+    def rotate(self) -> None:
+        """Move the file of lines away, as log rotation does."""
+        if self.place.is_file():
+            self.place.rename(self.folder / f"rotated-{len(self.files()):03d}.jsonl")
+
     def lines(self) -> int:
         """Return how many whole records the JSON lines have."""
-        return self.place.read_bytes().count(b"\n") if self.place.is_file() else 0
+        return sum(path.read_bytes().count(b"\n") for path in self.files())
 
     def log(self, number: int | None = None) -> str:
         """Return what one life wrote to stderr, or all of them."""

@@ -180,7 +180,7 @@ class _Trial:
                 yield Expected("d", change, *about, half="d")
                 yield Expected("c", change, *about, half="c")
                 return
-        either = change.op == "u" and not key and bool(change.old)
+        either = change.op == "u" and not key and change.old is not None
         yield Expected(change.op, change, *about, either=either)
 
     # --- walking ---------------------------------------------------------------------------------
@@ -424,7 +424,8 @@ class _Trial:
             if image.oid not in old:
                 self.have.pop(name, None)
             elif name in self.have:
-                self.have[name].follow(image, self._row_names(image))
+                before = next(t for t in self.state.tables.values() if t.oid == image.oid)
+                self.have[name].follow(image, before, self._row_names(image))
 
     def _row_names(self, image: Table) -> dict[str, str]:
         """Return new → old column names, where a column was renamed: same place, other name."""
@@ -448,12 +449,12 @@ class _Trial:
         self._check_key(item, event, table)
         change = item.change
         if event.after is not None and change.new is not None:
-            at = table.find(change.old or change.new)
+            at = table.find(change.new if change.old is None else change.old)
             before = table.rows[at] if at is not None else {}
             self._compare(event, event.after, change.new, table, "value", before, change.types)
-        if item.op == "d" and change.old and event.before is None:
+        if item.op == "d" and change.old is not None and event.before is None:
             self._tell("old", f"event {event.at}: {_told(event)} has no before")
-        elif item.op == "d" and change.old and event.before is not None and item.half == "":
+        elif item.op == "d" and change.old and event.before and item.half == "":
             for name, wanted in change.old.items():
                 got = canonical(change.types.get(name, ""), event.before.get(name))
                 if name not in table.generated and got != wanted and not (
@@ -461,7 +462,12 @@ class _Trial:
                 ):  # fmt: skip
                     self._tell("old", f"event {event.at}: {_told(event)}: before.{name} is"
                                f" {got!r}, it was {wanted!r}")  # fmt: skip
-        if event.op == "u" and table.identity == "f" and change.old and not self.case.logged:
+        if (
+            event.op == "u"
+            and table.identity == "f"
+            and change.old is not None
+            and not self.case.logged
+        ):
             if event.before is None:
                 self._tell("old", f"event {event.at}: {_told(event)} has no before under FULL")
             else:
@@ -643,13 +649,14 @@ class _Rows:
     def put(self, event: Event, half: str = "") -> None:
         table = self._trial.state.tables.get(self.name) or self._trial.final.tables.get(self.name)
         columns = table.columns if table is not None else {}
+        generated = table.generated if table is not None else frozenset()
         key = tuple(event.key) if event.key else (table.key if table is not None else ())
         if event.op == "t":
             self.rows.clear()
             return
         before = event.before
         if event.op == "d":
-            taken = self._take(before or {}, key, columns)
+            taken = self._take(before or {}, key, columns, generated)
             if half == "d":
                 self._lifted = taken
             return
@@ -660,42 +667,50 @@ class _Rows:
                 after[name] = UNSENT
         held: dict[str, Any] = {}
         if event.op == "u" and not event.key and before is not None and table is not None:
-            held = self._take(before, table.key or tuple(columns), columns) or {}
+            held = self._take(before, table.key or tuple(columns), columns, generated) or {}
         elif key:
-            held = self._take(after, key, columns) or {}
+            held = self._take(after, key, columns, generated) or {}
             if half == "c":
                 held, self._lifted = self._lifted or {}, None
         self.rows.append({n: held.get(n, UNSENT) if v is UNSENT else v for n, v in after.items()})
 
     def _take(
-        self, image: dict[str, Any], key: Iterable[str], types: dict[str, str]
+        self,
+        image: dict[str, Any],
+        key: Iterable[str],
+        types: dict[str, str],
+        generated: frozenset[str],
     ) -> dict[str, Any] | None:
         def form(row: dict[str, Any]) -> list[Any]:
             return [canonical(types.get(n, ""), row.get(n)) for n in names]
 
-        names = tuple(key) or tuple(n for n in image if image[n] is not None)
+        names = tuple(n for n in key or image if n not in generated)
         wanted = form(image)
         for index, row in enumerate(self.rows):
             if [row.get(n) for n in names] == [image.get(n) for n in names] or form(row) == wanted:
                 return self.rows.pop(index)
         return None
 
-    def follow(self, image: Table, old_names: dict[str, str]) -> None:
-        """Take the columns of a new definition, and what it gives to rows that are there."""
-        key = [old_names.get(n, n) for n in image.key]
-        fresh = {}
-        if image.key:
-            fresh = {tuple(_plain(row.get(n)) for n in image.key): row for row in image.rows}
+    def follow(self, image: Table, before: Table, old_names: dict[str, str]) -> None:
+        """Take the columns of a new definition, and what it gives to rows that are there.
+
+        ``old_names`` is new → old column names. Rows are found by the key they had.
+        """
+        new_names = {old: new for new, old in old_names.items()}
+        key = [new_names.get(n, n) for n in before.key]
+        if not key or any(n not in image.columns for n in key):
+            key = []
+            self.unknown = self.unknown or bool(self.rows and image.columns != before.columns)
+        fresh = {tuple(_plain(row.get(n)) for n in key): row for row in image.rows}
         followed = []
         for row in self.rows:
             place = tuple(
-                _plain(canonical(image.columns[n], row.get(o)))
-                for n, o in zip(image.key, key, strict=True)
+                _plain(canonical(image.columns[n], row.get(old_names.get(n, n)))) for n in key
             )
-            known = fresh.get(place) if image.key else None
+            known = (fresh.get(place) if key else None) or {}
             followed.append(
                 {
-                    n: (known or {}).get(n, row.get(n, row.get(old_names.get(n, n), UNSENT)))
+                    n: known.get(n, row.get(n, row.get(old_names.get(n, n), UNSENT)))
                     for n in image.columns
                 }
             )

@@ -19,7 +19,7 @@ from tests.hunt.judge import Case, Finding, judge
 from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
 from tests.hunt.source import Source
-from tests.servers.postgres import Database, Server
+from tests.servers.postgres import Cluster, Database, Server
 
 __all__ = ["Result", "run"]
 
@@ -236,6 +236,27 @@ class Machine:
         self.source.do_bulk(random)
         until(lambda: not self.engine.running, 0.7)
 
+    def step_rotate(self, random: Random) -> None:
+        if self.pipeline.sink == "jsonl":
+            self.engine.rotate()
+            self.source.do_work(random)
+
+    def step_server(self, random: Random) -> None:
+        """The server is restarted, or dies and recovers; only where it is ours."""
+        server = self.database.server
+        if not isinstance(server, Cluster):
+            return
+        self.source.settle()
+        if self.engine.running:
+            self.engine.lives[-1].reconnects = True
+        self.source.away()
+        if random.random() < 0.5:
+            server.restart()
+        else:
+            server.kill()
+            server.start()
+        self.source.back()
+
     def _ended(self, how: str) -> None:
         ended = self.engine.end(how)
         where = f"life {ended.number} ({ended.asked})"
@@ -322,7 +343,7 @@ class Machine:
     def events(self) -> list[Event]:
         """Return what was delivered, without the signal table."""
         if self.pipeline.sink == "jsonl":
-            found = from_lines(self.engine.place)
+            found = from_lines(self.engine.files())
         else:
             found = from_change_log(self.engine.place)
         return [event for event in found if event.table != "public.signals"]

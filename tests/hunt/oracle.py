@@ -111,7 +111,7 @@ class State:
             assert item.new is not None
             table.rows.append(dict(item.new))
             return item.new
-        at = table.find(item.old or item.new or {})
+        at = table.find((item.new or {}) if item.old is None else item.old)
         if item.op == "d":
             if at is not None:
                 table.rows.pop(at)

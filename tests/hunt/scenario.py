@@ -61,11 +61,11 @@ WEIGHTS = (5, 2, 3, 2, 2, 2, 1, 1, 2)
 
 STEPS: dict[str, float] = {
     # work on the source
-    "work": 12, "bulk": 3, "create": 3, "burst": 2, "ddl": 6, "change_then_ddl": 3, "truncate": 1,
+    "work": 12, "bulk": 3, "create": 3, "burst": 2, "ddl": 6, "change_then_ddl": 3, "truncate": 1, "swap": 1,
     "prepare": 2, "decide": 2, "open": 2,
     # the engine
     "start": 6, "stop": 2, "kill": 3, "catch_up": 2, "window": 1, "pause": 1,
-    "two_phase": 1,
+    "two_phase": 1, "rotate": 0.5, "server": 0.4,
     # what may happen to it
     "cut": 1.5, "hold": 0.5, "fsync": 1, "full": 1,
     # signals
@@ -82,6 +82,8 @@ def draw(seed: int) -> Scenario:
     early = ["window"] if random.random() < 0.4 else ["start"]
     steps += early if random.random() < 0.8 else []
     steps += random.choices(names, weights, k=random.randrange(4, 22))
+    if random.random() < 0.12:
+        steps += ["two_phase", "decide", "work"]
     return Scenario(seed, pipeline, tuple(Step(kind, random.getrandbits(32)) for kind in steps))
 
 

@@ -55,9 +55,7 @@ class Source:
     def __init__(self, database: Database, *, truncates: bool = True) -> None:
         self.database = database
         self.truncates = truncates
-        options = "-c lock_timeout=400 -c statement_timeout=30000 -c client_min_messages=error"
-        self.session = database.connect(options=options)
-        self.second = database.connect(options=options)
+        self.back()
         self.prepared: list[str] = []
         self.number = 0
         self.session.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s')")
@@ -65,12 +63,22 @@ class Source:
         self.refused: list[str] = []
         self.prepared_xids: list[int] = []
 
+    def back(self) -> None:
+        """Connect."""
+        options = "-c lock_timeout=400 -c statement_timeout=30000 -c client_min_messages=error"
+        self.session = self.database.connect(options=options)
+        self.second = self.database.connect(options=options)
+
+    def away(self) -> None:
+        """Disconnect."""
+        self.session.close()
+        self.second.close()
+
     def close(self) -> None:
         for gid in list(self.prepared):
             with contextlib.suppress(psycopg.Error):
                 self.database.execute(f"ROLLBACK PREPARED '{gid}'")
-        self.session.close()
-        self.second.close()
+        self.away()
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -325,6 +333,27 @@ class Source:
         if known is not None:
             with self.transaction() as session:
                 self._ddl(random, session, known)
+
+    def do_swap(self, random: Random) -> None:
+        """A new table takes the place of an old one, which stays under another name or goes."""
+        with self.transaction() as session:
+            known = self._choose(random, session, kind="r")
+            if known is None:
+                return
+            self.number += 1
+            fresh = f"fresh{self.number}"
+            self._create(random, session, rows=5, plain=True, name=(known.schema, fresh))
+            before = catalogue.tables(session)
+            if random.random() < 0.5:
+                old = name_of(f"{known.table[:20]}_o{self.number}")
+                session.execute(f"ALTER TABLE {known.sql} RENAME TO {old}")
+            else:
+                session.execute(f"DROP TABLE {known.sql} CASCADE")
+            session.execute(
+                f"ALTER TABLE {name_of(known.schema, fresh)} RENAME TO {name_of(known.table)}"
+            )
+            catalogue.mark(session, before)
+            self._changes(random, session, 2)
 
     def rewrite(self, random: Random) -> None:
         """An ALTER TABLE that rewrites, or renames, in the place where a snapshot is about to read."""
