@@ -119,7 +119,7 @@ class _Trial:
         self.items: list[Expected | Ddl] = []
         self.loose: dict[int, list[Expected]] = {}
         self.by_xid: dict[int, int] = {}
-        self.keys_at_end: dict[int, tuple[str, ...]] = {}
+        self.early: set[int] = set()
         self.key_changed: set[int] = set()
         self._expand(transactions)
         self.findings: dict[str, list[str]] = {}
@@ -140,6 +140,8 @@ class _Trial:
             for item in transaction.items:
                 if isinstance(item, Ddl):
                     self._watch_keys(state, item)
+                    if floating:
+                        self.early.add(id(item))
                     self.items.append(item)
                     state.apply(item)
                     continue
@@ -422,7 +424,8 @@ class _Trial:
         self.have.update(moving)
         for name, image in item.tables.items():
             if image.oid not in old:
-                self.have.pop(name, None)
+                if id(item) not in self.early:  # its rows may have come before it
+                    self.have.pop(name, None)
             elif name in self.have:
                 before = next(t for t in self.state.tables.values() if t.oid == image.oid)
                 self.have[name].follow(image, before, self._row_names(image))
