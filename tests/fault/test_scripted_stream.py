@@ -68,6 +68,7 @@ class Stage:
             "database.dbname": self.database.name,
             "database.sslmode": "disable",
             "slot.name": self.slot,
+            "slot.adopt": True,
             "publication.name": "scripted",
             "publication.autocreate.mode": "disabled",
             "snapshot.mode": "no_data",

@@ -90,7 +90,7 @@ def test_rows_written_during_the_snapshot_arrive_once_with_a_new_slot(
 def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
     busy: Database, tmp_path: Path, plugin: str
 ) -> None:
-    settings = {"snapshot.fetch.size": 500, "plugin.name": plugin}
+    settings = {"snapshot.fetch.size": 500, "plugin.name": plugin, "slot.adopt": "true"}
     pipeline = Pipeline(busy, tmp_path, settings)
     busy.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
     busy.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{plugin}')")

@@ -1,6 +1,7 @@
 """From settings to components: each gets what it declared, and every mistake is named at once."""
 
 import logging
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
@@ -37,7 +38,7 @@ class ToyProperties(Properties):
     slot: str = declare(
         "slot.name",
         default="debezium",
-        profile_default="waltap",
+        pipeline_name=True,
         summary="Slot.",
         aliases=("slot",),
         deprecated={"slot.old": "slot.name"},
@@ -212,9 +213,28 @@ def test_defaults_are_ours_in_a_profile_and_debeziums_in_a_connector_file(host: 
         properties = profile.connector.properties
         return profile.decoder.spec.name, properties.slot, properties.mode
 
-    assert chosen(ours) == ("pgoutput", "waltap", "filtered")
+    assert chosen(ours) == ("pgoutput", "shop", "filtered")
     assert chosen(theirs) == ("decoderbufs", "debezium", "all_tables")
     assert theirs.debezium
+
+
+@pytest.mark.parametrize("name", ["Shop", "my-shop", "my.shop", "größe", "x" * 200, "1", "-"])
+def test_a_pipelines_name_becomes_an_identifier_that_no_other_name_gives(
+    name: str, host: Host
+) -> None:
+    found = [
+        resolve(toml(name=other), host).connector.properties.slot  # type: ignore[union-attr]
+        for other in (
+            name,
+            name.lower(),
+            name + "-",
+            name.replace("-", "_"),
+            name.replace("-", "."),
+        )
+    ]
+    assert all(re.fullmatch(r"[a-z0-9_]{1,54}", slot) for slot in found)
+    distinct = {name, name.lower(), name + "-", name.replace("-", "_"), name.replace("-", ".")}
+    assert len(set(found)) == len(distinct)
 
 
 def test_a_connector_may_have_a_default_decoder_of_its_own(host: Host) -> None:
@@ -636,6 +656,6 @@ def test_every_property_is_explained_once_with_value_and_origin(host: Host) -> N
     assert len(found) == len(resolution.explained)
     assert found["database.port"] == ("1", "shop.toml [source]")
     assert found["max.batch.size"] == ("5", "shop.toml [engine]")
-    assert found["slot.name"] == ("waltap", "default")
+    assert found["slot.name"] == ("shop", "default")
     assert found["sink.path"] == ("x", "shop.toml [sink]")
     assert all(e.declaration.summary for e in resolution.explained)

@@ -21,7 +21,10 @@ def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Pa
 
     parts = build(profile, host, run_id="")
     context = ConnectorContext(
-        profile=profile, captures=parts.capture.captures, identity=parts.identity
+        profile=profile,
+        captures=parts.capture.captures,
+        identity=parts.identity,
+        belongings=parts.belongings,
     )
     component = profile.connector
     connector = component.spec.factory(component.properties, context)

@@ -87,6 +87,7 @@ def compose(
     sink_value: str,
 ) -> str:
     """Return the text of a profile: what is given, and what most people change, commented out."""
+    from waltap.config.resolve import pipeline_name
     from waltap.config.selection import SelectionProperties
     from waltap.pipeline.properties import EngineProperties
     from waltap.render.capture_properties import CaptureProperties
@@ -98,7 +99,7 @@ def compose(
         "[source]",
         f"type = {_toml(connector.name)}",
     ]
-    lines += _section(connector.properties, source)
+    lines += _section(connector.properties, source, pipeline=pipeline_name(name))
     lines += _section(SelectionProperties, {}, only={"plugin.name", "snapshot.mode"})
     lines += ["", "# What is captured, and what events look like."]
     lines += _section(CaptureProperties, {"topic.prefix": name}, only=SHAPE)
@@ -113,6 +114,7 @@ def _section(
     model: "type[Properties] | None",
     given: dict[str, object],
     only: set[str] | None = None,
+    pipeline: str = "",
 ) -> list[str]:
     from waltap.config.property import declarations
 
@@ -133,15 +135,15 @@ def _section(
         elif declaration.required:
             lines.append(f'{_key(declaration.name)} = ""  # required')
         else:
-            lines.append(f"# {_key(declaration.name)} = {_toml(_default(declaration))}")
+            lines.append(f"# {_key(declaration.name)} = {_toml(_default(declaration, pipeline))}")
     return lines
 
 
-def _default(declaration: "Declaration") -> object:
+def _default(declaration: "Declaration", pipeline: str) -> object:
     """Return the default that a profile of our own has, "" for none."""
     if declaration.secret:
         return "${env:NAME}"
-    value = declaration.profile_default
+    value = declaration.profile_default_of(pipeline)
     value = declaration.default if value is None else value
     return "" if value is None else value
 

@@ -44,13 +44,15 @@ class Explained:
 class Findings:
     """What one resolution found.
 
-    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``secrets``:
+    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``:
+    its name, as soon as it is known; ``secrets``:
     values to hide in messages; ``kept``: those of them that are secrets for good, and not only
     because a placeholder gave them.
     """
 
     debezium: bool
     folder: Path
+    pipeline: str = ""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
@@ -60,9 +62,8 @@ class Findings:
 
     def default(self, declaration: Declaration) -> object:
         """Return the default that holds for this kind of file."""
-        if not self.debezium and declaration.profile_default is not None:
-            return declaration.profile_default
-        return declaration.default
+        ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
+        return declaration.default if ours is None else ours
 
     def filled(self, setting: Setting, *, secret: bool = False) -> object:
         """Return a setting's value with its secrets filled in; ``secret``: it is one itself.
@@ -140,9 +141,11 @@ class Namespace:
                 except SecretMissing as cause:
                     unreadable.add(name)
                     self.complain(setting, str(cause), declaration)
-            elif not self._findings.debezium and declaration.profile_default is not None:
-                values[name] = declaration.profile_default
-            found = values.get(name, declaration.default)
+            found = values.get(name)
+            if found is None and setting is None and not declaration.required:
+                found = self._findings.default(declaration)
+                if found != declaration.default:
+                    values[name] = found
             if declaration.path and found is not None:
                 origin = setting.origin if setting is not None else "default"
                 values[name] = self._findings.located(found, declaration, origin)

@@ -1,6 +1,7 @@
 """A resolved profile: every component of one pipeline with its validated properties."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from waltap.config.property import Properties
@@ -51,3 +52,5 @@ class Profile:
     labels: dict[str, str] = field(default_factory=dict)
     debezium: bool = False
     """Whether it came from a Debezium file (defaults that differ then are Debezium's)."""
+    folder: Path = field(default_factory=Path.cwd)
+    """Where its relative paths start; the paths in its components are absolute."""

@@ -5,6 +5,7 @@ where the meaning is the same), type, default, check, summary and unit. Parsing,
 the reference pages and the JSON Schema read these declarations and nothing else.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +23,27 @@ __all__ = [
     "declarations",
     "declare",
     "declare_family",
+    "identifier_of",
 ]
 
 REQUIRED: Any = ...
+
+
+LONGEST_IDENTIFIER = 54
+"""Bytes of an identifier made of a name; servers take 63, and a component may add an ending."""
+
+
+def identifier_of(name: str) -> str:
+    """Return ``name`` as an identifier that every server takes: of a-z, 0-9 and _.
+
+    A name that is one already stays. Where something had to be replaced or cut, a part of its
+    digest follows: names that differ only there give different identifiers.
+    """
+    plain = re.sub(r"[^a-z0-9_]", "_", name.lower())
+    if plain == name and len(plain) <= LONGEST_IDENTIFIER:
+        return plain
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{plain[: LONGEST_IDENTIFIER - 9]}_{digest}"
 
 
 def _split(value: object) -> object:
@@ -52,6 +71,7 @@ def declare(
     profile_default: Any = None,
     examples: tuple[str, ...] = (),
     path: bool | tuple[str, ...] = False,
+    pipeline_name: bool = False,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -61,6 +81,7 @@ def declare(
     to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A property without
     ``default`` is required. ``path``: a text that names a file or folder, or a URI, or is one of these
     words; a relative path starts at the folder of its profile, as that of a field of type `Path` does.
+    ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
     """
     extra = {
         "unit": unit,
@@ -70,6 +91,7 @@ def declare(
         "deprecated": dict(deprecated or {}),
         "advanced": advanced,
         "profile_default": profile_default,
+        "pipeline_name": pipeline_name,
         "path": list(path) if isinstance(path, tuple) else path,
         "family": None,
     }
@@ -102,6 +124,7 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
             "deprecated": {},
             "advanced": True,
             "profile_default": None,
+            "pipeline_name": False,
             "path": False,
             "family": pattern,
         },
@@ -158,6 +181,15 @@ class Declaration:
         """Return the default in a profile of our own where it differs, None otherwise."""
         value: object = self._extra("profile_default")
         return value
+
+    @property
+    def pipeline_name(self) -> bool:
+        """Tell whether its default in a profile of our own is the pipeline's name."""
+        return bool(self._extra("pipeline_name"))
+
+    def profile_default_of(self, pipeline: str) -> object:
+        """Return the default in our own profile of ``pipeline`` where it differs, else None."""
+        return identifier_of(pipeline) if self.pipeline_name else self.profile_default
 
     @property
     def unit(self) -> str | None:

@@ -37,7 +37,7 @@ from waltap.specs import (
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Resolution", "examine", "resolve"]
+__all__ = ["Resolution", "examine", "pipeline_name", "resolve"]
 
 S = TypeVar("S", bound=Spec)
 
@@ -127,7 +127,7 @@ class _Resolver:
         store = self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
         sink = self._sink_spec()
 
-        name = self._name(choice)
+        name = findings.pipeline = self._name(choice)
         if not self._raw.debezium:
             flat.settings.setdefault("topic.prefix", Setting("topic.prefix", name, "name"))
         capture = flat.model("capture", CaptureProperties)
@@ -159,6 +159,7 @@ class _Resolver:
             transforms=tuple(component for component in transforms if component is not None),
             labels=dict(self._raw.labels),
             debezium=self._raw.debezium,
+            folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
         )
         return Resolution(
@@ -320,10 +321,15 @@ class _Resolver:
         if self._raw.debezium and not choice.name:
             given = (self._flat.settings.get(key) for key in ("topic.prefix", "slot.name"))
             name = "-".join(str(setting.value) for setting in given if setting) or name
-        folder = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "pipeline"
-        if folder == name:
-            return name
-        return f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"  # still unlike others
+        return pipeline_name(name)
+
+
+def pipeline_name(name: str) -> str:
+    """Return ``name`` as a pipeline has it: one that a folder can have, still unlike others."""
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "pipeline"
+    if folder == name:
+        return name
+    return f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

@@ -14,8 +14,9 @@ class SelectionProperties(Properties):
     name: str | None = declare(
         "name",
         default=None,
-        summary="Name of the pipeline, also of the folder its state is kept in; by default the "
-        "name of the profile's file, for a Debezium file topic.prefix and slot.name.",
+        summary="Name of the pipeline, of the folder its state is kept in, and of slot and publication "
+        "where these are not named; by default the name of the profile's file, for a Debezium file "
+        "topic.prefix and slot.name.",
     )
     connector: str | None = declare(
         "connector.class",

@@ -1,12 +1,12 @@
 """Offsets in a file: replaced atomically, durable before `store` returns."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from waltap.config.property import Properties, declare
 from waltap.errors import OffsetError
+from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.offset import Offset, OffsetStore
 
 __all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "OffsetUnwritable"]
@@ -68,19 +68,8 @@ class FileOffsetStore(OffsetStore):
         return offset
 
     def store(self, offset: Offset) -> None:
-        new = self.path.with_suffix(self.path.suffix + ".new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("wb") as file:
-                file.write(self._encode(offset))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_durably(self.path, self._encode(offset))
         except OSError as error:
             raise OffsetUnwritable(f"offset cannot be stored: {error}", path=self.path) from error
 

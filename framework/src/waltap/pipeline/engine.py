@@ -171,6 +171,7 @@ class Engine:
             reconnects=self._started_once,
             announced=parts.announced,
             memory=parts.memory,
+            belongings=parts.belongings,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)

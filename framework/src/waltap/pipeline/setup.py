@@ -11,6 +11,7 @@ from waltap.decode.tuple_image import Value
 from waltap.errors import PluginError
 from waltap.events.transaction import Batch
 from waltap.host import Host
+from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.render.capture import Capture
 from waltap.render.format import Format, FormatContext
@@ -47,8 +48,9 @@ class Parts:
         self._last_seen: dict[str, Relation] = {}
         self._identities: dict[Relation, ReplicaIdentity] = {}
         self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
-        self.memory = RelationMemory(Path(self._home) / "relations")
+        self.memory = RelationMemory(self.state_dir / "relations")
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
+        self.belongings = Belongings(self.state_dir / "belongings.json")
         self.sink = self._sink()
         self.format = self._format(run_id) if self.sink.capabilities.records else None
         self.transforms: list[Callable[[Batch], Batch]] = [
@@ -117,20 +119,20 @@ class Parts:
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
-        return component.spec.factory(component.properties, self._home)
+        return component.spec.factory(component.properties, str(self.state_dir))
 
     @property
-    def _home(self) -> str:
-        return str(self.profile.engine.state_dir / self.profile.name)
+    def state_dir(self) -> Path:
+        """Return the pipeline's own folder."""
+        return self.profile.engine.state_dir / self.profile.name
 
     def _sink(self) -> Sink:
         component = self.profile.sink
-        state_dir = self.profile.engine.state_dir / self.profile.name
         return component.spec.factory(
             component.properties,
             SinkContext(
                 pipeline=self.profile.name,
-                state_dir=state_dir,
+                state_dir=self.state_dir,
                 types=self.types,
                 topic_of=self.capture.topic,
                 describe=self.describe,

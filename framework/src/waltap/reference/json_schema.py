@@ -104,6 +104,6 @@ def _value(declaration: Declaration) -> dict[str, Any]:
         schema |= {"type": ["array", "string"], "items": SCALARS}
     default = declaration.profile_default
     default = declaration.default if default is None else default
-    if isinstance(default, bool | int | str):
+    if isinstance(default, bool | int | str) and not declaration.pipeline_name:
         schema["default"] = default
     return schema

@@ -95,6 +95,8 @@ def _default(declaration: Declaration) -> str:
     if declaration.family is not None:
         return ""
     text = _code(declaration.default)
+    if declaration.pipeline_name:
+        return f"the pipeline's name; in a Debezium file {text}"
     if declaration.profile_default is not None:
         text = f"{_code(declaration.profile_default)}; in a Debezium file {text or 'none'}"
     return text

@@ -18,6 +18,7 @@ from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.events.transaction import SnapshotRows
+from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset
 from waltap.source.memory import RelationMemory
 from waltap.source.position import Position
@@ -53,7 +54,10 @@ class ConnectorContext:
     server, over the reconnects of one run; ``reconnects`` tells that this run has streamed, or read
     rows, before. ``announced`` is to be called with each relation that the server announces in the
     stream, described. ``memory`` holds what was described before; the connector opens it for its
-    database, and puts in what it describes.
+    database, and puts in what it describes. ``belongings`` is what the pipeline has on servers, over
+    its runs: a connector keeps an entry before it makes a slot or a publication, and forgets it after
+    the thing is gone. A slot that is there, while neither an offset nor an entry ties it to the
+    pipeline, is another's: it is not used without consent.
     """
 
     profile: "Profile"
@@ -65,6 +69,7 @@ class ConnectorContext:
     reconnects: bool = False
     announced: "Callable[[Relation], None]" = lambda _relation: None
     memory: RelationMemory = field(default_factory=RelationMemory)
+    belongings: Belongings = field(default_factory=Belongings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

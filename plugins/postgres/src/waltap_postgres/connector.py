@@ -13,8 +13,8 @@ from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
 from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows
+from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset, SnapshotProgress
-from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.source.connector import (
     Check,
     Connector,
@@ -27,10 +27,11 @@ from waltap.source.position import Position, lsn_text
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
-from waltap_postgres.catalog.preflight import preflight
+from waltap_postgres.catalog.preflight import preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error
-from waltap_postgres.errors import PrivilegeMissing, SlotActive, SlotUnfit, TableUnreadable
+from waltap_postgres.decision import Decision, belonging, decide
+from waltap_postgres.errors import PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
@@ -49,7 +50,6 @@ from waltap_postgres.replication.slot import (
 )
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
-from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
 
@@ -152,54 +152,70 @@ class PostgresConnector(Connector):
         )
 
     def drop_slot(self) -> bool:
-        return drop_slot(self.catalogue, self.properties.slot_name)
+        dropped = drop_slot(self.catalogue, self.properties.slot_name)
+        self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
+        return dropped
 
     # --- how to start -------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> Start:
-        slot = self._read_slot()
-        incomplete = offset is not None and offset.snapshot is not None
-        resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
-        ours = incomplete and offset is not None and resumption.made_by_us(offset)
-        if slot is not None and offset is None and slot.name in self.context.slots:
-            ours = True  # the link broke before the answer came, or before the offset was stored
-            end_reader(self.catalogue, slot)
-        lost = resumption.lost(offset, slot)
-        known = Known(
-            offset=offset is not None,
-            snapshot_incomplete=incomplete,
-            position_available=lost is None,
-            reconnects=self.context.reconnects,
-        )
-        snapshotter = self._snapshotter()
-        snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
-        if not stream:
+        decision = self._decide(offset)
+        offset = decision.offset
+        snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
+        if not decision.stream:
             return self._read_only_start(offset, snapshot=snapshot)
-        if slot is not None:
-            self._fits(slot)
-        recovers = snapshot and snapshotter.recovers_lost_position()
-        if lost is not None and not (recovers or ours):
-            raise lost
         if snapshot:
-            self._refuse_unreadable()
+            tables = [target.table for target in self._snapshot.targets(self.captured())]
+            unreadable = tables_unreadable(self.catalogue, tables, self.properties)
+            if unreadable is not None:
+                raise unreadable
         if slot is not None:
+            if decision.begun:
+                end_reader(self.catalogue, slot)
             await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
+            if slot.temporary:
+                slot = self._read_slot()  # it went with the connection that made it
+            else:
+                self._take(slot, decision, offset)
         self._publish()
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
-        if slot is None or slot.invalidated or ours:
+        if slot is None or decision.anew:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
         notes = (f"{lost.problem}: a new snapshot is taken",) if lost else ()
         start = self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
         return replace(start, notes=notes)
 
+    def _decide(self, offset: Offset | None) -> Decision:
+        return decide(
+            self.catalogue,
+            self.properties,
+            self.context,
+            self.server,
+            self._read_slot(),
+            offset,
+            history=self._history,
+        )
+
+    def _take(self, slot: Slot, decision: Decision, offset: Offset | None) -> None:
+        """Keep in mind that the slot is ours from now on, and who made it."""
+        entry = self._belonging("slot", slot.name)
+        if decision.adopts:
+            log.warning(
+                "slot %s was there before and is taken over; what its reader had not confirmed comes here",
+                slot.name,
+                extra={"slot": slot.name},
+            )
+        if self.context.belongings.find(*entry.place) is None:
+            made = offset is not None and offset.slot_created_lsn > 0 and not decision.adopts
+            self.context.belongings.keep(msgspec.structs.replace(entry, made=made))
+
+    def _belonging(self, kind: str, name: str) -> Belonging:
+        return belonging(self.properties, self.server, kind, name)
+
     def _read_slot(self) -> Slot | None:
         return read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
-
-    def _snapshotter(self) -> Snapshotter:
-        component = self.context.profile.snapshotter
-        return component.spec.factory(component.properties)
 
     def _history(self) -> str:
         """Return the history file of the server's timeline.
@@ -210,34 +226,14 @@ class PostgresConnector(Connector):
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
         return content or ""
 
-    def _fits(self, slot: Slot) -> None:
-        if slot.plugin != self._plugin or slot.database != self.properties.dbname:
-            raise SlotUnfit(
-                f"slot {slot.name!r} belongs to database {slot.database!r} and plugin "
-                f"{slot.plugin!r}; wanted are {self.properties.dbname!r} and {self._plugin!r}",
-                slot=slot.name,
-            )
-
-    def _refuse_unreadable(self) -> None:
-        """Refuse before anything is made when the snapshot could not read a table."""
-        unreadable = self.catalogue.unreadable(
-            [target.table.relation for target in self._snapshot.targets(self.captured())]
-        )
-        if unreadable:
-            names = ", ".join(relation.name for relation in unreadable)
-            raise TableUnreadable(
-                f"role {self.properties.user!r} may not read {names}",
-                tables=", ".join(identifier(r.schema, r.table) for r in unreadable),
-                schemas=", ".join(sorted({identifier(r.schema) for r in unreadable})),
-                user=identifier(self.properties.user),
-            )
-
     def _publish(self) -> None:
         """Make or adjust the publication where the decoder uses one."""
         if not self._decoder_spec.spec.capabilities.filters:
             return
         plan = self._plan()
-        plan.run(self._connection, self.properties)
+        entries = [self._belonging("publication", name) for name in plan.created]
+        with self.context.belongings.making(*entries):
+            plan.run(self._connection, self.properties)
         self._publications = plan.names
         self._made_publications = plan.created
         self.context.created.update(plan.created)
@@ -264,7 +260,9 @@ class PostgresConnector(Connector):
         if snapshot:
             self._snapshot.lock(self.captured(), exported=True)
         self.context.slots.add(properties.slot_name)
-        with wal_level_explained(self.catalogue):
+        entry = self._belonging("slot", properties.slot_name)
+        kept = () if properties.slot_temporary else (entry,)
+        with self.context.belongings.making(*kept), wal_level_explained(self.catalogue):
             made = create_slot(
                 self._replication,
                 properties.slot_name,
@@ -488,7 +486,7 @@ class PostgresConnector(Connector):
         """Drop the slot and the publications that this connector made."""
         if self._made_slot:
             self._release()
-            drop_slot(self.catalogue, self.properties.slot_name)
+            self.drop_slot()
             self._made_slot = False
         self._drop_publications(self._made_publications)
         self._made_publications = []
@@ -498,7 +496,7 @@ class PostgresConnector(Connector):
         properties = self.properties
         self._release()
         if properties.slot_drop_on_stop and not properties.slot_temporary:
-            drop_slot(self.catalogue, properties.slot_name)
+            self.drop_slot()
         if properties.publication_drop_on_stop:
             self._drop_publications(self.context.created)
         return properties.slot_drop_on_stop or properties.slot_temporary
@@ -510,6 +508,7 @@ class PostgresConnector(Connector):
             except psycopg.Error as error:
                 raise driver_error(error, self.properties) from error
             self.context.created.discard(name)
+            self.context.belongings.forget([self._belonging("publication", name)])
 
     def _release(self) -> None:
         if self._replication is not None:

@@ -14,6 +14,7 @@ __all__ = [
     "DatabaseMissing",
     "IdentityMissing",
     "OtherServer",
+    "OtherSlot",
     "OutputPluginUnavailable",
     "PositionAhead",
     "PositionGap",
@@ -27,6 +28,7 @@ __all__ = [
     "SlotExists",
     "SlotInvalidated",
     "SlotMissing",
+    "SlotNotOurs",
     "SlotUnfit",
     "SnapshotInterrupted",
     "SnapshotReadFailed",
@@ -170,6 +172,19 @@ class SlotUnfit(SourceError):
     )
 
 
+class SlotNotOurs(SourceError):
+    """A slot of this name was there before this pipeline: reading it takes its changes from whoever
+    made it."""
+
+    code = "WT-2112"
+    remedy = (
+        "Choose another slot.name; or, when nothing else needs slot {slot!r}, remove it "
+        "(`waltap slot drop FILE`) and start with a new one, or take it over as it stands: "
+        "slot.adopt=true. When this pipeline has run before, its state is kept in another folder: "
+        "see waltap.state.dir."
+    )
+
+
 class PublicationMissing(SourceError):
     """The publication does not exist or does not cover what is to be captured."""
 
@@ -232,6 +247,18 @@ class OtherServer(OffsetError):
         "Positions of one server mean nothing on another. Point the profile at the server it belongs "
         "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
         "snapshot.mode=when_needed."
+    )
+
+
+class OtherSlot(OffsetError):
+    """The stored offset belongs to another slot of this database: the profile now names this one."""
+
+    code = "WT-6104"
+    remedy = (
+        'To go on where the pipeline stopped, name its slot in the profile: slot.name = "{stored}", and '
+        "publication.name as it was then. (Unnamed, both are called after the pipeline; earlier versions "
+        "called them waltap.) To start over under the new name with a new snapshot: `waltap offsets "
+        "clear FILE`, and drop the old slot: SELECT pg_drop_replication_slot('{stored}');"
     )
 
 

@@ -102,8 +102,14 @@ class PostgresProperties(Properties):
     slot_name: SlotName = declare(
         "slot.name",
         default="debezium",
-        profile_default="waltap",
+        pipeline_name=True,
         summary="Replication slot that retains WAL for this pipeline.",
+    )
+    slot_adopt: bool = declare(
+        "slot.adopt",
+        default=False,
+        summary="Whether a slot that is there already, while no offset is stored for it, may be taken "
+        "over from whoever made it. A Debezium file takes it over, as Debezium does, with a warning.",
     )
     slot_temporary: bool = declare(
         "slot.temporary",
@@ -145,7 +151,7 @@ class PostgresProperties(Properties):
     publication_name: str = declare(
         "publication.name",
         default="dbz_publication",
-        profile_default="waltap",
+        pipeline_name=True,
         summary="Publication that the decoder asks for.",
     )
     publication_autocreate_mode: Literal["all_tables", "disabled", "filtered", "no_tables"] = (

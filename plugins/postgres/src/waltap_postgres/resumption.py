@@ -9,6 +9,7 @@ from waltap.source.position import lsn_text, parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.errors import (
     OtherServer,
+    OtherSlot,
     PositionAhead,
     PositionGap,
     SlotInvalidated,
@@ -41,6 +42,10 @@ class Resumption:
         """Tell whether the run that stored ``offset`` made the slot, on this server."""
         return offset.slot_created_lsn > 0 and _belongs_to(offset) == self._here
 
+    def belongs_here(self, offset: Offset) -> bool:
+        """Tell whether ``offset`` is one of this server, database and slot."""
+        return _belongs_to(offset) == self._here
+
     def lost(self, offset: Offset | None, slot: Slot | None) -> SourceError | OffsetError | None:
         """Return why streaming cannot go on from where it ended, None when it can.
 
@@ -48,6 +53,12 @@ class Resumption:
         """
         if offset is not None and offset.snapshot is not None:
             offset = None
+        if offset is not None and self._renamed(offset):
+            return OtherSlot(
+                f"the stored offset belongs to slot {offset.slot!r}; the profile names slot "
+                f"{self._properties.slot_name!r}",
+                stored=offset.slot,
+            )
         if offset is not None and _belongs_to(offset) != self._here:
             return OtherServer(
                 "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
@@ -60,6 +71,10 @@ class Resumption:
                 f"replication slot {slot.name!r} was invalidated", slot=slot.name
             )
         return None if offset is None else self._gap(offset, slot)
+
+    def _renamed(self, offset: Offset) -> bool:
+        """Tell whether ``offset`` is one of this database, and of another slot."""
+        return not self.belongs_here(offset) and _belongs_to(offset)[:2] == self._here[:2]
 
     def _missing(self, offset: Offset) -> SlotMissing:
         position = lsn_text(offset.position.end_lsn)

@@ -8,11 +8,12 @@ from waltap_postgres.catalog.server_setting import (
     server_settings,
     wal_level_remedy,
 )
+from waltap_postgres.errors import TableUnreadable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier, published
 from waltap_postgres.replication.slot import read_slot
 
-__all__ = ["preflight"]
+__all__ = ["preflight", "tables_unreadable"]
 SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "output_plugin_libraries")
 
 
@@ -233,6 +234,22 @@ def _identities(captured: list[Table], properties: PostgresProperties) -> list[C
     if not checks and captured:
         checks.append(Check(name="replica identity", verdict="ok", found="every table has one"))
     return checks
+
+
+def tables_unreadable(
+    catalogue: PostgresCatalogue, tables: list[Table], properties: PostgresProperties
+) -> TableUnreadable | None:
+    """Return the error of tables that a snapshot could not read, None when it can read them all."""
+    relations = catalogue.unreadable([table.relation for table in tables])
+    if not relations:
+        return None
+    names = ", ".join(relation.name for relation in relations)
+    return TableUnreadable(
+        f"role {properties.user!r} may not read {names}",
+        tables=", ".join(identifier(r.schema, r.table) for r in relations),
+        schemas=", ".join(sorted({identifier(r.schema) for r in relations})),
+        user=identifier(properties.user),
+    )
 
 
 def _readable(

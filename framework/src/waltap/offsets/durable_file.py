@@ -1,0 +1,22 @@
+"""A small file that is replaced as a whole: a reader sees the old or the new text, never a torn one."""
+
+import os
+from pathlib import Path
+
+__all__ = ["replace_durably"]
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Make ``data`` the content of ``path``; it outlives a crash from then on. Raises: OSError."""
+    new = path.with_suffix(path.suffix + ".new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
