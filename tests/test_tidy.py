@@ -204,6 +204,19 @@ def test_every_error_class_has_a_code_of_its_own() -> None:
         assert first == cls.__qualname__, f"{cls.code}: {first} and {cls.__qualname__}"
 
 
+def test_every_code_that_is_mentioned_is_an_errors() -> None:
+    """In code, documents and tests: what a log line or a page names has a page of its own."""
+    known = {cls.code for cls in error_classes()}
+    strange = {
+        f"{named(path)}: {code}"
+        for path, text in _texts()
+        if path.suffix in {".py", ".md", ".toml"} and path.parts[-2] != "decisions"
+        for code in set(CODE.findall(text)) - known
+        if code[4] != "9"  # WT-x9xx: of examples, and of plugins in tests
+    }
+    assert not strange
+
+
 def test_every_error_has_a_remedy() -> None:
     assert not [cls.__qualname__ for cls in error_classes() if len(cls.remedy) < 20]
 

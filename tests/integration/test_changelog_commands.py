@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
+from waltap_sinks.changelog.errors import ChangeLogMissing
 
 from tests.rigs.changelog import Database, batch, context, relation
 
@@ -51,3 +52,31 @@ def test_a_wrong_mark_is_named(log: Path) -> None:
 def test_sweep_of_a_clean_log_removes_nothing(log: Path) -> None:
     swept = CliRunner().invoke(application, ["sweep", str(log), "--older-than-hours", "0"])
     assert "0 segments removed" in swept.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["retire", "--applied", "1-2-3"], ["sweep"]],
+    ids=["list", "retire", "sweep"],
+)
+@pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
+def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], made: bool) -> None:
+    folder = tmp_path / "folder"
+    if made:
+        (folder / "other").mkdir(parents=True)
+    command, *rest = arguments
+    answer = CliRunner().invoke(application, [command, str(folder), *rest])
+    assert isinstance(answer.exception, ChangeLogMissing)
+    assert str(folder) in answer.exception.problem
+    assert not answer.output
+    assert folder.exists() is made
+
+
+def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    sink, db = ChangeLogSink(ChangeLogProperties(path=str(path)), context(tmp_path)), Database()
+    sink.open()
+    db.insert(PEOPLE, ["1", "x"])
+    sink.write(batch(db.commit()))
+    assert CliRunner().invoke(application, ["list", str(path)]).exit_code == 0
+    sink.close()

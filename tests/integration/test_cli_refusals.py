@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -127,3 +128,25 @@ def test_a_sink_that_cannot_be_written(run: Run, database: Database, tmp_path: P
     (tmp_path / "file").write_text("")
     answer = run(sink__path="file/out.jsonl")
     refused(answer, database, code=1, words=["WT-5001", "file/out.jsonl"])
+
+
+@pytest.mark.parametrize("sink", ["jsonl:-", "terminal"])
+def test_a_reader_that_has_seen_enough_ends_a_run_quietly(
+    run: Run, database: Database, tmp_path: Path, sink: str
+) -> None:
+    """``| head -1``: what it did not take comes with the next run; no disk is blamed."""
+    database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "waltap", "run", "p.toml", "--sink", sink]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(writer)
+        assert select.select([reader], [], [], 60)[0]
+        os.close(reader)
+        text = process.communicate(timeout=30)[1]
+    assert process.returncode == 0, text
+    assert "standard output" in text
+    assert "stopped" in text
+    for word in ("disk", "error", "failed", "Traceback", "WT-"):
+        assert word not in text

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from waltap.cli.terminal import TerminalClosed, TerminalProperties, TerminalSink
+from waltap.cli.terminal import TerminalProperties, TerminalSink
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
@@ -13,7 +13,7 @@ from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, Transactio
 from waltap.render.capture import Capture
 from waltap.render.capture_properties import CaptureProperties
 from waltap.render.record import Record
-from waltap.sink.sink import SinkContext
+from waltap.sink.sink import ReaderGone, SinkContext
 from waltap.source.position import Position
 
 INT, TEXT = 23, 25
@@ -220,7 +220,7 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
     try:
         sink = TerminalSink(TerminalProperties(), SinkContext(pipeline="p", state_dir=Path()))
         change = Insert(ORDERS, 1, ("a", "7", "1"))
-        with pytest.raises(TerminalClosed, match="WT-5801 standard output: Broken pipe"):
+        with pytest.raises(ReaderGone, match="WT-5801 standard output: Broken pipe"):
             sink.write(Batch(parts=[part(change)], position=Position(1), events=1))
     finally:
         os.dup2(saved, 1)

@@ -18,7 +18,6 @@ from waltap.cli.run import (
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
-    from waltap.pipeline import Engine
 
 __all__ = ["command"]
 
@@ -56,16 +55,7 @@ def command(
         profile = resolve(raw, host, sink="terminal", overrides={**settings, **overrides(set_)})
         engine = Engine(profile, host, limits=limits)
         with stopped_by_signals(engine):
-            _run(engine)
-
-
-def _run(engine: "Engine") -> None:
-    from waltap.cli.terminal import TerminalClosed
-
-    try:
-        engine.run()
-    except TerminalClosed:
-        raise typer.Exit(0) from None  # whoever read has seen enough: tail | head
+            engine.run()
 
 
 def _settings(

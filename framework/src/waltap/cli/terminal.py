@@ -24,16 +24,15 @@ from waltap.decode.message import (
 )
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
-from waltap.errors import SinkError
 from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.render.connect_schema import Kind
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
 
 if TYPE_CHECKING:
     from waltap.render.record import Record
 
-__all__ = ["TerminalClosed", "TerminalProperties", "TerminalSink"]
+__all__ = ["TerminalProperties", "TerminalSink"]
 
 BARE_TYPES: Final = frozenset({16, 20, 21, 23, 26, 700, 701, 1700})
 """OIDs of bool, int8, int2, int4, oid, float4, float8, numeric: written without quotes."""
@@ -48,13 +47,6 @@ COLOURS: Final = {
 }
 _LETTERS: Final = {Insert: "c", Update: "u", Delete: "d", Truncate: "t"}
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-
-
-class TerminalClosed(SinkError):
-    """Standard output was closed by whoever read it."""
-
-    code = "WT-5801"
-    remedy = "Keep the reading end open, or write to a file: --sink jsonl:PATH."
 
 
 class TerminalProperties(Properties):
@@ -83,13 +75,14 @@ class TerminalSink(Sink):
         return None
 
     def write(self, batch: Batch) -> None:
-        """Print the batch. Raises: TerminalClosed."""
+        """Print the batch. Raises: ReaderGone."""
         view = memoryview(self._write(batch))
         try:
             while view:
                 view = view[os.write(1, view) :]
         except OSError as cause:
-            raise TerminalClosed(f"standard output: {cause.strerror}") from cause
+            where = "standard output"
+            raise ReaderGone(f"{where}: {cause.strerror}", output=where) from cause
         self._accepted = batch.position
 
     def flush(self) -> Position | None:

@@ -40,6 +40,7 @@ from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.visibility import Overlap
+from waltap.sink.sink import ReaderGone
 from waltap.snapshot.incremental import IncrementalSnapshots, State
 from waltap.source.connector import (
     ChangeStream,
@@ -96,11 +97,9 @@ class Engine:
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
         self._began = time.monotonic()
-        with self._ready_file_usable():
-            if self._ready_file is not None:
-                self._ready_file.unlink(
-                    missing_ok=True
-                )  # an earlier run's says nothing of this one
+        if self._ready_file is not None:
+            with self._ready_file_usable():  # an earlier run's says nothing of this one
+                self._ready_file.unlink(missing_ok=True)
         self._enter("checking", self.profile.name)
         try:
             with PipelineLock(self._state_dir()):
@@ -131,6 +130,9 @@ class Engine:
                     fresh = True
                 self._run_once(parts, held)
             except StopRequested:
+                return
+            except ReaderGone as end:
+                log.warning("%s: stopped", end.problem, extra={"pipeline": self.profile.name})
                 return
             except WaltapError as error:
                 if not self._may_retry(error):

@@ -1,7 +1,40 @@
-"""What is wrong with a signal."""
+"""What is wrong with a signal. The classes with a code are told in the log: a signal stops nothing."""
 
-__all__ = ["SignalUnusable"]
+from waltap.errors import SnapshotError
+
+__all__ = ["SignalIgnored", "SignalTableUnusable", "SignalUnusable", "TableNotRead"]
 
 
 class SignalUnusable(ValueError):
     """A signal that cannot be acted on; its text says why. It is logged as WT-4101 and left out."""
+
+
+class SignalIgnored(SnapshotError):
+    """A signal, or a part of it, cannot be understood: it was left out, the pipeline goes on."""
+
+    code = "WT-4101"
+    remedy = (
+        "Send it again, corrected: type is execute-snapshot, stop-snapshot, pause-snapshot, "
+        "resume-snapshot or log; data is a JSON object with data-collections, additional-conditions, "
+        "surrogate-key."
+    )
+
+
+class TableNotRead(SnapshotError):
+    """A table that a signal names is not read; the others are, and the pipeline goes on."""
+
+    code = "WT-4102"
+    remedy = (
+        "Name tables that are captured (table.include.list), as schema.table; give a table without a "
+        "key one by surrogate-key or message.key.columns; GRANT SELECT on it. Then signal again."
+    )
+
+
+class SignalTableUnusable(SnapshotError):
+    """Watermarks cannot be written to the signal table: snapshots that were asked for are given up."""
+
+    code = "WT-4103"
+    remedy = (
+        "CREATE TABLE with columns id varchar(42), type varchar(32), data varchar(2048); GRANT SELECT, "
+        "INSERT, DELETE on it; name it in signal.data.collection; then signal again."
+    )

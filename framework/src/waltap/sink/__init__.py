@@ -2,6 +2,6 @@
 
 from waltap.events.transaction import Batch
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 
-__all__ = ["Batch", "FailStop", "Sink", "SinkCapabilities", "SinkContext"]
+__all__ = ["Batch", "FailStop", "ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waltap.errors import SinkError
 from waltap.events.transaction import Batch
 from waltap.source.position import Position
 
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
     from waltap.render.capture import Capture
     from waltap.render.type_mapping import TypeMapper
 
-__all__ = ["Sink", "SinkCapabilities", "SinkContext"]
+__all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
+
+
+class ReaderGone(SinkError):
+    """Who read the sink's output has closed it (``jsonl:- | head``). The engine then stops as if it had
+    been asked to: what was taken counts as delivered, the rest comes with the next run."""
+
+    code = "WT-5801"
+    remedy = "Keep the reading end of {output} open, or write to a file: --sink jsonl:PATH."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,12 @@ from waltap.decode.relation_name import schema_and_table
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError, Retry, SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows, TransactionPart
-from waltap.signals.errors import SignalUnusable
+from waltap.signals.errors import (
+    SignalIgnored,
+    SignalTableUnusable,
+    SignalUnusable,
+    TableNotRead,
+)
 from waltap.signals.name_patterns import NamePatterns
 from waltap.signals.signal import (
     MAX_BYTES,
@@ -254,7 +259,7 @@ class IncrementalSnapshots:
         else:
             self._report(signal.kind, signal.identifier, signal.data)
             return action
-        log.warning("signal ignored: %s", _cut(why), extra={"error_code": "WT-4101"})
+        log.warning("signal ignored: %s", _cut(why), extra={"error_code": SignalIgnored.code})
         return None
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Callable[[int], None]:
@@ -266,7 +271,7 @@ class IncrementalSnapshots:
                 _cut(signal.identifier),
                 _cut(", ".join(unknown)),
                 signal.kind,
-                extra={"error_code": "WT-4101"},
+                extra={"error_code": SignalIgnored.code},
             )
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
@@ -375,7 +380,7 @@ class IncrementalSnapshots:
                 "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
                 error.problem,
                 ", ".join(request.name for request in state.queue) or "nothing",
-                extra={"error_code": "WT-4103"},
+                extra={"error_code": SignalTableUnusable.code},
             )
             self._window = None
             state.queue, state.last_key, state.maximum = [], None, None
@@ -457,7 +462,7 @@ def _refused(refused: list[SnapshotRequest], why: str) -> None:
         _cut(some) + (f" and {more} more" if more > 0 else ""),
         _cut(refused[0].signal),
         _cut(why),
-        extra={"relation": refused[0].name, "error_code": "WT-4102"},
+        extra={"relation": refused[0].name, "error_code": TableNotRead.code},
     )
 
 

@@ -16,7 +16,7 @@ from waltap.errors import Retry, SinkError
 from waltap.events.transaction import Batch
 from waltap.render.json_lines import JsonLines
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
 
 __all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
@@ -85,8 +85,8 @@ class JsonLinesSink(Sink):
         self._promised = 0
         """Where they ended at the last flush."""
         self._accepted: Position | None = None
-        where = "standard output" if self._path == STDOUT else self._path
-        self._fail_stop = FailStop(where)
+        self._where = "standard output" if self._path == STDOUT else self._path
+        self._fail_stop = FailStop(self._where)
 
     def open(self) -> Position | None:
         """Open the file at the end of its last whole line. Raises: LinesFileError."""
@@ -102,13 +102,17 @@ class JsonLinesSink(Sink):
         return None
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records as one block. Raises: LinesFileError."""
+        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone."""
         self._fail_stop.check()
         block = self._lines.lines(batch.records or ())
         try:
             view = memoryview(block)
             while view:
                 view = view[os.write(self._fd, view) :]
+        except BrokenPipeError as cause:
+            raise ReaderGone(
+                f"{self._where} was closed by its reader", output=self._where
+            ) from cause
         except OSError as cause:
             failure = self._failure("cannot be written", cause)
             self._cut_half_written(failure)
@@ -180,8 +184,7 @@ class JsonLinesSink(Sink):
                 self._fail_stop.fail(failure)
 
     def _failure(self, what: str, cause: OSError) -> LinesFileError:
-        where = "standard output" if self._path == STDOUT else self._path
-        return LinesFileError(f"{where} {what}: {cause.strerror}", path=where)
+        return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
 
 
 def _open(path: Path) -> tuple[int, int | None]:

@@ -33,7 +33,7 @@ def list_manifests(
     from waltap.cli.screen import answers
     from waltap.source.position import lsn_text
 
-    manifests = ChangeLog(path).newest(last)
+    manifests = _log(path).newest(last)
     table = Table()
     for title in ("mark", "up to LSN", "transactions", "rows", "tables"):
         right = title in ("transactions", "rows")
@@ -61,14 +61,24 @@ def retire(
 
     The spark sink does this by itself; see changelog.retention.hours.
     """
-    log, mark = ChangeLog(path), _mark(applied)
+    log, mark = _log(path), _mark(applied)
     typer.echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
 
 
 @application.command()
 def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
     """Remove segments that no manifest names: what crashes have left behind."""
-    typer.echo(f"{ChangeLog(path).sweep(_before(older_than_hours)):,} segments removed")
+    typer.echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
+
+
+def _log(path: str) -> ChangeLog:
+    """Return the change log in a folder. Raises: ChangeLogMissing, ChangeLogUnavailable."""
+    from waltap_sinks.changelog.errors import ChangeLogMissing
+
+    log = ChangeLog(path)
+    if not log.exists():
+        raise ChangeLogMissing(f"{path} is no change log: it has no folder of manifests")
+    return log
 
 
 def _before(hours: float) -> str:

@@ -7,7 +7,8 @@ SinkError
 ├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
 ├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
-└── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
+├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
+└── ChangeLogMissing        WT-5108   there is no change log where one is to be read
 """
 
 from waltap.errors import Retry, SinkError
@@ -16,6 +17,7 @@ __all__ = [
     "ChangeLogDamaged",
     "ChangeLogGone",
     "ChangeLogInUse",
+    "ChangeLogMissing",
     "ChangeLogRetired",
     "ChangeLogUnavailable",
     "ColumnNameTaken",
@@ -83,4 +85,14 @@ class ChangeLogGone(SinkError):
     remedy = (
         "Put {path} back as it was and start again: it goes on from its last manifest, nothing is lost. "
         "To begin a new log there with a new snapshot: `waltap offsets clear FILE`."
+    )
+
+
+class ChangeLogMissing(SinkError):
+    """A folder that is to be read as a change log is none."""
+
+    code = "WT-5108"
+    remedy = (
+        "Give the folder that the sink writes: `waltap explain FILE` shows sink.path; the spark sink "
+        "keeps its log in the folder changelog below that."
     )

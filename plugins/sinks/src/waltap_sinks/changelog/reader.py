@@ -30,6 +30,10 @@ class ChangeLog:
     def __init__(self, location: "Store | str") -> None:
         self.store = location if isinstance(location, Store) else Store(location)
 
+    def exists(self) -> bool:
+        """Tell whether there is a change log, be it empty."""
+        return not {MANIFESTS, SEGMENTS}.isdisjoint(self.store.folders(""))
+
     # --- manifests --------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
