@@ -55,6 +55,7 @@ class ReplicationStream(ChangeStream):
         """Take ownership of a started ``transport``. ``status_interval`` in seconds."""
         self._transport, self._decoder = transport, decoder
         self._confirmed = self._received = confirmed
+        self._idle = 0
         self._status_interval = status_interval
         self._send_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -74,6 +75,9 @@ class ReplicationStream(ChangeStream):
             transport.splitter.reply_requested = False
             self._urged = True
             self._send_status()
+        # What came with the answer to START_REPLICATION waits for the first call, while a keepalive
+        # that came behind it is known already: nothing before it may count as read until now.
+        self._idle = transport.splitter.wal_end
         if not frames:
             return []
         # Rows of a later transaction may lie before the last commit, and relations at 0.
@@ -98,7 +102,7 @@ class ReplicationStream(ChangeStream):
         self._send_status()
 
     def idle_lsn(self) -> int:
-        return self._transport.splitter.wal_end
+        return self._idle
 
     def urged(self) -> bool:
         urged, self._urged = self._urged, False
