@@ -33,6 +33,9 @@ class NoCatalogue:
     def data_type(self, oid: int) -> DataType | None:
         return None
 
+    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+        return False
+
 
 def text_row(number: int, *, ascii_only: bool = True, nulls: bool = False) -> list[bytes | None]:
     name = f"customer {number % 977}" if ascii_only else f"Kundin {number % 977} Grüße"

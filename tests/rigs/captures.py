@@ -43,6 +43,9 @@ class EmptyCatalogue:
     def data_type(self, oid: int) -> DataType | None:
         return None
 
+    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+        return False
+
 
 class RecordedCatalogue(EmptyCatalogue):
     """The catalogue as pgoutput's Relation messages of the recordings show it, last version."""

@@ -180,14 +180,13 @@ def test_a_dropped_column_is_not_unchanged() -> None:
     decoder = wal2json(catalogue=catalogue)
     feed(decoder, action("I", {"id": ONE, "v": X, "w": X}))
     catalogue.alter(ID, V)
-    (row,) = [
-        m
-        for m in decoder.feed(
-            [(3, action("U", {"id": ONE, "v": X}, identity={"id": ONE}).encode())]
-        )
-        if isinstance(m, Update)
-    ]
-    assert row.new == ("1", "x")
+    update = action("U", {"id": ONE, "v": X}, identity={"id": ONE})
+    alter_table = [action("B"), action("C")]  # a transaction without rows
+    texts = [update, action("C"), *alter_table, action("B"), update]
+    messages = decoder.feed([(3, text.encode()) for text in texts])
+    before, after = [m for m in messages if isinstance(m, Update)]
+    assert before.new == ("1", "x", UNCHANGED)
+    assert after.new == ("1", "x")
 
 
 def test_identity_shows_a_key_change_and_nothing_else() -> None:

@@ -39,6 +39,10 @@ class Catalogue(Protocol):
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID, or None."""
 
+    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+        """Tell whether rows of that name which transaction ``xid`` wrote are of a materialized view,
+        not of a table: output plugins that apply no publication send both."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderCapabilities:

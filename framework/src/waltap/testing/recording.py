@@ -83,6 +83,10 @@ class StaticCatalogue:
         """Return the type with that OID, or None."""
         return self._types.get(oid)
 
+    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+        """Return False: recordings hold no such rows."""
+        return False
+
 
 def neutral(messages: Iterable[Message], shapes: "Shapes | None" = None) -> list[Neutral]:
     """Return ``messages`` in a form that compares, prints and stores.

@@ -31,7 +31,8 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
     RowMessage,
 )
 from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
-from waltap_decoders.named_relations import ColumnFact, Layout, NamedRelations
+from waltap_decoders.named_relations import Layout, NamedRelations
+from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
 from waltap_decoders.skipping import skip
 
 __all__ = ["CAPABILITIES", "DecoderBufs"]
@@ -39,6 +40,8 @@ __all__ = ["CAPABILITIES", "DecoderBufs"]
 CAPABILITIES = DecoderCapabilities()
 """What decoderbufs can carry. Also lost on its way: ±infinity of dates is known only by convention,
 and the zone of timetz."""
+
+_KINDS = {INSERT: "I", UPDATE: "U"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class DecoderBufs(Decoder):
         for lsn, data in frames:
             message = read(lsn, data)
             self._take(_Frame(lsn, data), message, messages)
+        self._relations.pause(messages)
         return messages
 
     def _take(self, frame: _Frame, message: RowMessage, messages: list[Message]) -> None:
@@ -139,34 +143,33 @@ class DecoderBufs(Decoder):
             tuple([(datum.column_name, datum.column_type) for datum in old]),
         )
         plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plan(frame, schema, table, message)
-            if new:  # deletes tell nothing of a column: they follow the last row that did
-                stale = [k for k in self._plans if k[1:3] == (schema, table) and not k[4]]
-                for outdated in stale:
-                    del self._plans[outdated]
-            self._plans[key] = plan
-        layout = plan.layout
-        relation = layout.relation
+        shown = _values(frame, old, plan.old) if old and plan else []
+        if plan is None or (old and not plan.layout.holds(shown)):
+            plan = self._new_plan(frame, key, message)
+            if plan is None:
+                skip(messages)
+                return
+            shown = _values(frame, old, plan.old)
+        relation = plan.layout.relation
         self._show(relation, messages)
         lsn = frame.lsn
         after: Tuple = ()
         if new:
-            after = layout.new_tuple(_values(frame, new, plan.new))
+            after = plan.layout.new_tuple(_values(frame, new, plan.new))
         if op == INSERT:
             messages.append(Insert(relation, lsn, after))
             return
         before: Tuple = ()
         if old:
-            before = layout.old_tuple(_values(frame, old, plan.old))
+            before = plan.layout.old_tuple(shown)
             if not relation.oid:  # what the catalogue does not know has no known key
                 before = tuple([ABSENT if value is None else value for value in before])
         if op == UPDATE:
             if not new:
                 frame.fail("new_tuple in UPDATE", "old_tuple alone")
-            messages.append(Update(relation, lsn, after, before, layout.old_kind))
+            messages.append(Update(relation, lsn, after, before, plan.layout.old_kind))
         else:
-            messages.append(Delete(relation, lsn, before, layout.old_kind))
+            messages.append(Delete(relation, lsn, before, plan.layout.old_kind))
 
     def _unknown_row(
         self, frame: _Frame, schema: str, table: str, op: int, messages: list[Message]
@@ -179,19 +182,35 @@ class DecoderBufs(Decoder):
             skip(messages)
             return
         relation = self._relations.relation(schema, table)
+        if relation is None:
+            skip(messages)
+            return
         self._show(relation, messages)
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
-    def _plan(self, frame: _Frame, schema: str, table: str, message: RowMessage) -> _Plan:
+    def _new_plan(
+        self, frame: _Frame, key: tuple[int, str, str, *tuple[object, ...]], message: RowMessage
+    ) -> _Plan | None:
+        """Keep and return the plan of rows like this one; None where they are not of a table."""
+        op, schema, table, *_ = key
         info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
         new = self._facts(frame, message.new_tuple, info)
         old = self._facts(frame, message.old_tuple, None)
-        layout = self._relations.layout(schema, table, new, old, complete=True, old_lists_all=True)
-        return _Plan(
+        shown = [
+            f.name for f, d in zip(old, message.old_tuple, strict=True) if d.WhichOneof("datum")
+        ]
+        row = RowFacts(_KINDS.get(op, "D"), new, old, Listing.ALL, frozenset(shown))
+        layout = self._relations.layout(schema, table, row)
+        if layout is None:
+            return None
+        if layout.replaces:
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
+        plan = self._plans[key] = _Plan(
             layout,
             tuple(datum_kind(fact.type_oid) for fact in new),
             tuple(datum_kind(fact.type_oid) for fact in old),
         )
+        return plan
 
     def _facts(
         self, frame: _Frame, datums: Iterable[DatumMessage], info: list[tuple[str, bool]] | None

@@ -28,7 +28,8 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Value
 from waltap.source.position import parse_lsn
-from waltap_decoders.named_relations import ColumnFact, Layout, NamedRelations
+from waltap_decoders.named_relations import Layout, NamedRelations
+from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
 from waltap_decoders.skipping import skip
 from waltap_decoders.wal2json.documents import (
     Action,
@@ -70,10 +71,11 @@ class _Columns(NamedTuple):
 _NO_COLUMNS = _Columns((), (), [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
-    """How rows of one make-up are read."""
+    """How rows of one make-up are read; ``epoch`` is the last one in which this is known to hold."""
 
+    epoch: int
     layout: Layout
     new: tuple[ToText, ...]
     old: tuple[ToText, ...]
@@ -113,6 +115,7 @@ class Wal2Json(Decoder):
         messages: list[Message] = []
         for lsn, data in frames:
             self._read(lsn, data, messages)
+        self._relations.pause(messages)
         return messages
 
     # --- format 2 --------------------------------------------------------------------------------
@@ -140,6 +143,7 @@ class Wal2Json(Decoder):
             if commit_lsn != begin.commit_lsn:
                 fail(lsn, data, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
             end_lsn = _lsn(lsn, data, action.nextlsn, "nextlsn") or lsn
+            self._relations.commit(begin, messages)
             messages.append(Commit(lsn, commit_lsn, end_lsn, begin.commit_ts, begin.xid))
             self._begin = None
         elif kind == "T":
@@ -183,6 +187,9 @@ class Wal2Json(Decoder):
             skip(messages)
             return
         relation = self._relations.relation(schema, table)
+        if relation is None:
+            skip(messages)
+            return
         self._show(relation, messages)
         messages.append(Truncate((relation,), lsn))
 
@@ -218,6 +225,7 @@ class Wal2Json(Decoder):
         elif body == b"]}":
             begin = self._begin
             end_lsn = self._end_lsn or lsn
+            self._relations.commit(begin, messages)
             messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
             self._begin = None
         else:
@@ -278,6 +286,7 @@ class Wal2Json(Decoder):
         begin = self._begin
         assert begin is not None
         end_lsn = _lsn(lsn, data, nextlsn, "nextlsn") or lsn
+        self._relations.commit(begin, messages)
         messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
         self._begin = None
 
@@ -326,8 +335,16 @@ class Wal2Json(Decoder):
     ) -> None:
         key = (kind, schema, table, new.names, new.oids, old.names, old.oids, pk)
         plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._plan(lsn, data, kind, schema, table, new, old, pk)
+        if plan is None or plan.epoch != self._relations.epoch:
+            if plan is not None and plan.layout.complete:
+                self._relations.confirm(schema, table)
+                plan.epoch = self._relations.epoch
+            else:
+                plan = self._plan(lsn, data, kind, schema, table, new, old, pk)
+                if plan is None:
+                    skip(messages)
+                    return
+                self._plans[key] = plan
         layout = plan.layout
         relation = layout.relation
         self._show(relation, messages)
@@ -356,20 +373,25 @@ class Wal2Json(Decoder):
         new: _Columns,
         old: _Columns,
         pk: tuple[str, ...] | None,
-    ) -> _Plan:
+    ) -> _Plan | None:
+        """Return the plan of rows like this one; None where they are not of a table."""
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
                 name = next(name for name in columns.names if columns.names.count(name) > 1)
                 fail(lsn, data, "each column once", f"column {name!r} again", f'"{name}"')
-        layout = self._relations.layout(
-            schema,
-            table,
+        row = RowFacts(
+            kind,
             _facts(new),
             _facts(old),
-            complete=kind == "I",
-            old_has_nulls=not self._first_format,
-            primary_key=pk,
+            Listing.SET if self._first_format else Listing.IDENTITY,
+            frozenset(old.names),
+            pk,
         )
+        layout = self._relations.layout(schema, table, row)
+        if layout is None:
+            return None
+        if layout.replaces:
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
         types = {column.name: column.type_oid for column in layout.relation.columns}
         new_texts, old_texts = (
             tuple(
@@ -377,7 +399,7 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        return _Plan(layout, new_texts, old_texts)
+        return _Plan(self._relations.epoch, layout, new_texts, old_texts)
 
     def _show(self, relation: Relation, messages: list[Message]) -> None:
         """Announce a relation that has not been announced."""

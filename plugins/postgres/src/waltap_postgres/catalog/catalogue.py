@@ -198,6 +198,21 @@ class PostgresCatalogue:
         found = self.table(schema, table)
         return found.relation if found else None
 
+    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+        """Tell whether (schema, table) is a materialized view that was there when ``xid`` wrote.
+
+        The view's rule is as old as the view itself: nothing but its creation writes it. Rows that
+        are older are of a table that had the name before.
+        """
+        return bool(
+            self.query(
+                "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                " JOIN pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind = 'm'"
+                " AND n.nspname = %s AND c.relname = %s AND age(%s::text::xid) <= age(r.xmin)",
+                (schema, table, xid),
+            )
+        )
+
     def unreadable(self, relations: list[Relation]) -> list[Relation]:
         """Return those of ``relations`` that this role may not read whole."""
         oids = [relation.oid for relation in relations]

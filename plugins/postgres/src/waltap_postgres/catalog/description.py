@@ -113,12 +113,14 @@ class Descriptions:
 
     def relation_at(self, schema: str, table: str, xid: int) -> Relation | None:
         """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
-        known of it. For wires that name tables and say little of them.
+        known of it, or it was no table. For wires that name tables and say little of them.
 
         What has the name now does not count where it got it, or its identity, after ``xid``.
         """
         moment = self._when_visible(xid)
         now, then = self._catalogue.table(schema, table), self._memory.named(schema, table)
+        if now is None and self._catalogue.is_materialized_view(schema, table, xid):
+            return None
         if now is None or then is None:
             return now.relation if now else then
         if now.relation.oid != then.oid:

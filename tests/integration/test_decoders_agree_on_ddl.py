@@ -1,0 +1,304 @@
+"""Tables altered in mid-stream: decoders without Relation messages must conclude what pgoutput is told.
+
+Compared are names of columns in their order, values, and the kind of the old tuple. An insert shows no
+replica identity and a delete by key no other columns: there the plugins may know less.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from waltap.decode import ABSENT, Decoder, DecoderContext, Delete, Insert, ServerInfo, Update
+from waltap_decoders.plugin import register_decoders
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
+
+from tests.servers.postgres import Database
+
+SPECS = {spec.name: spec for spec in register_decoders()}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "pgoutput": ("pgoutput", {}),
+    "wal2json 2": ("wal2json", {}),
+    "wal2json 1": ("wal2json", {"wal2json.format-version": "1"}),
+    "wal2json chunks": ("wal2json_streaming", SPECS["wal2json_streaming"].forced_options),
+    "decoderbufs": ("decoderbufs", {}),
+}
+OTHERS = [name for name in VARIANTS if name != "pgoutput"]
+SETUP = (
+    "CREATE TABLE t (id int PRIMARY KEY, a int, b text, c text NOT NULL DEFAULT 'd')",
+    "ALTER TABLE t ALTER b SET STORAGE EXTERNAL, ALTER c SET STORAGE EXTERNAL",
+    "CREATE PUBLICATION p FOR ALL TABLES",
+)
+LONG = "repeat('long', 2000)"
+
+Row = tuple[str, str, dict[str, Any], dict[str, Any], str]
+
+
+class Streams:
+    """A slot per decoder, each read when asked for."""
+
+    def __init__(self, database: Database) -> None:
+        self.connection = database.connect(options="-c timezone=UTC -c datestyle=ISO")
+        self.name = database.name
+        self.run(*SETUP)
+        for number, (name, _) in enumerate(VARIANTS.values()):
+            plugin = SPECS[name].output_plugin
+            self.run(
+                f"SELECT pg_create_logical_replication_slot('{self._slot(number)}', '{plugin}')"
+            )
+        properties = PostgresProperties.model_validate({"database.dbname": database.name})
+        self.catalogue = PostgresCatalogue(self.connection, properties)
+        self.decoders: dict[str, Decoder] = {}
+
+    def _slot(self, number: int) -> str:
+        return f"{self.name}_{number}"
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            self.connection.execute(statement.encode())
+
+    def restart(self) -> None:
+        self.decoders.clear()
+
+    def rows(self, variant: str) -> list[Row]:
+        """Return what came since the last call."""
+        name, options = VARIANTS[variant]
+        decoder = self.decoders.get(variant)
+        if decoder is None:
+            decoder = self.decoders[variant] = SPECS[name].factory(
+                DecoderContext(
+                    server=ServerInfo(version_num=self.connection.info.server_version),
+                    catalogue=self.catalogue,
+                    publications=("p",),
+                    options=options,
+                )
+            )
+        asked = [text for pair in decoder.start_options().items() for text in pair]
+        frames = self.connection.execute(
+            "SELECT (lsn - '0/0')::int8, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL"
+            + ", %s" * len(asked)
+            + ")",
+            [self._slot(list(VARIANTS).index(variant)), *asked],
+        ).fetchall()
+        messages = decoder.feed([(lsn, bytes(data)) for lsn, data in frames])
+        return [told(m) for m in messages if isinstance(m, Insert | Update | Delete)]
+
+    def agreed(self) -> list[Row]:
+        """Return what pgoutput tells since the last call; the others must tell the same."""
+        wanted = self.rows("pgoutput")
+        for variant in OTHERS:
+            assert [plain(row) for row in self.rows(variant)] == [plain(r) for r in wanted], variant
+        return wanted
+
+
+def told(message: Insert | Update | Delete) -> Row:
+    names = [column.name for column in message.relation.columns]
+    new = () if isinstance(message, Delete) else message.new
+    old = () if isinstance(message, Insert) else message.old
+    kind = "NONE" if isinstance(message, Insert) else message.old_kind.name
+    pairs = dict(zip(names, new, strict=False)), dict(zip(names, old, strict=False))
+    return type(message).__name__, message.relation.table, *pairs, kind
+
+
+def plain(row: Row) -> tuple[Any, ...]:
+    """Return what of a row is compared; dictionaries as lists, for the order of columns."""
+    kind, table, new, old, old_kind = row
+    seen = [pair for pair in old.items() if kind != "Delete" or pair[1] is not ABSENT]
+    return kind, table, list(new.items()), seen, old_kind
+
+
+@pytest.fixture
+def streams(database: Database) -> Iterator[Streams]:
+    made = Streams(database)
+    yield made
+    made.connection.close()
+
+
+def test_full_identity_set_in_mid_stream_shows_in_the_next_old_row(streams: Streams) -> None:
+    streams.run("INSERT INTO t VALUES (1, 1, 'x'), (2, 2, 'y'), (3, 3, 'z')")
+    streams.run("DELETE FROM t WHERE id = 1")
+    assert streams.agreed()[-1][4] == "KEY"
+    streams.run("ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET a = 9 WHERE id = 2")
+    streams.run("DELETE FROM t WHERE id = 2")
+    updated, deleted = streams.agreed()
+    assert updated[3:] == ({"id": "2", "a": "2", "b": "y", "c": "d"}, "FULL")
+    assert deleted[3:] == ({"id": "2", "a": "9", "b": "y", "c": "d"}, "FULL")
+    streams.run("ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET id = 4 WHERE id = 3")
+    streams.run("DELETE FROM t WHERE id = 4")
+    assert [row[4] for row in streams.agreed()] == ["KEY", "KEY"]
+
+
+def test_full_rows_are_told_as_such_although_the_identity_is_another_by_now(
+    streams: Streams,
+) -> None:
+    streams.run("ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES (1, 1, 'x')")
+    streams.run("DELETE FROM t", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    assert streams.agreed()[-1][4] == "FULL"
+
+
+def test_keys_are_told_as_such_although_the_identity_is_full_by_now(streams: Streams) -> None:
+    streams.run("INSERT INTO t VALUES (1, 1, 'x')", "UPDATE t SET id = 2", "DELETE FROM t")
+    streams.run("ALTER TABLE t REPLICA IDENTITY FULL")
+    assert [row[4] for row in streams.agreed()] == ["NONE", "KEY", "KEY"]
+
+
+def test_a_column_added_after_a_row_is_no_untouched_value_of_it(streams: Streams) -> None:
+    streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})", "UPDATE t SET a = 2")
+    streams.run("ALTER TABLE t ADD n int", "UPDATE t SET a = 3", "ALTER TABLE t ADD late text")
+    rows = streams.agreed()
+    assert [list(row[2]) for row in rows[1:]] == [["id", "a", "b", "c"], ["id", "a", "b", "c", "n"]]
+
+
+def test_after_a_restart_what_came_later_than_a_missing_column_was_not_there(
+    streams: Streams,
+) -> None:
+    streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})")
+    streams.agreed()
+    streams.restart()
+    streams.run("UPDATE t SET a = 2", "ALTER TABLE t ADD n int", "ALTER TABLE t ADD late text")
+    (row,) = streams.agreed()
+    assert list(row[2]) == ["id", "a", "b", "c"]
+
+
+def test_a_dropped_or_renamed_column_leaves_no_untouched_value_behind(streams: Streams) -> None:
+    streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})", "UPDATE t SET a = 2")
+    streams.agreed()
+    streams.run("ALTER TABLE t RENAME b TO renamed", "UPDATE t SET a = 3")
+    streams.agreed()
+    streams.run("ALTER TABLE t DROP c", "UPDATE t SET a = 4")
+    (row,) = streams.agreed()
+    assert list(row[2]) == ["id", "a", "renamed"]
+
+
+def test_what_is_no_table_brings_no_rows(streams: Streams) -> None:
+    streams.run(
+        "INSERT INTO t VALUES (1, 1, 'x')",
+        "CREATE MATERIALIZED VIEW v AS SELECT * FROM t",
+        "CREATE UNIQUE INDEX ON v (id)",
+        "CREATE UNLOGGED TABLE unlogged (a int)",
+        "CREATE TEMPORARY TABLE temporary (a int)",
+    )
+    streams.agreed()
+    streams.run(
+        "INSERT INTO t VALUES (2, 2, 'y')",
+        "REFRESH MATERIALIZED VIEW CONCURRENTLY v",
+        "DELETE FROM t WHERE id = 1",
+        "REFRESH MATERIALIZED VIEW CONCURRENTLY v",
+        "REFRESH MATERIALIZED VIEW v",
+        "INSERT INTO unlogged VALUES (1)",
+        "INSERT INTO temporary VALUES (1)",
+        "CREATE TABLE made AS SELECT * FROM t",
+        "ALTER TABLE made ALTER a TYPE bigint",
+        "ALTER TABLE made ADD stamp timestamptz DEFAULT clock_timestamp()",
+        "VACUUM FULL t",
+        "CLUSTER t USING t_pkey",
+    )
+    assert [row[:2] for row in streams.agreed()] == [
+        ("Insert", "t"),
+        ("Delete", "t"),
+        ("Insert", "made"),
+    ]
+
+
+def test_a_table_in_the_place_of_a_materialized_view_is_a_table(streams: Streams) -> None:
+    """And the other way round: rows of a table are older than the view that has its name now."""
+    view = "CREATE MATERIALIZED VIEW v AS SELECT 1::bigint AS id"
+    streams.run(view, "CREATE UNIQUE INDEX ON v (id)", "REFRESH MATERIALIZED VIEW CONCURRENTLY v")
+    assert streams.agreed() == []
+    streams.run("DROP MATERIALIZED VIEW v", "CREATE TABLE v (id int)", "INSERT INTO v VALUES (2)")
+    assert len(streams.agreed()) == 1
+    streams.run("INSERT INTO v VALUES (3)", "DROP TABLE v", view)
+    assert len(streams.agreed()) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_ddl_is_followed(streams: Streams, seed: int) -> None:
+    """Every statement is read at once, by sessions that go on; see the cases above for lag."""
+    statements = _Statements(random.Random(seed))
+    for _ in range(40):
+        streams.run(statements.one())
+        streams.agreed()
+
+
+class _Statements:
+    """Random DML and DDL on the table t; every row has a column that is not NULL beside its key."""
+
+    def __init__(self, chooser: random.Random) -> None:
+        self._random = chooser
+        self._columns = {"a": "int", "b": "text", "c": "text"}
+        self._rows: list[int] = []
+        self._made = 0
+
+    def one(self) -> str:
+        kinds = [self._insert] * 5 + [self._update] * 10 + [self._delete, self._move] * 2
+        kinds += [self._add, self._add, self._drop, self._rename, self._retype, self._identity]
+        return self._random.choice(kinds)()
+
+    def _value(self, column: str) -> str:
+        if self._columns[column] == "int":
+            return self._random.choice(["NULL", "5", "77"])
+        short = "'short'" if column == "c" else "NULL"
+        return self._random.choice([short, "'s'", LONG, LONG.replace("long", "else")])
+
+    def _insert(self) -> str:
+        self._made += 1
+        self._rows.append(self._made)
+        values = ", ".join(map(self._value, self._columns))
+        return f"INSERT INTO t (id, {', '.join(self._columns)}) VALUES ({self._made}, {values})"
+
+    def _update(self) -> str:
+        if not self._rows:
+            return self._insert()
+        column = self._random.choice(list(self._columns))
+        row = self._random.choice(self._rows)
+        return f"UPDATE t SET {column} = {self._value(column)} WHERE id = {row}"
+
+    def _delete(self) -> str:
+        if not self._rows:
+            return self._insert()
+        return f"DELETE FROM t WHERE id = {self._rows.pop(self._random.randrange(len(self._rows)))}"
+
+    def _move(self) -> str:
+        if not self._rows:
+            return self._insert()
+        row = self._rows.pop(self._random.randrange(len(self._rows)))
+        self._made += 1
+        self._rows.append(self._made)
+        return f"UPDATE t SET id = {self._made} WHERE id = {row}"
+
+    def _add(self) -> str:
+        self._made += 1
+        name, kind = f"n{self._made}", self._random.choice(["int", "text"])
+        self._columns[name] = kind
+        default = self._random.choice(["", f" DEFAULT '{len(self._columns)}'"])
+        return f"ALTER TABLE t ADD {name} {kind}{default}"
+
+    def _some(self) -> str | None:
+        free = [name for name in self._columns if name not in ("a", "c")]
+        return self._random.choice(free) if free else None
+
+    def _drop(self) -> str:
+        name = self._some()
+        if name is None:
+            return self._add()
+        del self._columns[name]
+        return f"ALTER TABLE t DROP {name}"
+
+    def _rename(self) -> str:
+        name = self._some()
+        if name is None:
+            return self._add()
+        self._made += 1
+        new = f"n{self._made}"
+        self._columns = {new if k == name else k: v for k, v in self._columns.items()}
+        return f"ALTER TABLE t RENAME {name} TO {new}"
+
+    def _retype(self) -> str:
+        name = self._some()
+        if name is None or self._columns[name] == "int":
+            return self._add()
+        return f"ALTER TABLE t ALTER {name} TYPE {self._random.choice(['varchar', 'text'])}"
+
+    def _identity(self) -> str:
+        return f"ALTER TABLE t REPLICA IDENTITY {self._random.choice(['FULL', 'DEFAULT'])}"
