@@ -3,6 +3,7 @@ decoded: the wire is the truth of its moment, the catalogue and the memory add w
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,14 @@ class LogRig:
         self.pipeline.catch_up()
 
     def entries(self, table: str) -> list[tuple[tuple[str, ...], dict[str, int]]]:
-        """Return (key, operations) of each version of a table in each manifest."""
-        return [
-            (entry.key, entry.operations)
-            for manifest in ChangeLog(str(self.out)).manifests()
-            for entry in manifest.tables
-            if entry.table == table and entry.rows
-        ]
+        """Return (key, operations) for each key that a table had; how many manifests there are depends
+        on time."""
+        found: dict[tuple[str, ...], Counter[str]] = {}
+        for manifest in ChangeLog(str(self.out)).manifests():
+            for entry in manifest.tables:
+                if entry.table == table and entry.rows:
+                    found.setdefault(entry.key, Counter()).update(entry.operations)
+        return [(key, dict(counted)) for key, counted in found.items()]
 
 
 @pytest.fixture(params=list(DECODERS))
