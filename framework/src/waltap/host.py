@@ -151,6 +151,12 @@ class _Registry:
     by_any_name: dict[str, Any] = field(default_factory=dict)
     clashes: dict[str, DuplicateName] = field(default_factory=dict)
 
+    def whatever_case(self, name: str) -> Any:
+        """Return the one spec whose name is ``name`` but for case, None when there are none or two."""
+        folded = name.strip().casefold()
+        found = [spec for known, spec in self.by_any_name.items() if known.casefold() == folded]
+        return found[0] if all(spec is found[0] for spec in found[1:]) and found else None
+
 
 # --- the host ------------------------------------------------------------------------------------
 
@@ -246,7 +252,7 @@ class Host:
         return self._specs(CommandSpec)
 
     def find(self, kind: type[S], name: str) -> S:
-        """Return the spec of ``kind`` that goes by ``name``, an alias included.
+        """Return the spec of ``kind`` that goes by ``name``, an alias included; names know no case.
 
         Raises: SpecMissing, with the known names, the nearest one and the plugins that could not
         be loaded; DuplicateName when two plugins claim the name.
@@ -254,7 +260,7 @@ class Host:
         registry = self._registry(_KIND_OF[kind])
         if name in registry.clashes:
             raise registry.clashes[name]
-        spec: S | None = registry.by_any_name.get(name)
+        spec: S | None = registry.by_any_name.get(name) or registry.whatever_case(name)
         if spec is None:
             raise self._missing(_KIND_OF[kind], name, registry)
         return spec

@@ -3,7 +3,8 @@
 A name that a component of waltap declares is taken from that declaration; this table is asked
 about all others. `Treatment.IGNORED`: it tunes or names a part that waltap does not have (queues,
 workers, JMX), so that any value is accepted and nothing changes. `Treatment.DEFAULT_ONLY`: waltap
-behaves as Debezium does with the default value; another value is refused by name, not ignored.
+behaves as Debezium does with the default value; another value is refused by name, not ignored, and
+with the reason where the name does not say it. ``harmless`` are further values that change nothing.
 
 Source: Debezium 3.6 documentation of the PostgreSQL connector, Kafka Connect 4 worker and source
 connector configuration.
@@ -34,17 +35,39 @@ class Treatment(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One known property: Debezium's default ("" where it has none) and what becomes of it."""
+    """One known property: Debezium's default ("" where it has none) and what becomes of it.
+
+    ``harmless``: other values that change nothing. ``channels``: the value is a comma list of such.
+    ``why``: the reason why any other value is refused.
+    """
 
     default: str
     treatment: Treatment = Treatment.DEFAULT_ONLY
+    harmless: tuple[str, ...] = ()
+    channels: bool = False
+    why: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Tell whether ``value`` changes nothing: ignored, empty, or what the default says."""
+        """Tell whether ``value`` changes nothing: ignored, empty, the default, or harmless."""
         if self.treatment is Treatment.IGNORED:
             return True
         text = str(value).strip().casefold()
-        return text in {"", self.default.casefold()}
+        if text in {"", self.default.casefold()}:
+            return True
+        if not self.channels:
+            return text in map(str.casefold, self.harmless)
+        given = {part.strip() for part in text.split(",")} - {""}
+        needed = {self.default.casefold()} - {""}
+        return needed <= given <= {*needed, *map(str.casefold, self.harmless)}
+
+    @property
+    def allowed(self) -> str | None:
+        """Return in words which values are accepted, None when that is none."""
+        values = [self.default, *self.harmless] if self.default else list(self.harmless)
+        if not values:
+            return None
+        kind = "a comma list of: " if self.channels else "its default: " if len(values) == 1 else ""
+        return f"leave it out, or {kind}{', '.join(values)}"
 
 
 def _ignored(*names: str) -> dict[str, Known]:
@@ -62,26 +85,38 @@ KNOWN_NAMES: dict[str, Known] = {
         "errors.log.include.messages",
         "errors.retry.timeout",
         "errors.retry.delay.max.ms",
+        "errors.deadletterqueue.topic.name",
+        "errors.deadletterqueue.topic.replication.factor",
+        "errors.deadletterqueue.context.headers.enable",
         "config.action.reload",
         "exactly.once.support",
         "transaction.boundary",
+        "transaction.boundary.interval.ms",
+        "tasks.max.enforce",
+        "offset.flush.timeout.ms",
+        "internal.key.converter",
+        "internal.value.converter",
+        "record.processing.threads",
+        "record.processing.shutdown.timeout.ms",
+        "record.processing.order",
+        "record.processing.with.serial.consumer",
+        "task.management.timeout.ms",
         "offset.storage",
         "offset.storage.file.filename",
         "offset.storage.topic",
         "offset.storage.partitions",
         "offset.storage.replication.factor",
         "offset.commit.policy",
-        "offset.flush.timeout.ms",
         "offsets.storage.topic",
         "bootstrap.servers",
         "group.id",
         "plugin.path",
         "topic.creation.enable",
     ),
-    "errors.tolerance": Known("none"),
-    "predicates": Known(""),
+    "errors.tolerance": Known("none", why="waltap leaves no record out because it failed"),
+    "predicates": Known("", why="a transform says itself what it concerns"),
     # 2. connection
-    **_ignored("connection.validation.timeout.ms"),
+    **_ignored("connection.validation.timeout.ms", "database.autosave", "database.server.id"),
     "database.hostname": Known(""),
     "database.port": Known("5432"),
     "database.user": Known(""),
@@ -95,9 +130,9 @@ KNOWN_NAMES: dict[str, Known] = {
     "database.sslkey": Known(""),
     "database.sslpassword": Known(""),
     "database.sslrootcert": Known(""),
-    "database.sslfactory": Known(""),
-    "database.connection.factory.class": Known(""),
-    "read.only": Known("false"),
+    "database.sslfactory": Known("", why="it names a Java class; libpq makes the TLS connection"),
+    "database.connection.factory.class": Known("", why="it names a Java class"),
+    "read.only": Known("false", why="watermarks are written to the signal table"),
     # 3. replication
     **_ignored(
         "internal.create.slot.command.timeout",
@@ -111,15 +146,23 @@ KNOWN_NAMES: dict[str, Known] = {
     "slot.max.retries": Known("6"),
     "slot.retry.delay.ms": Known("10000"),
     "offset.mismatch.strategy": Known("no_validation"),
-    "internal.slot.seek.to.known.offset.on.start": Known("false"),
+    "internal.slot.seek.to.known.offset.on.start": Known(
+        "false", why="write offset.mismatch.strategy=trust_offset"
+    ),
     "publication.name": Known("dbz_publication"),
     "publication.autocreate.mode": Known("all_tables"),
     "publish.via.partition.root": Known("false"),
     "replica.identity.autoset.values": Known(""),
     "status.update.interval.ms": Known("10000"),
-    "lsn.flush.mode": Known("connector"),
-    "flush.lsn.source": Known("true"),
-    "xmin.fetch.interval.ms": Known("0"),
+    "lsn.flush.mode": Known(
+        "connector",
+        harmless=("connector_and_driver",),
+        why="waltap always confirms what is durable; who else moves the slot makes a gap",
+    ),
+    "flush.lsn.source": Known(
+        "true", why="waltap always confirms what is durable; who else moves the slot makes a gap"
+    ),
+    "xmin.fetch.interval.ms": Known("0", why="events have no source.xmin"),
     "message.prefix.include.list": Known(""),
     "message.prefix.exclude.list": Known(""),
     # 4. capture and event shape
@@ -150,16 +193,18 @@ KNOWN_NAMES: dict[str, Known] = {
     "schema.refresh.mode": Known("columns_diff"),
     "provide.transaction.metadata": Known("false"),
     "transaction.metadata.factory": Known(
-        "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory"
+        "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
+        why="it names a Java class",
     ),
     "sourceinfo.struct.maker": Known(
-        "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker"
+        "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
+        why="it names a Java class",
     ),
     "extended.headers.enabled": Known("true"),
-    "converters": Known(""),
-    "post.processors": Known(""),
+    "converters": Known("", why="its classes are Java; a plugin's register_types adds types"),
+    "post.processors": Known("", why="its classes are Java; a plugin adds a transform"),
     "include.schema.comments": Known("false"),
-    "event.processing.failure.handling.mode": Known("fail"),
+    "event.processing.failure.handling.mode": Known("fail", why="waltap leaves no event out"),
     "event.converting.failure.handling.mode": Known("warn"),
     # 5. topics and heartbeat
     **_ignored("topic.cache.size"),
@@ -181,40 +226,55 @@ KNOWN_NAMES: dict[str, Known] = {
         "snapshot.max.threads.multiplier",
         "legacy.snapshot.max.threads",
         "incremental.snapshot.allow.schema.changes",
+        "include.schema.changes",
+        "snapshot.mode.configuration.based.snapshot.schema",
+        "snapshot.mode.configuration.based.snapshot.on.schema.error",
+        "streaming.delay.ms",
+        "signal.poll.interval.ms",
+        "signal.emit.failure.max.retries",
+        "signal.emit.failure.backoff.ms",
+        "signal.file",
+        "signal.kafka.topic",
+        "signal.kafka.bootstrap.servers",
+        "signal.kafka.groupId",
+        "signal.kafka.poll.timeout.ms",
+        "notification.sink.topic.name",
     ),
     "snapshot.mode.custom.name": Known(""),
     "snapshot.mode.configuration.based.snapshot.data": Known("false"),
-    "snapshot.mode.configuration.based.snapshot.schema": Known("false"),
     "snapshot.mode.configuration.based.start.stream": Known("false"),
-    "snapshot.mode.configuration.based.snapshot.on.schema.error": Known("false"),
     "snapshot.mode.configuration.based.snapshot.on.data.error": Known("false"),
     "snapshot.isolation.mode": Known("serializable"),
     "snapshot.locking.mode": Known("none"),
-    "snapshot.locking.mode.custom.name": Known(""),
+    "snapshot.locking.mode.custom.name": Known("", why="it names a Java class"),
     "snapshot.lock.timeout.ms": Known("10000"),
-    "snapshot.query.mode": Known("select_all"),
-    "snapshot.query.mode.custom.name": Known(""),
+    "snapshot.query.mode": Known(
+        "select_all", why="snapshot.select.statement.overrides gives a table another SELECT"
+    ),
+    "snapshot.query.mode.custom.name": Known("", why="it names a Java class"),
     "snapshot.include.collection.list": Known(""),
     "snapshot.select.statement.overrides": Known(""),
     "snapshot.fetch.size": Known("10240"),
     "snapshot.max.threads": Known("1"),
-    "snapshot.tables.order.by.row.count": Known("disabled"),
+    "snapshot.tables.order.by.row.count": Known(
+        "disabled", why="tables are read in the order of their names"
+    ),
     "snapshot.delay.ms": Known("0"),
-    "streaming.delay.ms": Known("0"),
     "incremental.snapshot.chunk.size": Known("1024"),
     "incremental.snapshot.watermarking.strategy": Known("insert_insert"),
     "signal.data.collection": Known(""),
-    "signal.enabled.channels": Known("source"),
-    "signal.poll.interval.ms": Known("5000"),
-    "signal.emit.failure.max.retries": Known("0"),
-    "signal.emit.failure.backoff.ms": Known("10000"),
-    "signal.file": Known("file-signals.txt"),
-    "signal.kafka.topic": Known(""),
-    "signal.kafka.bootstrap.servers": Known(""),
-    "signal.kafka.groupId": Known("kafka-signal"),
-    "signal.kafka.poll.timeout.ms": Known("0"),
-    "notification.enabled.channels": Known(""),
-    "notification.sink.topic.name": Known(""),
+    "signal.enabled.channels": Known(
+        "source",
+        harmless=("jmx", "in-process"),
+        channels=True,
+        why="signals come through the table of signal.data.collection alone",
+    ),
+    "notification.enabled.channels": Known(
+        "",
+        harmless=("log", "jmx"),
+        channels=True,
+        why="notifications go to the log and to plugins (hooks on_snapshot, on_state), not into topics",
+    ),
     # 7. run time
     **_ignored(
         "max.queue.size",
@@ -230,13 +290,15 @@ KNOWN_NAMES: dict[str, Known] = {
         "internal.advanced.metrics.enable",
         "internal.snapshot.scan.all.columns.force",
         "internal.offset.activity.monitor.interval.ms",
+        "internal.custom.retriable.exception",
+        "guardrail.collections.max",
     ),
     "max.batch.size": Known("2048"),
     "errors.max.retries": Known("-1"),
     "retriable.restart.connector.wait.ms": Known("10000"),
-    "internal.custom.retriable.exception": Known(""),
-    "guardrail.collections.max": Known("0"),
-    "guardrail.collections.limit.action": Known("warn"),
+    "guardrail.collections.limit.action": Known(
+        "warn", why="waltap does not stop because of many tables"
+    ),
 }
 
 KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
@@ -244,7 +306,10 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
     (re.compile(r"snapshot\.max\.threads\.multiplier\..+"), Known("", Treatment.IGNORED)),
     (re.compile(r"signal\.consumer\..+"), Known("", Treatment.IGNORED)),
     (
-        re.compile(r"(producer|consumer|admin|config\.storage|status\.storage)\..+"),
+        re.compile(
+            r"(producer|consumer|admin|config\.storage|status\.storage|offset\.storage"
+            r"|schema\.history\.internal|database\.history)(\..+)?"
+        ),
         Known("", Treatment.IGNORED),
     ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
@@ -252,8 +317,17 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
     (re.compile(r"column\.mask\.with\.\d+\.chars"), Known("")),
     (re.compile(r"column\.mask\.hash\.(v2\.)?[^.]+\.with\.salt\..+"), Known("")),
     (re.compile(r"snapshot\.select\.statement\.overrides\..+"), Known("")),
-    (re.compile(r"driver\..+"), Known("")),
-    (re.compile(r"predicates\..+"), Known("")),
+    (
+        re.compile(
+            r"(driver|database)\.(prepareThreshold|preparedStatementCache\w+|defaultRowFetchSize"
+            r"|loginTimeout|socketTimeout|reWriteBatchedInserts|autosave|binaryTransfer\w*"
+            r"|adaptiveFetch\w*|logUnclosedConnections|loggerLevel|loggerFile|ApplicationName"
+            r"|applicationName|connectTimeout|cancelSignalTimeout|tcpKeepAlive|disableColumnSanitiser)"
+        ),
+        Known("", Treatment.IGNORED),
+    ),
+    (re.compile(r"driver\..+"), Known("", why="libpq has no such parameter")),
+    (re.compile(r"predicates\..+"), Known("", why="a transform says itself what it concerns")),
 )
 
 OLD_NAMES: dict[str, str] = {

@@ -25,6 +25,9 @@ __all__ = ["Explained", "Findings", "Namespace"]
 
 P = TypeVar("P", bound=Properties)
 
+LISTS = ("converters", "post.processors", "predicates")
+"""Properties of Debezium's that list names, each of which begins further properties."""
+
 ARGUMENTS = frozenset({"--set", "--sink"})
 """Origins of settings that stand in no file."""
 
@@ -164,7 +167,7 @@ class Namespace:
     def leftovers(self) -> None:
         """Report what no model declared, but for properties that would change nothing here."""
         for name, setting in self.settings.items():
-            if name in self._claimed:
+            if name in self._claimed or self._of_a_list(name):
                 continue
             entry = None if self._prefix else known(name)
             if entry is None:
@@ -175,11 +178,20 @@ class Namespace:
             elif entry.accepts(setting.value):
                 self._findings.ignored.append(name)
             else:
-                what = "is a property of Debezium's that waltap does not support yet"
-                allowed = (
-                    f"leave it out, or its default: {entry.default}" if entry.default else None
-                )
-                self.complain(setting, what, allowed=allowed)
+                what = "is a property of Debezium's that waltap does not support"
+                what += f": {entry.why}" if entry.why else " yet"
+                self.complain(setting, what, allowed=entry.allowed)
+
+    def _of_a_list(self, name: str) -> bool:
+        """Tell whether a property belongs to an entry of ``converters`` and the like, which are told
+        by themselves: ``isbn.type`` with ``converters=isbn``."""
+        for listed in () if self._prefix else LISTS:
+            setting = self.settings.get(listed)
+            entries = str(setting.value).split(",") if setting is not None else ()
+            prefix = "predicates." if listed == "predicates" else ""
+            if any(e.strip() and name.startswith(f"{prefix}{e.strip()}.") for e in entries):
+                return True
+        return False
 
     def complain(
         self,
@@ -307,13 +319,9 @@ def _shown(setting: Setting, declaration: Declaration | None) -> str:
 
 
 def _fitting(value: object, declaration: Declaration) -> object:
-    """Return ``value`` in the form the declared type takes.
-
-    Debezium's choices know no case; TOML may say 5432 where a text is wanted.
-    """
-    if isinstance(value, str) and declaration.choices:
-        word = value.strip()
-        return next((c for c in declaration.choices if c.casefold() == word.casefold()), word)
+    """Return ``value`` in the form the declared type takes: TOML may say 5432 where a text is wanted."""
+    if declaration.choices or declaration.words:
+        return declaration.chosen(value)
     annotation: Any = declaration.info.annotation
     if annotation is str or str in get_args(annotation):
         return _as_text(value) if isinstance(value, bool | int | float) else value

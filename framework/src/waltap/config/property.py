@@ -9,9 +9,9 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from waltap.config.secrecy import HIDDEN
@@ -72,6 +72,7 @@ def declare(
     examples: tuple[str, ...] = (),
     path: bool | tuple[str, ...] = False,
     pipeline_name: bool = False,
+    words: tuple[str, ...] = (),
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -82,6 +83,7 @@ def declare(
     ``default`` is required. ``path``: a text that names a file or folder, or a URI, or is one of these
     words; a relative path starts at the folder of its profile, as that of a field of type `Path` does.
     ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
+    ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
     """
     extra = {
         "unit": unit,
@@ -92,6 +94,7 @@ def declare(
         "advanced": advanced,
         "profile_default": profile_default,
         "pipeline_name": pipeline_name,
+        "words": list(words),
         "path": list(path) if isinstance(path, tuple) else path,
         "family": None,
     }
@@ -125,6 +128,7 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
             "advanced": True,
             "profile_default": None,
             "pipeline_name": False,
+            "words": [],
             "path": False,
             "family": pattern,
         },
@@ -140,6 +144,19 @@ class Properties(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _case_blind(cls, values: Any) -> Any:
+        """Values of closed sets know no case, wherever they come from."""
+        if not isinstance(values, dict):
+            return values
+        given = dict(values)
+        for declaration in declarations(cls):
+            for name in (declaration.name, declaration.field):
+                if name in given:
+                    given[name] = declaration.chosen(given[name])
+        return given
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         fields = type(self).model_fields
@@ -252,9 +269,42 @@ class Declaration:
     @property
     def choices(self) -> tuple[str, ...]:
         """Return the allowed values of a closed set, () when the set is open."""
-        annotation = self.info.annotation
-        arguments = get_args(annotation)
-        return tuple(a for a in arguments if isinstance(a, str)) if arguments else ()
+        return tuple(_literals(self.info.annotation))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return what the entries of a comma list may be, () when that is open."""
+        return tuple(self._extra("words") or ())
+
+    def chosen(self, value: object) -> object:
+        """Return ``value`` as its closed set, or that of its entries, writes it; it knows no case.
+
+        What is no member, and any value of an open set, stays as it is.
+        """
+        known = self.words or self.choices
+        if not known:
+            return value
+        if self.words:
+            value = _split(value)
+        if isinstance(value, list | tuple):
+            return tuple(_member(entry, known) for entry in value)
+        return _member(value, known)
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    """Return the members of a ``Literal``, also of one that is optional."""
+    for argument in get_args(annotation):
+        if isinstance(argument, str):
+            yield argument
+        elif get_origin(argument) is Literal:
+            yield from _literals(argument)
+
+
+def _member(value: object, known: tuple[str, ...]) -> object:
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
+    return next((each for each in known if each.casefold() == word.casefold()), word)
 
 
 def _allowed(annotation: Any, checks: list[Any]) -> str:

@@ -119,7 +119,7 @@ class _Resolver:
             DecoderSpec, self._choice(connector, "plugin.name", choice.decoder), "plugin.name"
         )
         mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
-        if mode == "custom":
+        if mode.strip().casefold() == "custom":
             mode = choice.snapshot_mode_custom_name or mode
         snapshotter = self._find(SnapshotterSpec, mode, "snapshot.mode")
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
@@ -229,7 +229,7 @@ class _Resolver:
             self._findings.problems.append(Problem(place, what, allowed=known))
             return None
         for spec in self._host.connectors.values():
-            if name in spec.classes:
+            if name.strip().casefold() in map(str.casefold, spec.classes):
                 return spec
         return self._find(ConnectorSpec, name, place)
 

@@ -111,6 +111,7 @@ class CaptureProperties(Properties):
         "skipped.operations",
         default=("t",),
         summary="Operations without events: c, u, d, t, or none.",
+        words=("c", "u", "d", "t", "none"),
     )
     skip_unchanged: bool = declare(
         "skip.messages.without.change",

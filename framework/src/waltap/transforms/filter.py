@@ -42,6 +42,7 @@ class FilterProperties(Properties):
         "operations",
         default=(),
         summary="Operations that are concerned: c, u, d, r, t, m; without any, all are.",
+        words=tuple(OPERATIONS),
     )
     predicate: str | None = declare(
         "predicate",

@@ -95,7 +95,7 @@ class PostgresProperties(Properties):
     )
     libpq: dict[str, str] = declare_family(
         "driver.NAME",
-        pattern=r"driver\..+",
+        pattern=r"driver\.(?!autosave$)[a-z][a-z0-9_]*",  # others are pgjdbc's
         summary="Any libpq connection parameter, e.g. driver.target_session_attrs.",
     )
 

@@ -1,0 +1,240 @@
+"""Every property of Debezium's PostgreSQL connector 3.6, of its engine and of a Connect source connector
+is implemented, accepted because it changes nothing, or refused with a reason."""
+
+import pytest
+from waltap.config.debezium_names import KNOWN_NAMES, Treatment
+from waltap.config.layers import read_debezium
+from waltap.config.property import declarations
+from waltap.config.resolve import Resolution, examine
+from waltap.errors import ConfigurationError
+from waltap.host import Host
+from waltap.reference.properties import components
+
+HOST = Host()
+POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
+
+IMPLEMENTED = """
+name connector.class plugin.name header.converter key.converter value.converter key.converter.schemas.enable
+value.converter.schemas.enable offset.flush.interval.ms
+database.hostname database.port database.user database.password database.dbname
+database.query.timeout.ms database.initial.statements database.tcpKeepAlive database.sslmode
+database.sslcert database.sslkey database.sslpassword database.sslrootcert
+slot.name slot.drop.on.stop slot.failover slot.stream.params slot.max.retries slot.retry.delay.ms
+offset.mismatch.strategy publication.name publication.autocreate.mode publish.via.partition.root
+replica.identity.autoset.values status.update.interval.ms message.prefix.include.list
+message.prefix.exclude.list
+topic.prefix schema.include.list schema.exclude.list table.include.list table.exclude.list
+table.ignore.builtin column.include.list column.exclude.list skip.messages.without.change
+skipped.operations tombstones.on.delete time.precision.mode decimal.handling.mode
+interval.handling.mode hstore.handling.mode binary.handling.mode money.fraction.digits
+include.unknown.datatypes unavailable.value.placeholder message.key.columns
+column.propagate.source.type datatype.propagate.source.type schema.name.adjustment.mode
+field.name.adjustment.mode schema.refresh.mode provide.transaction.metadata extended.headers.enabled
+include.schema.comments event.converting.failure.handling.mode
+topic.naming.strategy topic.delimiter topic.cache.size topic.heartbeat.prefix topic.heartbeat.name
+topic.transaction topic.regex topic.replacement topic.key.enforce.uniqueness topic.key.field.name
+topic.key.field.regex topic.key.field.replacement heartbeat.interval.ms heartbeat.action.query
+snapshot.mode snapshot.mode.custom.name snapshot.isolation.mode snapshot.locking.mode
+snapshot.lock.timeout.ms snapshot.include.collection.list snapshot.select.statement.overrides
+snapshot.fetch.size snapshot.max.threads snapshot.delay.ms incremental.snapshot.chunk.size
+incremental.snapshot.watermarking.strategy signal.data.collection
+max.batch.size errors.max.retries retriable.restart.connector.wait.ms
+""".split()
+
+WITH_A_MODE = """
+snapshot.mode.configuration.based.snapshot.data snapshot.mode.configuration.based.start.stream
+snapshot.mode.configuration.based.snapshot.on.data.error
+""".split()
+"""Declared by the snapshot mode that reads them."""
+
+WITHOUT_EFFECT = """
+tasks.max tasks.max.enforce config.action.reload exactly.once.support
+transaction.boundary transaction.boundary.interval.ms errors.log.enable errors.log.include.messages
+errors.retry.timeout errors.retry.delay.max.ms topic.creation.enable topic.creation.default.partitions
+offset.storage offset.storage.file.filename offset.storage.topic offset.storage.partitions
+offset.storage.replication.factor offset.flush.timeout.ms offset.commit.policy
+offset.storage.redis.address record.processing.threads record.processing.order
+record.processing.shutdown.timeout.ms record.processing.with.serial.consumer
+task.management.timeout.ms internal.key.converter internal.value.converter
+schema.history.internal.kafka.topic schema.history.internal producer.override.acks
+connection.validation.timeout.ms database.autosave driver.autosave driver.socketTimeout
+include.schema.changes internal.create.slot.command.timeout lsn.flush.timeout.ms
+lsn.flush.timeout.action query.fetch.size legacy.snapshot.max.threads
+snapshot.max.threads.multiplier snapshot.max.threads.multiplier.public.t streaming.delay.ms
+snapshot.mode.configuration.based.snapshot.schema
+snapshot.mode.configuration.based.snapshot.on.schema.error
+incremental.snapshot.allow.schema.changes signal.poll.interval.ms signal.emit.failure.max.retries
+signal.emit.failure.backoff.ms signal.file signal.kafka.topic signal.kafka.bootstrap.servers
+signal.kafka.groupId signal.kafka.poll.timeout.ms signal.consumer.x notification.sink.topic.name
+max.queue.size max.queue.size.in.bytes poll.interval.ms poll.dispatch.interval.ms queue.provider.type
+executor.shutdown.timeout.ms guardrail.collections.max custom.metric.tags statistics.metrics.enabled
+custom.sanitize.pattern internal.log.position.check.enable internal.advanced.metrics.enable
+internal.snapshot.scan.all.columns.force internal.offset.activity.monitor.interval.ms
+internal.custom.retriable.exception
+""".split()
+
+REFUSED = {
+    "errors.tolerance": "all",
+    "predicates": "p",
+    "read.only": "true",
+    "database.sslfactory": "a.B",
+    "database.connection.factory.class": "a.B",
+    "driver.targetServerType": "primary",
+    "internal.slot.seek.to.known.offset.on.start": "true",
+    "lsn.flush.mode": "manual",
+    "flush.lsn.source": "false",
+    "xmin.fetch.interval.ms": "100",
+    "transaction.metadata.factory": "a.B",
+    "sourceinfo.struct.maker": "a.B",
+    "converters": "isbn",
+    "post.processors": "reselect",
+    "event.processing.failure.handling.mode": "skip",
+    "snapshot.locking.mode.custom.name": "x",
+    "snapshot.query.mode": "custom",
+    "snapshot.query.mode.custom.name": "x",
+    "snapshot.tables.order.by.row.count": "descending",
+    "signal.enabled.channels": "source,kafka",
+    "notification.enabled.channels": "sink",
+    "guardrail.collections.limit.action": "fail",
+}
+"""Value that would change what users get, and is refused with its reason; the default is accepted."""
+
+HARMLESS = {
+    "lsn.flush.mode": "CONNECTOR_AND_DRIVER",
+    "signal.enabled.channels": "source, in-process,JMX",
+    "notification.enabled.channels": "log,jmx",
+    "read.only": "False",
+}
+
+
+def examined(**more: str) -> Resolution:
+    values = {
+        "connector.class": POSTGRES,
+        "topic.prefix": "t",
+        "database.dbname": "d",
+        "plugin.name": "pgoutput",
+        "waltap.sink.type": "null",
+        **more,
+    }
+    return examine(read_debezium(values, "c.properties"), HOST)
+
+
+def test_the_whole_list_is_here() -> None:
+    told = {*IMPLEMENTED, *WITH_A_MODE, *WITHOUT_EFFECT, *REFUSED}
+    assert not {name for name in KNOWN_NAMES if name not in told} - {
+        "bootstrap.servers", "group.id", "plugin.path", "offsets.storage.topic", "database.server.id",
+        "key.converter.schemas.cache.size", "value.converter.schemas.cache.size",
+        "errors.deadletterqueue.topic.name", "errors.deadletterqueue.topic.replication.factor",
+        "errors.deadletterqueue.context.headers.enable",
+    }  # fmt: skip
+    assert len(told) > 170
+
+
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_what_is_implemented_is_declared_and_explained(name: str) -> None:
+    declared = {d.name for _, _, model in components(HOST) for d in declarations(model)}
+    assert name in declared
+    default = KNOWN_NAMES[name].default if name in KNOWN_NAMES else ""
+    if default and not name.startswith(("database.hostname", "topic.prefix")):
+        resolution = examined(**{name: default})
+        assert name in {e.name for e in resolution.explained}
+        assert name not in resolution.ignored
+
+
+@pytest.mark.parametrize("name", WITH_A_MODE)
+def test_what_belongs_to_a_snapshot_mode(name: str) -> None:
+    resolution = examined(**{"snapshot.mode": "Configuration_Based", name: "TRUE"})
+    assert name in {e.name for e in resolution.explained}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_has_no_effect_is_accepted_at_any_value_and_noted(name: str) -> None:
+    for value in ("1", "some.Thing"):
+        resolution = examined(**{name: value})
+        told = {*resolution.ignored, *(e.name for e in resolution.explained)}
+        assert name in told
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items())
+def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(
+    name: str, value: str
+) -> None:
+    belongings = {"isbn.type": "a.B"} if name == "converters" else {}
+    with pytest.raises(ConfigurationError) as error:
+        examined(**{name: value, **belongings})
+    (problem,) = error.value.problems
+    assert problem.property == name
+    assert problem.value == value
+    assert problem.what.startswith("is a property of Debezium's that waltap does not support: ")
+    entry = KNOWN_NAMES.get(name)
+    if entry is not None and entry.default:
+        assert entry.default in (problem.allowed or "")
+        assert name in examined(**{name: entry.default.upper()}).ignored
+
+
+@pytest.mark.parametrize(("name", "value"), HARMLESS.items())
+def test_a_value_that_changes_nothing_is_accepted(name: str, value: str) -> None:
+    assert name in examined(**{name: value}).ignored
+
+
+def test_signals_that_would_come_another_way_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"signal.data.collection alone"):
+        examined(**{"signal.enabled.channels": "jmx"})
+
+
+def test_defaults_agree_with_the_declarations() -> None:
+    """The table names Debezium's default; what a component declares for such a file is the same."""
+    different = {}
+    for _, _, model in components(HOST):
+        for declaration in declarations(model):
+            entry = KNOWN_NAMES.get(declaration.name)
+            if entry is None or entry.treatment is Treatment.IGNORED or not entry.default:
+                continue
+            default = declaration.default
+            text = ",".join(default) if isinstance(default, tuple) else str(default)
+            if text.casefold() != entry.default.casefold():
+                different[declaration.name] = (text, entry.default)
+    assert different == OURS
+
+
+OURS = {"max.batch.size": ("8192", "2048")}
+"""Defaults that differ on purpose: batches are not what Debezium polls."""
+
+ENUMERATED = [
+    pytest.param(declaration, id=f"{heading}:{declaration.name}")
+    for heading, _, model in components(HOST)
+    for declaration in declarations(model)
+    if declaration.choices or declaration.words
+]
+
+
+@pytest.mark.parametrize("declaration", ENUMERATED)
+def test_a_closed_set_knows_no_case(declaration) -> None:
+    for choice in declaration.choices:
+        assert declaration.chosen(f" {choice.swapcase()} ") == choice
+    for word in declaration.words:
+        assert declaration.chosen(word.upper()) == (word,)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"snapshot.mode": "INITIAL"},
+        {"snapshot.mode": "Initial_Only"},
+        {"plugin.name": "PGOUTPUT"},
+        {"plugin.name": "DecoderBufs"},
+        {"publication.autocreate.mode": "FILTERED"},
+        {"decimal.handling.mode": "STRING"},
+        {"skipped.operations": "T,D"},
+        {"skipped.operations": "NONE"},
+        {"topic.naming.strategy": "IO.DEBEZIUM.schema.schematopicnamingstrategy"},
+        {"connector.class": POSTGRES.upper()},
+        {"value.converter": "ORG.apache.kafka.connect.json.JSONConverter"},
+        {"two.phase.policy": "PREPARE"},
+        {"replica.identity.autoset.values": "public.t:full"},
+        {"database.sslmode": "Verify-Full"},
+    ],
+    ids=str,
+)
+def test_enumerated_values_are_case_blind_in_a_file(given: dict[str, str]) -> None:
+    assert examined(**given).profile
