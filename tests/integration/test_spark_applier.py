@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataclasses import replace
+
 from waltap.decode.relation import Relation
+from waltap.render.type_mapping import TypeOptions
+from waltap.render.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.applier import Applier, ApplyOptions
@@ -14,8 +19,9 @@ from waltap_spark.errors import (
     OutputInUse,
     OutputMismatch,
     TableUnknown,
-    TypeChanged,
+    TablesStandStill,
 )
+from waltap_spark.follower import Follower
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
@@ -159,15 +165,61 @@ def test_a_type_that_does_not_fit_is_refused_or_becomes_text(rig: Rig) -> None:
     rig.db.insert(number, ["1", "5"])
     rig.commit()
     rig.apply()
-    before = rig.output.state()
     rig.db.insert(text, ["2", "five"])
+    rig.db.insert(PEOPLE, ["1", "other tables", "go on"])
     rig.commit()
-    with pytest.raises(TypeChanged, match=r"column v of public.odd changed from integer to string"):
-        rig.apply()
-    assert rig.output.state() == before
+    rig.apply()
+    rig.db.insert(text, ["3", "six"])
+    rig.db.insert(PEOPLE, ["2", "and", "on"])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    assert rig.current(text) == [("1", "5")]
+    standing = rig.output.table("odd")
+    assert "column v of public.odd changed from integer to string" in standing.failed
+    assert "type.change = string" in standing.failed, "the last words are there"
+    assert standing.mark is not None
+    assert standing.mark < rig.applier.state.mark
+    follower = Follower(rig.log, rig.applier)
+    with pytest.raises(TablesStandStill, match=r"public\.odd: WT-5205"):
+        follower.follow(lambda: True)
     rig.reopen(type_change="string")
     rig.apply()
-    assert rig.current(text) == [("1", "5"), ("2", "five")]
+    rig.check(PEOPLE)
+    assert rig.current(text) == [("1", "5"), ("2", "five"), ("3", "six")]
+    assert rig.output.table("odd").failed == ""
+    assert LiveTables(rig.spark, rig.output).changes("odd").count() == 3
+    Follower(rig.log, rig.applier).follow(lambda: True)
+
+
+def test_numbers_beyond_38_digits_stop_nothing(spark: Any, tmp_path: Path) -> None:
+    """Text in Spark; also from a log that has wide decimals, as earlier versions wrote them."""
+    wide = relation("public.wide", [("id", "int4"), ("n", "numeric(60,10)"), ("u", "numeric")])
+    number = "9" * 40 + "." + "1" * 10
+    rig = Rig(tmp_path, spark)
+    rig.db.insert(wide, ["1", number, "1" * 50 + ".5"])
+    rig.db.insert(PEOPLE, ["1", "a", None])
+    rig.commit()
+    rig.apply()
+    rig.check(wide, PEOPLE)
+    rig.applier.close()
+    rig.sink.close()
+    other = tmp_path / "other"
+    rig = Rig(other, spark)
+    rig.sink.close()
+    options = TypeOptions(arrow_unconstrained_numeric="decimal256")
+    settings = replace(context(other, resumes=True), types=TypeRegistry(TYPE_SPECS, options))
+    rig.sink = ChangeLogSink(ChangeLogProperties(path=str(other / "log")), settings)
+    rig.sink.open()
+    rig.db.insert(wide, ["1", number, None])
+    rig.db.insert(PEOPLE, ["1", "a", None])
+    rig.commit()
+    rig.db.update(wide, ["1"], n="-" + number)
+    rig.commit()
+    rig.apply()
+    rig.check(wide, PEOPLE)
+    rig.applier.close()
+    rig.sink.close()
 
 
 def test_names_of_every_kind_are_kept(rig: Rig) -> None:

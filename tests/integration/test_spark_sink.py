@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog
@@ -52,16 +53,17 @@ def test_close_waits_until_spark_has_applied_everything(
 def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     java: Path, tmp_path: Path
 ) -> None:
+    output = Output(tables_of(str(tmp_path / "lake")))
+    output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
+    output.close()
     db, made = Database(), sink(tmp_path)
     made.open()
     db.insert(NUMBERS, ["1", "1"])
-    made.write(batch(db.commit()))
-    db.insert(TEXTS, ["2", "two"])
     last = db.commit()
     made.write(batch(last))
     made.flush()
     limit = time.monotonic() + 90
-    with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5205 column v of public\.odd changed"):
+    with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206 .* made from .* elsewhere, not .*"):
         while time.monotonic() < limit:
             made.flush()
             time.sleep(0.05)
@@ -69,6 +71,28 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     mark = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
     assert mark is not None
     assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
+
+
+def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
+    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.process.LOOK_S", 0.1)
+    db, made = Database(), sink(tmp_path)
+    made.open()
+    db.insert(NUMBERS, ["1", "1"])
+    made.write(batch(db.commit()))
+    db.insert(TEXTS, ["2", "two"])
+    made.write(batch(db.commit()))
+    made.flush()
+    limit = time.monotonic() + 90
+    while not any("public.odd stands still" in r.getMessage() for r in caplog.records):
+        assert time.monotonic() < limit
+        made.flush()
+        time.sleep(0.05)
+    made.close()
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in told
+    assert "type.change = string" in told
 
 
 def test_without_java_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

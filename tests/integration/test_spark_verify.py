@@ -1,15 +1,17 @@
 """The comparison finds every difference, and none where there is none."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
-from waltap_spark.verify import Comparison, compare
+from waltap_spark.verify import Comparison, compare, comparison_table
 
 from tests.rigs.changelog import Database as Model
 from tests.rigs.changelog import batch, context, relation
@@ -100,9 +102,16 @@ def test_one_value_that_differs_is_seen(
     found = compared(tmp_path, spark, database, rows)
     assert found.source_rows == found.spark_rows
     assert not found.equal
+    assert found.columns == (COLUMNS[column][0],)
+    assert (found.missing, found.surplus, found.changed) == ((), (), ("(id=1)",))
 
 
 def test_a_missing_row_and_a_doubled_one_are_seen(
     spark: Any, database: Any, tmp_path: Path
 ) -> None:
-    assert not compared(tmp_path, spark, database, ROWS[:3]).equal
+    less = compared(tmp_path, spark, database, ROWS[:3])
+    assert not less.equal
+    assert (less.columns, less.missing, less.surplus) == ((), (), ("(id=4)",))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(comparison_table([less]))
+    assert "only in Spark: (id=4)" in console.export_text()

@@ -5,7 +5,7 @@ PostgreSQL's do, and keeps the rows that its tables hold after each transaction,
 shares no code with the change log.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,19 @@ def relation(
     name: str,
     columns: Sequence[tuple[str, str]],
     *,
+    numbers: Sequence[int] = (),
+    more: Mapping[str, dict[str, Any]] | None = None,
     key: Sequence[str] = ("id",),
     identity: str = "d",
     oid: int | None = None,
 ) -> Relation:
-    """Return a relation as the connector describes it. A column is (name, type[(p,s)])."""
+    """Return a relation as the connector describes it. A column is (name, type[(p,s)]).
+
+    ``numbers`` are the columns' in the source, ``more`` what else a column has, by name.
+    """
     schema, _, table = name.rpartition(".")
     made = []
-    for column, text in columns:
+    for at, (column, text) in enumerate(columns):
         type_name, _, modifiers = text.partition("(")
         typmod = -1
         if type_name == "numeric" and modifiers:
@@ -67,8 +72,10 @@ def relation(
                 typmod=typmod,
                 in_identity=identity == "f" or (identity == "d" and column in key),
                 data_type=DataType(oid=TYPES[type_name], schema="pg_catalog", name=type_name),
-                nullable=column not in key,
+                nullable=column not in key and "default" not in (more or {}).get(column, {}),
                 type_text=text,
+                number=numbers[at] if numbers else None,
+                **(more or {}).get(column, {}),
             )
         )
     return Relation(

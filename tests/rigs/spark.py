@@ -18,6 +18,7 @@ class Rig:
 
     def __init__(self, folder: Path, spark: Any, **options: Any) -> None:
         self.folder, self.spark = folder, prepare(spark)
+        spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options = ApplyOptions(**options)
         self.db = Database()
         self.sink = ChangeLogSink(

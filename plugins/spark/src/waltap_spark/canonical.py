@@ -12,7 +12,7 @@ from typing import Final
 
 from waltap_spark.expression import quoted
 
-__all__ = ["Expressions", "expressions", "source_row_hash", "spark_row_hash"]
+__all__ = ["Expressions", "expressions", "row_text", "source_row_hash", "spark_row_hash"]
 
 Expressions = tuple[str, str]
 """SQL of PostgreSQL, SQL of Spark: both give the text of one column, or NULL."""
@@ -71,18 +71,18 @@ def _bits(source: str, spark: str, kind: str) -> Expressions:
 
 def source_row_hash(columns: Sequence[str]) -> str:
     """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
-    text = f"convert_to({_row(columns)}, 'UTF8')"
+    text = f"convert_to({row_text(columns)}, 'UTF8')"
     one = f"('x' || substr(md5({text}), 1, {_HASH_DIGITS}))::bit({4 * _HASH_DIGITS})::bigint"
     return f"coalesce(sum({one}), 0)::text"
 
 
 def spark_row_hash(columns: Sequence[str]) -> str:
     """Return the same sum as Spark computes it, a decimal without fraction."""
-    one = f"conv(substr(md5(encode({_row(columns)}, 'UTF-8')), 1, {_HASH_DIGITS}), 16, 10)"
+    one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {_HASH_DIGITS}), 16, 10)"
     return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"
 
 
-def _row(columns: Sequence[str]) -> str:
+def row_text(columns: Sequence[str]) -> str:
     """Return SQL, of either database, of one text for a row of ``columns`` (texts or NULLs)."""
     parts = [
         f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"

@@ -16,6 +16,11 @@ application = typer.Typer(
     help="Apply a change log, query and describe the tables that Spark keeps.",
 )
 
+SNAPSHOT_ADVICE = (
+    "`waltap spark verify OUTPUT --dsn …` tells whether rows differ; `waltap run PROFILE --set "
+    "snapshot.mode=always` takes a new snapshot, which replaces them."
+)
+
 OutputArgument = Annotated[
     str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
 ]
@@ -96,6 +101,13 @@ def status(output: OutputArgument) -> None:
             f"{sum(change.rows for change in each.changes):,}",
         )
     console.print(table)
+    for name, each in sorted(state.tables.items()):
+        if each.failed:
+            console.print(f"[bold red]{name} stands still[/] at {each.mark}: {each.failed}")
+        for doubt in each.stale:
+            console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
+    if any(each.stale for each in state.tables.values()):
+        console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
     console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
 

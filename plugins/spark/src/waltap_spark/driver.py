@@ -17,7 +17,7 @@ from typing import Final
 
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.applier import Applier, ApplyOptions, first_words
 from waltap_spark.errors import OutputInUse
 from waltap_spark.follower import Follower, FollowOptions
 from waltap_spark.output import Output
@@ -110,8 +110,9 @@ def main(arguments: list[str] | None = None) -> int:
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
         return REFUSED
-    except Exception:
+    except Exception as error:
         log.exception("failed")
+        log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400 - the last word
         return FAILED
     return 0
 

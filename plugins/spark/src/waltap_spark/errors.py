@@ -7,7 +7,8 @@ SinkError
 ├── OutputDamaged       WT-5204   the list of what was applied cannot be read
 ├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
 ├── OutputMismatch      WT-5206   the tables were made from another change log
-└── TableUnknown        WT-5207   there is no such table
+├── TableUnknown        WT-5207   there is no such table
+└── TablesStandStill    WT-5208   changes of some tables cannot be applied
 """
 
 from waltap.errors import SinkError
@@ -19,6 +20,7 @@ __all__ = [
     "OutputInUse",
     "OutputMismatch",
     "TableUnknown",
+    "TablesStandStill",
     "TypeChanged",
 ]
 
@@ -82,3 +84,15 @@ class TableUnknown(SinkError):
 
     code = "WT-5207"
     remedy = "Tables there are: {known}."
+
+
+class TablesStandStill(SinkError):
+    """Changes of some tables cannot be applied; all other tables are up to date.
+
+    The tables stand where they were, their changes stay in the change log and are tried again.
+    """
+
+    code = "WT-5208"
+    remedy = (
+        "See `waltap spark status {output}`; what is named there stands still until it is mended."
+    )

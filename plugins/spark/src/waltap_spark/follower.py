@@ -16,6 +16,8 @@ from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.applier import Applier
+from waltap_spark.errors import TablesStandStill
+from waltap_spark.output import applied_by_all
 
 __all__ = ["FollowOptions", "Follower", "portions"]
 
@@ -47,21 +49,31 @@ class Follower:
     def follow(self, stopping: Callable[[], bool]) -> None:
         """Apply until ``stopping`` says so, and then what the log holds by then.
 
-        Raises: WaltapError, when something cannot be applied; the tables stand at the last commit.
+        Raises: TablesStandStill at the end, when some could not follow; other errors at once, the
+        tables then stand at the last commit.
         """
         while True:
             last_time = stopping()
             self.catch_up()
             if last_time:
+                self._complain()
                 return
             self._retire()
             time.sleep(self._options.trigger_ms / 1000)
+
+    def _complain(self) -> None:
+        failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
+        if failed:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+            raise TablesStandStill(f"not applied: {reasons}", output=self._applier.location)
 
     def catch_up(self) -> None:
         """Apply what the log holds now."""
         found = list(self._log.manifests(self._applier.state.mark))
         for portion in portions(found, self._options.batch_rows):
             self._applier.apply(portion)
+        if not found:
+            self._applier.apply([])  # tables that stand still
 
     def _retire(self) -> None:
         """Remove from the change log what was applied long ago."""
@@ -74,7 +86,7 @@ class Follower:
             return  # an unfinished snapshot still lies there
         limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._options.retention_h)
         try:
-            self._log.retire(state.mark, bucket_of(limit))
+            self._log.retire(applied_by_all(state), bucket_of(limit))
         except WaltapError as error:
             log.warning("retiring failed", extra={"error_code": error.code})
 

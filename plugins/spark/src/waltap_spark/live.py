@@ -46,8 +46,13 @@ class LiveTables:
         return sorted(name for name, table in tables.items() if table.columns)
 
     def current(self, name: str) -> "DataFrame":
-        """Return the rows that the table holds. Raises: TableUnknown."""
-        return current_frame(self.spark, self._table(name), self.output.uri)
+        """Return the rows that the table holds. Raises: TableUnknown.
+
+        Columns that the server computes are not there, unless it sends them with every change.
+        """
+        table = self._table(name)
+        frame = current_frame(self.spark, table, self.output.uri)
+        return frame.drop(*table.hidden) if table.hidden else frame
 
     def changes(self, name: str) -> "DataFrame":
         """Return the table's whole history, one row per change. Raises: TableUnknown."""

@@ -21,11 +21,19 @@ from typing import Final
 import msgspec
 
 from waltap_sinks.changelog.errors import ChangeLogInUse
-from waltap_sinks.changelog.manifest import NOTHING, Mark
+from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
 from waltap_sinks.changelog.store import Store, safe_name
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 
-__all__ = ["BasePart", "ChangeSet", "Output", "OutputState", "Staged", "TableState"]
+__all__ = [
+    "BasePart",
+    "ChangeSet",
+    "Output",
+    "OutputState",
+    "Staged",
+    "TableState",
+    "applied_by_all",
+]
 
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
@@ -60,18 +68,21 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     rows: int
     key: tuple[str, ...]
-    source_columns: tuple[str, ...]
+    columns: tuple[ColumnEntry, ...] = ()
+    oid: int = 0
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a table as they stood at some commit: a folder of its own, or a change set whose rows
     are nothing but rows of the table. ``columns`` are those that its files have and that count;
-    ``epoch`` is that of the change log in which the rows were last true."""
+    ``epoch`` is that of the change log in which the rows were last true; ``ids`` as in
+    `TableState.version_ids`."""
 
     path: str
     rows: int
     columns: dict[str, str]
     epoch: int
+    ids: dict[str, int] = {}
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,6 +92,16 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``versions``: fingerprint → columns of a change set's files. ``base``: folders of rows that
     ``pending`` changes (in order) have still to be applied to.
     ``changes``: all change sets, the pending ones included.
+
+    Columns are known by the source's numbers, so that a renamed one stays the same and another of
+    the same name is another (`waltap_spark.column_identity`). ``ids``: name → number of those in
+    ``columns``; ``version_ids``: fingerprint → the same for the names in its files. ``source``: what
+    the change log last said of each column, by its present name; ``source_columns`` those that the
+    source has now. ``streamed``: those that the server streams, None while only snapshots were seen.
+    ``oid`` and ``incarnation``: the table's number in the source, and how often another took its name.
+    ``stale``: why rows may differ from the source's until a snapshot replaces them.
+
+    ``failed``: why the table stands still while others go on, and ``mark``: where it stands then.
     """
 
     schema: str
@@ -93,7 +114,15 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changes: tuple[ChangeSet, ...] = ()
     staged: tuple[Staged, ...] = ()
     source_columns: tuple[str, ...] = ()
-    """The columns that the source has now; others in ``columns`` were dropped there."""
+    ids: dict[str, int] = {}
+    version_ids: dict[str, dict[str, int]] = {}
+    source: dict[str, ColumnEntry] = {}
+    streamed: tuple[str, ...] | None = None
+    oid: int = 0
+    incarnation: int = 0
+    stale: tuple[str, ...] = ()
+    failed: str = ""
+    mark: Mark | None = None
 
     @property
     def name(self) -> str:
@@ -104,6 +133,15 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def folder(self) -> str:
         """Return the table's folder."""
         return f"tables/{safe_name(self.schema)}/{safe_name(self.table)}"
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the columns that the server computes and does not stream: a snapshot brought their
+        values, which grow old with the next update; they are not shown as the row's present ones."""
+        sent = self.streamed or ()
+        return tuple(
+            name for name, entry in self.source.items() if entry.generated and name not in sent
+        )
 
     def paths(self) -> set[str]:
         """Return every folder of files that counts."""
@@ -129,6 +167,11 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
+
+
+def applied_by_all(state: OutputState) -> Mark:
+    """Return the mark up to which every table has applied the change log."""
+    return min([state.mark, *(each.mark for each in state.tables.values() if each.mark)])
 
 
 class Output:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waltap_sinks.changelog.manifest import Manifest, TableEntry
+from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, TableEntry
 from waltap_spark.output import Staged, TableState
 
 __all__ = ["Group", "TablePlan", "plan"]
@@ -14,20 +14,26 @@ __all__ = ["Group", "TablePlan", "plan"]
 class Group:
     """Segments of one table that are applied together: one schema, one epoch.
 
-    ``replaces``: they are a whole snapshot, and replace what the table held.
+    ``oid`` is the source's number of the table, 0 where it is not known. ``replaces``: they are a
+    whole snapshot, and replace what the table held. ``streamed``: rows are as the server streams
+    them, not as a snapshot reads them.
     """
 
     fingerprint: str
     epoch: int
     key: tuple[str, ...]
-    source_columns: tuple[str, ...]
+    columns: tuple[ColumnEntry, ...]
+    oid: int
     replaces: bool = False
+    streamed: bool = False
     segments: list[str] = field(default_factory=list)
     rows: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
     crossed: bool = False
+    converted: list[str] = field(default_factory=list)
+    """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
 
     def add(self, entry: TableEntry) -> None:
         """Take the segments of ``entry``."""
@@ -36,6 +42,7 @@ class Group:
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
         self.moved += entry.moved
+        self.streamed |= not {"r"} >= set(entry.operations)
         self.crossed |= entry.crossed
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
@@ -79,7 +86,8 @@ class TablePlan:
                 fingerprint=entry.fingerprint,
                 rows=part.rows,
                 key=entry.key,
-                source_columns=tuple(column.name for column in entry.columns),
+                columns=entry.columns,
+                oid=entry.oid,
             )
             for part in entry.segments
         ]
@@ -90,7 +98,7 @@ class TablePlan:
         groups = [] if parts or entry is None else [_group(entry, epoch)]
         for part in parts:
             if not groups or groups[-1].fingerprint != part.fingerprint:
-                groups.append(Group(part.fingerprint, epoch, part.key, part.source_columns))
+                groups.append(Group(part.fingerprint, epoch, part.key, part.columns, oid=part.oid))
             groups[-1].segments.append(part.path)
             groups[-1].rows += part.rows
             groups[-1].operations["r"] += part.rows
@@ -126,5 +134,6 @@ def _group(entry: TableEntry, epoch: int) -> Group:
         fingerprint=entry.fingerprint,
         epoch=epoch,
         key=entry.key,
-        source_columns=tuple(column.name for column in entry.columns),
+        columns=entry.columns,
+        oid=entry.oid,
     )

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
+from waltap.errors import SinkError
 from waltap_spark.errors import ApplierFailed
+from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 
 __all__ = ["DriverProcess"]
@@ -20,6 +22,9 @@ RESTARTS: Final = 5
 
 CALM_S: Final = 300.0
 """After so long without a death, earlier ones count no more."""
+
+LOOK_S: Final = 10.0
+"""How often the tables' last commit is looked at."""
 
 TELL_S: Final = 5.0
 REFUSED: Final = 2
@@ -37,6 +42,8 @@ class DriverProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._deaths: list[float] = []
+        self._next_look = 0.0
+        self._told: set[str] = set()
 
     @property
     def pid(self) -> int | None:
@@ -70,15 +77,35 @@ class DriverProcess:
     def look_after(self) -> None:
         """Start the child again when it died. Raises: ApplierFailed when that would not help."""
         child = self._child
-        if child is None or child.poll() is None:
+        if child is None:
+            return
+        now = time.monotonic()
+        if child.poll() is None:
+            if now >= self._next_look:
+                self._next_look = now + LOOK_S
+                self._tell()
             return
         self._forget(child)
-        now = time.monotonic()
         self._deaths = [*(death for death in self._deaths if now - death < CALM_S), now]
         if child.returncode == REFUSED or len(self._deaths) > RESTARTS:
             raise self._failure(child.returncode)
         log.warning("the spark process died (status %s); starting it again", child.returncode)
         self.start()
+
+    def _tell(self) -> None:
+        """Log, once each, what the last commit says of tables that stand still or need a snapshot."""
+        try:
+            state = Output(self._output).state()
+        except SinkError:
+            return  # whoever writes it says so
+        for name, each in state.tables.items() if state is not None else ():
+            texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
+            if each.failed:
+                texts.append(f"{name} stands still, other tables go on: {each.failed}")
+            for text in texts:
+                if text not in self._told:
+                    self._told.add(text)
+                    log.warning("%s", text)
 
     def finish(self) -> None:
         """Let the child apply what the change log holds, and wait for its end; may be called twice.
@@ -89,6 +116,7 @@ class DriverProcess:
         if child is not None:
             self._forget(child)
             self._wait(child)
+            self._tell()
         if self._log is not None:
             self._log.close()
             self._log = None

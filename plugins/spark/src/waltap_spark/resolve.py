@@ -6,13 +6,14 @@ here starts a Spark job.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from waltap_spark.column_identity import file_column, older_value
 from waltap_spark.expression import column_of, order, sent, the_same
 from waltap_spark.moves import alive_keys
-from waltap_spark.output import ChangeSet, TableState
-from waltap_spark.schema import LOG_FIELDS, log_struct, struct_of
+from waltap_spark.output import BasePart, ChangeSet, TableState
+from waltap_spark.schema import LOG_FIELDS, common_type, log_struct, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,17 +24,28 @@ Uri = Callable[[str], str]
 
 
 def changes_frame(
-    spark: "SparkSession", table: TableState, sets: Iterable[ChangeSet], uri: Uri
+    spark: "SparkSession",
+    table: TableState,
+    sets: Iterable[ChangeSet],
+    uri: Uri,
+    *,
+    filled: bool = False,
 ) -> "DataFrame":
-    """Return the rows of ``sets`` with all columns the table ever had, then the log's own."""
+    """Return the rows of ``sets`` with all columns the table ever had, then the log's own.
+
+    ``filled``: rows that were written before a column was added have its default in it, as in the
+    source; otherwise null, as in the log.
+    """
     by_version: dict[str, list[str]] = {}
     for change in sets:
         by_version.setdefault(change.fingerprint, []).append(uri(change.path))
     frames = [
         _widened(
             spark.read.schema(log_struct(table.versions[fingerprint])).parquet(*paths),
+            table,
             table.versions[fingerprint],
-            table.columns,
+            table.version_ids.get(fingerprint, {}),
+            filled=filled,
         )
         for fingerprint, paths in by_version.items()
     ]
@@ -56,7 +68,9 @@ def current_frame(
     base = _base(spark, table, uri)
     if not table.pending:
         return base
-    rows = changes_frame(spark, table, table.pending, uri) if pending is None else pending
+    rows = pending
+    if rows is None:
+        rows = changes_frame(spark, table, table.pending, uri, filled=True)
     if any("t" in change.operations for change in table.pending):
         base, rows = base.limit(0), _after_last_truncate(rows)
     if not table.key:
@@ -65,37 +79,70 @@ def current_frame(
 
 
 def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
-    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    alike: dict[tuple[tuple[str, str, int | None], ...], list[BasePart]] = {}
     for part in table.base:
-        alike.setdefault(tuple(part.columns.items()), []).append(uri(part.path))
+        shape = tuple((name, kind, part.ids.get(name)) for name, kind in part.columns.items())
+        alike.setdefault(shape, []).append(part)
     frames = []
-    for columns, paths in alike.items():
-        stored = spark.read.schema(struct_of(dict(columns))).parquet(*paths)
-        frames.append(_widened(stored, dict(columns), table.columns, log=False))
+    for parts in alike.values():
+        columns = parts[0].columns
+        stored = spark.read.schema(struct_of(columns)).parquet(*(uri(each.path) for each in parts))
+        frames.append(_widened(stored, table, columns, parts[0].ids, log=False, filled=True))
     if not frames:
         return spark.createDataFrame([], struct_of(table.columns))
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def _widened(
-    frame: "DataFrame", has: dict[str, str], wanted: dict[str, str], *, log: bool = True
+    frame: "DataFrame",
+    table: TableState,
+    has: Mapping[str, str],
+    ids: Mapping[str, int],
+    *,
+    log: bool = True,
+    filled: bool,
 ) -> "DataFrame":
-    """Return ``frame`` with the columns ``wanted``: null where it has none, cast where it has a
-    narrower one."""
+    """Return ``frame``, whose columns are ``has`` by the numbers ``ids``, with those of ``table``: by
+    their present names, cast where it has a narrower one, and where it has none null, or what older
+    rows have."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
+    kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
     columns = []
-    for name, kind in wanted.items():
-        if name not in has:
-            columns.append(F.lit(None).cast(kinds[name]).alias(name))
-        elif has[name] == kind:
-            columns.append(column_of(name))
+    called: dict[str, str] = {}
+    for name, kind in table.columns.items():
+        stored = file_column(table, has, ids, name)
+        if stored is None:
+            text = older_value(table, ids, name) if filled else None
+            column = F.unhex(F.lit(text)) if kind == '"binary"' else F.lit(text).cast(kinds[name])
+        elif has[stored] == kind:
+            column = column_of(stored)
+        elif common_type(has[stored], kind) is None and kind != '"string"':
+            column = column_of(stored).try_cast(kinds[name])
         else:
-            columns.append(column_of(name).cast(kinds[name]).alias(name))
+            column = column_of(stored).cast(kinds[name])
+        columns.append(column.alias(name))
+        if stored is not None and stored != name:
+            called[stored] = name
     if log:
-        columns += [column_of(name) for name in LOG_FIELDS]
+        columns += [
+            _called(called) if name == "_unchanged" and called else column_of(name)
+            for name in LOG_FIELDS
+        ]
     return frame.select(*columns)
+
+
+def _called(names: Mapping[str, str]) -> "Column":
+    """Return `_unchanged` with the present names of columns that were renamed."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def present(name: "Column") -> "Column":
+        found = name
+        for old, new in names.items():
+            found = F.when(name == F.lit(old), F.lit(new)).otherwise(found)
+        return found
+
+    return F.transform("_unchanged", present).alias("_unchanged")
 
 
 def _after_last_truncate(rows: "DataFrame") -> "DataFrame":

@@ -5,11 +5,17 @@ row, so that neither side has to sort; see `waltap_spark.canonical` for the text
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from waltap_spark.canonical import Expressions, expressions, source_row_hash, spark_row_hash
+from waltap_spark.canonical import (
+    Expressions,
+    expressions,
+    row_text,
+    source_row_hash,
+    spark_row_hash,
+)
 from waltap_spark.errors import TableUnknown
 from waltap_spark.live import LiveTables
 
@@ -37,7 +43,11 @@ COLUMNS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One table on both sides. ``left_out``: columns that have no common text to compare by."""
+    """One table on both sides. ``left_out``: columns that have no common text to compare by.
+
+    Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
+    are examples: ``missing`` in Spark, ``surplus`` there, ``changed`` in a column.
+    """
 
     table: str
     source_rows: int
@@ -45,6 +55,10 @@ class Comparison:
     source_hash: str
     spark_hash: str
     left_out: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -77,19 +91,25 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
     except TableUnknown:
         frame = None
     kinds = {} if frame is None else {f.name: f.dataType.json() for f in frame.schema.fields}
-    pairs: list[Expressions] = []
+    pairs: dict[str, Expressions] = {}
     left_out = []
+    state = tables.state
+    known = None if state is None else state.tables.get(name)
+    hidden = () if known is None else known.hidden
     for column, pg_type in columns:
+        if column in hidden:
+            left_out.append(column)
+            continue
         if column not in kinds:  # Spark has not seen a row with it: all of its values are null
-            pairs.append((f"{_quoted(column)}::text", "cast(null as string)"))
+            pairs[column] = (f"{_quoted(column)}::text", "cast(null as string)")
             continue
         pair = expressions(column, pg_type, kinds[column])
         if pair is None:
             left_out.append(column)
         else:
-            pairs.append(pair)
+            pairs[column] = pair
     query = sql.SQL("SELECT count(*), {} FROM {}").format(
-        sql.SQL(source_row_hash([source for source, _ in pairs])),
+        sql.SQL(source_row_hash([source for source, _ in pairs.values()])),
         identifier,
     )
     source = connection.execute(query).fetchone()
@@ -98,10 +118,10 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
         spark: Any = (0, "0")
     else:
         # texts first: Spark wants no non-deterministic method, as it calls Java's, in a sum
-        texts = frame.selectExpr(*(f"{text} AS t{n}" for n, (_, text) in enumerate(pairs)))
+        texts = frame.selectExpr(*(f"{text} AS t{n}" for n, (_, text) in enumerate(pairs.values())))
         hashed = spark_row_hash([f"t{n}" for n in range(len(pairs))])
         spark = texts.selectExpr("count(1)", hashed).first()
-    return Comparison(
+    found = Comparison(
         table=name,
         source_rows=source[0],
         spark_rows=spark[0],
@@ -109,6 +129,82 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
         spark_hash=_short(spark[1]),
         left_out=tuple(left_out),
     )
+    key = () if known is None else known.key
+    if found.equal or frame is None or not key or not all(part in pairs for part in key):
+        return found
+    return examples(connection, identifier, frame, pairs, key, found)
+
+
+BUCKETS_SHOWN = 8
+KEYS_SHOWN = 3
+"""Most keys that are named of each kind of difference."""
+
+Row = tuple[str | None, ...]
+
+
+def examples(
+    connection: "Connection[Any]",
+    identifier: Any,
+    frame: Any,
+    pairs: dict[str, Expressions],
+    key: Sequence[str],
+    found: Comparison,
+) -> Comparison:
+    """Return ``found`` with columns and keys that differ.
+
+    Rows are counted by 4,096 buckets of their key on both sides; only buckets that differ are
+    fetched, some of them, and compared row by row.
+    """
+    from psycopg import sql
+
+    names = [*key, *(name for name in pairs if name not in key)]
+    ours = frame.selectExpr(*(f"{pairs[name][1]} AS t{n}" for n, name in enumerate(names)))
+    spark_key = row_text([f"t{n}" for n in range(len(key))])
+    ours = ours.selectExpr("*", f"substr(md5(encode({spark_key}, 'UTF-8')), 1, 3) AS bucket")
+    source_key = row_text([pairs[name][0] for name in key])
+    bucket = f"substr(md5(convert_to({source_key}, 'UTF8')), 1, 3)"
+    texts = [pairs[name][0] for name in names]
+    query = sql.SQL("SELECT {}, count(*), {} FROM {} GROUP BY 1").format(
+        sql.SQL(bucket), sql.SQL(source_row_hash(texts)), identifier
+    )
+    source_sums = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
+    hashed = spark_row_hash([f"t{n}" for n in range(len(names))])
+    grouped = ours.groupBy("bucket").agg(*_aggregates(hashed))
+    spark_sums = {row[0]: (row[1], row[2]) for row in grouped.collect()}
+    differing = sorted(
+        each
+        for each in source_sums.keys() | spark_sums.keys()
+        if source_sums.get(each) != spark_sums.get(each)
+    )[:BUCKETS_SHOWN]
+    query = sql.SQL("SELECT {} FROM {} WHERE {} = ANY(%s)").format(
+        sql.SQL(", ".join(texts)), identifier, sql.SQL(bucket)
+    )
+    there = {row[: len(key)]: row for row in connection.execute(query, [differing])}
+    here_rows = ours.where(ours["bucket"].isin(differing)).drop("bucket").collect()
+    here = {tuple(row)[: len(key)]: tuple(row) for row in here_rows}
+    both = sorted((k for k in there.keys() & here.keys() if there[k] != here[k]), key=str)
+    columns = [name for n, name in enumerate(names) if any(there[k][n] != here[k][n] for k in both)]
+
+    def shown(keys: "Iterable[Row]") -> tuple[str, ...]:
+        some = sorted(keys, key=str)[:KEYS_SHOWN]
+        return tuple(
+            "(" + ", ".join(f"{name}={part}" for name, part in zip(key, each, strict=True)) + ")"
+            for each in some
+        )
+
+    return replace(
+        found,
+        columns=tuple(columns),
+        missing=shown(there.keys() - here.keys()),
+        surplus=shown(here.keys() - there.keys()),
+        changed=shown(both),
+    )
+
+
+def _aggregates(hashed: str) -> "list[Any]":
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return [F.count(F.lit(1)).alias("rows"), F.expr(hashed).alias("hash")]
 
 
 def _quoted(name: str) -> str:
@@ -121,6 +217,7 @@ def _short(total: str) -> str:
 
 def comparison_table(found: Sequence[Comparison]) -> "Table":
     """Return the comparison for a terminal."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="source and Spark, row by row")
@@ -131,6 +228,14 @@ def comparison_table(found: Sequence[Comparison]) -> "Table":
         table.add_column(title)
     for each in found:
         verdict = "[green]equal[/]" if each.equal else "[bold red]DIFFERENT[/]"
+        for text, names in (
+            ("in", each.columns),
+            ("not in Spark:", each.missing),
+            ("only in Spark:", each.surplus),
+            ("changed:", each.changed),
+        ):
+            if names:
+                verdict += f"\n{text} {escape(', '.join(names))}"
         if each.left_out:
             verdict += f" [yellow](without {', '.join(each.left_out)})[/]"
         table.add_row(

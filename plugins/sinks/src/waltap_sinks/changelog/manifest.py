@@ -55,12 +55,22 @@ NOTHING: Final = Mark(0, 0, 0)
 class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One column of the source table: name, PostgreSQL type as the server writes it, the Arrow
     type it has in the segments, and what is known of nullability.
+
+    ``number`` is the source's own (attnum): it stays when the column is renamed and is never given
+    to another. ``typmod`` is the type's modifier. ``default``: new rows get one. ``missing``: what
+    rows have that were there before the column was added, as Arrow writes the value (bytes in
+    hexadecimal). ``generated``: computed by the server, which may not send it.
     """
 
     name: str
     type: str
     arrow: str
     nullable: bool | None = None
+    number: int | None = None
+    typmod: int = -1
+    default: bool = False
+    missing: str | None = None
+    generated: bool = False
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +86,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema changed on the way; they are in order.
 
     ``key``: the columns that identify a row, () for a table without any (a multiset of rows).
-    ``fingerprint``: equal exactly where columns, types and key are. ``operations``: rows by
-    ``_op``. ``unchanged``: columns for which a row says that its value is the earlier one.
+    ``fingerprint``: equal exactly where columns, types and key are, whatever is ``missing``.
+    ``operations``: rows by ``_op``. ``unchanged``: columns for which a row says that its value is
+    the earlier one.
     ``moved``: rows that got a new key and at the same time have unchanged columns.
     ``crossed``: in some transaction a row was deleted from a key under which a row had been put
     before, by the same transaction. Which of two rows it was depends on whether the key was there

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
+from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import Rows, TableVersion
@@ -16,7 +17,7 @@ from waltap_sinks.changelog.table_version import Rows, TableVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SNAPSHOT_SEQUENCE", "SegmentFile", "SegmentPath", "TableBuffer"]
+__all__ = ["SNAPSHOT_SEQUENCE", "SegmentFile", "SegmentPath", "TableBuffer", "estimated_bytes"]
 
 SNAPSHOT_SEQUENCE: Final = -1
 """``_seq`` of snapshot rows: before the first change of a transaction at the same LSN."""
@@ -282,6 +283,33 @@ class SegmentPath:
         """Return the path of the next segment of ``version``'s table."""
         self._number += 1
         return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
+
+
+SAMPLED: Final = 128
+"""Rows of one part of a batch that its size is estimated by; all, where there are fewer."""
+
+
+def estimated_bytes(batch: Batch) -> int:
+    """Return about how many bytes the values of ``batch`` have; exactly, where rows are few.
+
+    Few rows of many bytes are what matters: they come in batches of few.
+    """
+    total = 0
+    for part in batch.parts:
+        if type(part) is TransactionPart:
+            changes = part.changes
+            stride = len(changes) // SAMPLED + 1
+            for change in changes[::stride]:
+                total += stride * _length(getattr(change, "new", ()))
+                total += stride * _length(getattr(change, "old", ()))
+        elif type(part) is SnapshotRows:
+            stride = len(part.rows) // SAMPLED + 1
+            total += stride * sum(map(_length, part.rows[::stride]))
+    return total
+
+
+def _length(row: Tuple) -> int:
+    return sum([len(value) for value in row if isinstance(value, (str, bytes))])
 
 
 def _integers(code: str, values: list[int], arrow_type: "pa.DataType") -> Any:

@@ -27,7 +27,7 @@ from waltap_sinks.changelog.manifest import (
 )
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.reader import ChangeLog
-from waltap_sinks.changelog.segment import SegmentPath, TableBuffer
+from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
 from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import TableVersion
 
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 _relation_of = attrgetter("relation")
 _MOST_VERSIONS = 4096
+
+UNCONVERTED_BYTES = 8 * 1024 * 1024
+"""Changes of so many bytes are made columns at once, however few they are."""
 
 
 class _Pending:
@@ -97,7 +100,7 @@ class ChangeLogSink(Sink):
         self._whole, self._open = _Pending(), _Pending()
         self._open_commit: int | None = None
         self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
-        self._unconverted = 0
+        self._unconverted = self._unconverted_bytes = 0
         self._transactions = 0
         self._commit_ts: tuple[int, int] | None = None
         self._position: Position | None = None
@@ -179,7 +182,11 @@ class ChangeLogSink(Sink):
         if batch.ends_transaction and self._open_commit is None:
             self._position = batch.position
         self._unconverted += batch.events
-        if self._unconverted >= self._properties.chunk_rows:
+        self._unconverted_bytes += estimated_bytes(batch)
+        if (
+            self._unconverted >= self._properties.chunk_rows
+            or self._unconverted_bytes >= UNCONVERTED_BYTES
+        ):
             self._convert()
 
     def _take_part(self, part: TransactionPart) -> None:
@@ -353,7 +360,7 @@ class ChangeLogSink(Sink):
 
     def _convert(self) -> None:
         """Turn what came into columns; beyond the limit columns go to the open segments."""
-        self._unconverted = 0
+        self._unconverted = self._unconverted_bytes = 0
         buffers = [*self._whole.buffers(), *self._open.buffers()]
         for buffer in buffers:
             buffer.convert()

@@ -79,7 +79,7 @@ class TableVersion:
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")
         described = relation if context.describe is None else context.describe(relation)
-        names = [column.name for column in described.columns]
+        names = self._names = [column.name for column in described.columns]
         identifying = _identifying(described)
         kept = self._kept(described, context, identifying)
         self.relation = msgspec.structs.replace(
@@ -134,12 +134,36 @@ class TableVersion:
                 type=_type_text(by_name[field.name]),
                 arrow=str(field.type),
                 nullable=by_name[field.name].nullable,
+                number=by_name[field.name].number,
+                typmod=by_name[field.name].typmod,
+                default=by_name[field.name].default is not None,
+                missing=self._missing(by_name[field.name]),
+                generated=by_name[field.name].generated,
             )
             for field in self.codec.schema
         )
 
+    def _missing(self, column: Column) -> str | None:
+        """Return `ColumnEntry.missing`, None also for a type that has no text in Arrow."""
+        import pyarrow as pa
+
+        if column.missing is None:
+            return None
+        row: list[Value] = list(self._nothing)
+        row[self._names.index(column.name)] = column.missing
+        value = self.arrow(self.snapshot([tuple(row)]).tuples).column(column.name)
+        self.codec.misfits = {}
+        if pa.types.is_binary(value.type):
+            found: bytes = value[0].as_py()
+            return found.hex()
+        if pa.types.is_nested(value.type):
+            return None
+        text: str | None = value.cast(pa.string())[0].as_py()
+        return text
+
     def _fingerprint(self) -> str:
-        content = msgspec.json.encode([self.relation.oid, self.key, self.columns])
+        columns = [msgspec.structs.replace(column, missing=None) for column in self.columns]
+        content = msgspec.json.encode([self.relation.oid, self.key, columns])
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
     # --- changes to rows --------------------------------------------------------------------------

@@ -1,0 +1,229 @@
+"""Which column of a table is which, and what its older rows have in it. Knows no Spark.
+
+A column is its number in the source. A renamed column keeps its values under the new name; one that was
+dropped stays, under a name of its own when another takes its name. Where the number is not known
+(files of earlier versions, sources that do not tell), the name decides. When another table takes a
+table's name, numbers begin anew, and what was there before goes by name.
+
+What the log cannot tell is said, never guessed: `Learnt.doubts` are reasons for a new snapshot.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from waltap_sinks.changelog.manifest import ColumnEntry
+from waltap_spark.output import TableState
+from waltap_spark.plan import Group
+
+__all__ = [
+    "Learnt",
+    "another_table",
+    "file_column",
+    "identify",
+    "older_value",
+    "renames",
+    "replaced",
+]
+
+Value = TypeVar("Value")
+
+PER_INCARNATION: Final = 10_000
+"""Numbers of one incarnation; PostgreSQL's go to 1,600."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The table with its columns identified, and what its older rows may be wrong in."""
+
+    table: TableState
+    doubts: tuple[str, ...]
+
+
+def another_table(table: TableState, group: Group) -> bool:
+    """Tell whether the rows of ``group`` are those of another table that took the name."""
+    return bool(table.oid and group.oid and table.oid != group.oid)
+
+
+def replaced(table: TableState) -> TableState:
+    """Return ``table`` without the rows of the one that is gone, ready for another."""
+    return msgspec.structs.replace(
+        table,
+        base=(),
+        pending=(),
+        incarnation=table.incarnation + 1,
+        ids={},
+        source={},
+        streamed=None,
+        stale=(),
+    )
+
+
+def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
+    start = table.incarnation * PER_INCARNATION
+    return {column.name: start + column.number for column in columns if column.number is not None}
+
+
+def renames(table: TableState, group: Group) -> dict[str, str]:
+    """Return present name → new name of the columns that ``group`` calls otherwise."""
+    named = {number: name for name, number in _ids(table, group.columns).items()}
+    found = {
+        name: named[number] for name, number in table.ids.items() if named.get(number, name) != name
+    }
+    taken = set(_ids(table, group.columns))
+    for name, number in table.ids.items():  # dropped, and another has its name now
+        if number not in named and name in taken:
+            found[name] = _spare(f"{name}@{number % PER_INCARNATION}", table.columns)
+    for name in table.columns:  # by name alone, and one with a number takes the name
+        if name not in table.ids and name in found.values():
+            found[name] = _spare(f"{name}@", table.columns)
+    return found
+
+
+def _spare(name: str, taken: Mapping[str, object]) -> str:
+    while name in taken:
+        name += "'"
+    return name
+
+
+def identify(table: TableState, group: Group) -> Learnt:
+    """Return ``table`` with the columns of ``group``: renamed, and known by number.
+
+    Types are left alone. Nothing may be pending when `renames` finds any.
+    """
+    changed = renames(table, group)
+    ids = _ids(table, group.columns)
+    table = _renamed(table, changed)
+    table = _adopted(
+        table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
+    )
+    had_rows = bool(table.base or table.pending)
+    doubts = tuple(_doubts(table, group)) if had_rows else ()
+    source = {column.name: column for column in group.columns}
+    hidden = {name: entry for name, entry in table.source.items() if entry.generated}
+    return Learnt(
+        msgspec.structs.replace(
+            table,
+            key=group.key,
+            ids={**table.ids, **ids},
+            source={**hidden, **_kept_missing(table, source)},
+            source_columns=tuple(source),
+            streamed=tuple(source) if group.streamed else table.streamed,
+            version_ids={**table.version_ids, group.fingerprint: ids},
+            oid=group.oid or table.oid,
+        ),
+        doubts,
+    )
+
+
+def _kept_missing(table: TableState, source: Mapping[str, ColumnEntry]) -> dict[str, ColumnEntry]:
+    """Keep what older rows have: a table that is rewritten has it no more in its catalogue."""
+    before = table.source
+    return {
+        name: msgspec.structs.replace(entry, missing=before[name].missing)
+        if entry.missing is None and name in before
+        else entry
+        for name, entry in source.items()
+    }
+
+
+def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
+    if not changed:
+        return table
+
+    def mapped(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {changed.get(name, name): value for name, value in values.items()}
+
+    return msgspec.structs.replace(
+        table,
+        columns=mapped(table.columns),
+        ids=mapped(table.ids),
+        source=mapped(table.source),
+        streamed=table.streamed and tuple(changed.get(name, name) for name in table.streamed),
+    )
+
+
+def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
+    """Give columns that were known by name alone their number, in all files that there are."""
+    if not ids:
+        return table
+
+    def known(names: Mapping[str, str], had: dict[str, int]) -> dict[str, int]:
+        return {**{name: number for name, number in ids.items() if name in names}, **had}
+
+    return msgspec.structs.replace(
+        table,
+        ids={**ids, **table.ids},
+        base=tuple(
+            msgspec.structs.replace(part, ids=known(part.columns, part.ids)) for part in table.base
+        ),
+        version_ids={
+            fingerprint: known(names, table.version_ids.get(fingerprint, {}))
+            for fingerprint, names in table.versions.items()
+        },
+    )
+
+
+def _doubts(table: TableState, group: Group) -> "list[str]":
+    found = []
+    for column in group.columns:
+        before = table.source.get(column.name)
+        if before is not None:
+            if _may_change_values(before, column):
+                found.append(
+                    f"the type of {column.name} changed; ALTER TABLE … USING may have given "
+                    "older rows other values"
+                )
+        elif (
+            column.name not in table.columns
+            and column.missing is None
+            and (column.default or column.nullable is False)
+        ):
+            found.append(f"{column.name} was added with a default that older rows have")
+    return found
+
+
+def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:
+    """Tell whether an ALTER TABLE between the two may have rewritten values."""
+    if before.type != now.type:
+        return True
+    old, new = before.typmod, now.typmod
+    if new in {old, -1}:
+        return False
+    if now.type == "numeric" and old >= 4:
+        (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
+        return now_scale < scale or now_whole < whole
+    return old == -1 or new < old
+
+
+def _digits(typmod: int) -> tuple[int, int]:
+    precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+    return precision - scale, scale
+
+
+def file_column(
+    table: TableState, names: Mapping[str, str], ids: Mapping[str, int], column: str
+) -> str | None:
+    """Return how files with ``names`` call the table's ``column``, None when they do not have it."""
+    wanted = table.ids.get(column)
+    if wanted is None:
+        return column if column in names else None
+    for name, number in ids.items():
+        if number == wanted and name in names:
+            return name
+    other = ids.get(column)
+    by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
+    return column if by_name and column in names else None
+
+
+def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
+    """Return what rows have in ``column`` that were written before it was added; None: null."""
+    entry = table.source.get(column)
+    if entry is None or column not in table.source_columns:
+        return None
+    start = table.incarnation * PER_INCARNATION
+    if any(number < start for number in ids.values()):
+        return None  # rows of a table that is gone
+    return entry.missing

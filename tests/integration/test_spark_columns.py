@@ -1,0 +1,234 @@
+"""Columns that are renamed, dropped, added with a default, retyped or computed; tables that are made
+anew: what Spark shows is the source's, or is said to need a snapshot."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_spark.live import LiveTables
+from waltap_spark.output import TableState
+
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+
+BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, spark)
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+def fill(rig: Rig, *rows: list[str | None]) -> None:
+    rig.db.insert(BEFORE, *(rows or (["1", "a1", "b1"], ["2", "a2", "b2"])))
+    rig.commit()
+    rig.apply()
+
+
+def current(rig: Rig) -> list[dict[str, Any]]:
+    frame = LiveTables(rig.spark, rig.output).current("public.t")
+    return [row.asDict() for row in sorted(frame.collect(), key=lambda row: row["id"])]
+
+
+def state(rig: Rig) -> TableState:
+    return rig.output.table("public.t")
+
+
+def test_a_renamed_column_keeps_its_values_unsent_ones_too(rig: Rig) -> None:
+    fill(rig)
+    rig.db.update(BEFORE, ["2"], a="a2 again", unsent=["b"])
+    rig.commit()
+    rig.apply()
+    swapped = relation(
+        "public.t", [("id", "int4"), ("b", "text"), ("c", "text")], numbers=[1, 2, 3]
+    )
+    rig.db.update(swapped, ["1"], b="new", unsent=["c"])
+    rig.commit()
+    rig.apply()
+    assert current(rig) == [
+        {"id": 1, "b": "new", "c": "b1"},
+        {"id": 2, "b": "a2 again", "c": "b2"},
+    ]
+    history = LiveTables(rig.spark, rig.output).changes("public.t")
+    assert history.columns[:3] == ["id", "b", "c"]
+    told = {(r["_op"], r["id"], r["b"], tuple(r["_unchanged"] or ())) for r in history.collect()}
+    assert ("u", 2, "a2 again", ("c",)) in told, "names in _unchanged are those of now"
+    assert state(rig).stale == ()
+
+
+def test_a_renamed_key_column_is_the_key_still(rig: Rig) -> None:
+    fill(rig)
+    renamed = relation(
+        "public.t", [("no", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3], key=("no",)
+    )
+    rig.db.update(renamed, ["1"], a="x", unsent=["b"])
+    rig.db.delete(renamed, ["2"])
+    rig.commit()
+    rig.apply()
+    frame = LiveTables(rig.spark, rig.output).current("public.t")
+    assert [row.asDict() for row in frame.collect()] == [{"no": 1, "a": "x", "b": "b1"}]
+
+
+def test_a_column_dropped_and_added_again_has_no_old_values(rig: Rig) -> None:
+    fill(rig)
+    again = relation("public.t", [("id", "int4"), ("b", "text"), ("a", "text")], numbers=[1, 3, 4])
+    rig.db.rows["public.t"] = [("1", "b1", None), ("2", "b2", None)]
+    rig.db.update(again, ["1"], b="x", unsent=["a"])
+    rig.commit()
+    rig.apply()
+    rows = current(rig)
+    assert [(row["id"], row["a"], row["b"]) for row in rows] == [(1, None, "x"), (2, None, "b2")]
+    assert [row["a@2"] for row in rows] == [None, "a2"], (
+        "what was dropped stays, under a name of its own"
+    )
+
+
+def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -> None:
+    fill(rig)
+    rig.db.update(BEFORE, ["2"], a="pending")
+    rig.commit()
+    rig.apply()
+    defaults: dict[str, tuple[str, str, Any]] = {
+        "n": ("int4", "7", 7),
+        "price": ("numeric(10,2)", "1.50", "1.50"),
+        "flag": ("bool", "t", True),
+        "day": ("date", "2024-02-29", dt.date(2024, 2, 29)),
+        "seen": ("timestamptz", "2024-02-29 12:00:00+02", "2024-02-29 10:00:00"),
+        "clock": ("time", "12:30:00.5", dt.time(12, 30, 0, 500000)),
+        "raw": ("bytea", "\\x00ff", b"\x00\xff"),
+        "ratio": ("float8", "Infinity", float("inf")),
+        "word": ("text", "it's\ttab", "it's\ttab"),
+    }
+    more = {name: {"default": "x", "missing": text} for name, (_, text, _) in defaults.items()}
+    wide = relation(
+        "public.t",
+        [("id", "int4"), ("a", "text"), ("b", "text"), *((n, d[0]) for n, d in defaults.items())],
+        numbers=range(1, 4 + len(defaults)),
+        more=more,
+    )
+    rig.db.insert(wide, ["3", "a3", "b3", *[None] * len(defaults)])
+    rig.commit()
+    rig.apply()
+    names = [f"cast(`{n}` as string)" if n in {"price", "seen"} else f"`{n}`" for n in defaults]
+    frame = LiveTables(rig.spark, rig.output).current("public.t").selectExpr("id", "a", *names)
+    found = {row[0]: list(row)[1:] for row in frame.collect()}
+    expected = [value for _, _, value in defaults.values()]
+    assert found[1] == ["a1", *expected]
+    assert found[2] == ["pending", *expected]
+    assert found[3] == ["a3", *[None] * len(defaults)]
+    assert state(rig).stale == ()
+    history = LiveTables(rig.spark, rig.output).changes("public.t").where("id = 1")
+    assert history.first()["n"] is None, "the history is as it was"
+
+
+def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(rig)
+    volatile = relation(
+        "public.t",
+        [("id", "int4"), ("a", "text"), ("b", "text"), ("at", "timestamptz")],
+        numbers=[1, 2, 3, 4],
+        more={"at": {"default": "clock_timestamp()"}},
+    )
+    rig.db.insert(volatile, ["3", "a3", "b3", "2024-01-01 00:00:00+00"])
+    rig.commit()
+    rig.apply()
+    assert state(rig).stale == ("at was added with a default that older rows have",)
+    retyped = relation(
+        "public.t",
+        [("id", "int8"), ("a", "text"), ("b", "text"), ("at", "timestamptz")],
+        numbers=[1, 2, 3, 4],
+        more={"at": {"default": "clock_timestamp()"}},
+    )
+    rig.db.insert(retyped, ["4", "a4", "b4", "2024-01-01 00:00:00+00"])
+    rig.commit()
+    rig.apply()
+    assert len(state(rig).stale) == 2
+    assert "the type of id changed; ALTER TABLE … USING" in state(rig).stale[1]
+    told = [r.getMessage() for r in caplog.records if "needs a new snapshot" in r.getMessage()]
+    assert len(told) == 2
+    rig.db.rows["public.t"] = [("1", "x", "y", "2024-01-01 00:00:00+00")]
+    for part in rig.db.snapshot(retyped):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    assert state(rig).stale == ()
+    assert [row["id"] for row in current(rig)] == [1]
+
+
+def test_a_table_made_anew_under_the_name_begins_empty(rig: Rig) -> None:
+    first = relation(
+        "public.t", [("id", "int4"), ("a", "text"), ("old", "text")], numbers=[1, 2, 3], oid=100
+    )
+    second = relation(
+        "public.t", [("id", "int4"), ("a", "date"), ("new", "text")], numbers=[1, 2, 3], oid=200
+    )
+    rig.db.insert(first, ["1", "a1", "o1"], ["2", "a2", "o2"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(first, ["1"], a="pending")
+    rig.commit()
+    rig.apply()
+    rig.db.rows["public.t"] = []
+    rig.db.insert(second, ["2", "2024-01-01", "n2"], ["9", "2024-01-02", "n9"])
+    rig.commit()
+    rig.apply()
+    assert [(row["id"], row["new"], row["old"]) for row in current(rig)] == [
+        (2, "n2", None),
+        (9, "n9", None),
+    ]
+    assert current(rig)[0]["a"] == dt.date(2024, 1, 1)
+    history = LiveTables(rig.spark, rig.output).changes("public.t")
+    assert history.count() == 5, "the history has both"
+    rig.db.update(second, ["2"], new="newer")
+    rig.commit()
+    rig.apply()
+    rig.reopen(fold_sets=1)
+    rig.db.delete(second, ["9"])
+    rig.commit()
+    rig.apply()
+    assert [(row["id"], row["new"]) for row in current(rig)] == [(2, "newer")]
+
+
+def test_a_renamed_table_is_said_to_have_rows_elsewhere(rig: Rig) -> None:
+    fill(rig)
+    oid = BEFORE.oid
+    renamed = relation(
+        "public.u", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3], oid=oid
+    )
+    rig.db.insert(renamed, ["3", "a3", "b3"])
+    rig.commit()
+    rig.apply()
+    (doubt,) = rig.output.table("public.u").stale
+    assert doubt == "it was called public.t before, and its rows are there"
+
+
+def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig) -> None:
+    snapshotted = relation(
+        "public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
+        numbers=[1, 2, 3], more={"twice": {"generated": True}},
+    )  # fmt: skip
+    streamed = relation("public.t", [("id", "int4"), ("a", "int4")], numbers=[1, 2])
+    rig.db.insert(snapshotted, ["1", "5", "10"], ["2", "6", "12"])
+    rig.db.commit()
+    for part in rig.db.snapshot(snapshotted):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    assert current(rig)[0] == {"id": 1, "a": 5}
+    rig.db.rows["public.t"] = [("1", "5"), ("2", "6")]
+    rig.db.update(streamed, ["1"], a="50")
+    rig.commit()
+    rig.apply()
+    assert current(rig) == [{"id": 1, "a": 50}, {"id": 2, "a": 6}]
+    rig.db.rows["public.t"] = [("1", "50", "100"), ("2", "6", "12")]
+    rig.db.update(snapshotted, ["2"], a="7", twice="14")
+    rig.commit()
+    rig.apply()
+    assert current(rig)[1] == {"id": 2, "a": 7, "twice": 14}, "PostgreSQL 18 can send them"
