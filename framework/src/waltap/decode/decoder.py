@@ -5,7 +5,7 @@ Life cycle: the factory of a `DecoderSpec` is called with a `DecoderContext` onc
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,7 +85,9 @@ class DecoderContext:
     be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
     ``relation_at`` is for decoders whose wire names tables and does not tell what they are: what
     (schema, table) meant for the committed transaction of the third argument (None: ask the catalogue,
-    which shows the present).
+    which shows the present). ``gone`` tells which of the relations with these OIDs exist no more, and an
+    LSN: transactions that committed after it have no rows of them. ``forget`` is to be called with the
+    OID of each such relation when the decoder lets go of it.
     """
 
     server: ServerInfo
@@ -95,6 +97,8 @@ class DecoderContext:
     captures: Callable[[str, str], bool] | None = None
     describe: Callable[[Relation], Relation] | None = None
     relation_at: Callable[[str, str, int], Relation | None] | None = None
+    gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
+    forget: Callable[[int], None] | None = None
 
 
 class Decoder(abc.ABC):

@@ -174,6 +174,7 @@ class Engine:
             announced=parts.announced,
             memory=parts.memory,
             belongings=parts.belongings,
+            forget=parts.forget,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.config.profile import Profile
@@ -35,6 +36,18 @@ class IdentityUnknown(PluginError):
     )
 
 
+VERSIONS_KEPT = 8
+"""Versions of one relation whose description is kept."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was made of one relation version."""
+
+    described: Relation | None = None
+    identity: ReplicaIdentity | None = None
+
+
 class Parts:
     """What a run is made of. The connector changes with every reconnect; the rest stays."""
 
@@ -44,9 +57,8 @@ class Parts:
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types)
         self._connector: Connector | None = None
-        self._described: dict[Relation, Relation] = {}
+        self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
-        self._identities: dict[Relation, ReplicaIdentity] = {}
         self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
         self.memory = RelationMemory(self.state_dir / "relations")
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
@@ -69,15 +81,33 @@ class Parts:
 
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation once per version."""
-        known = self._described.get(relation)
-        if known is None:
-            known = relation
+        known = self._version(relation)
+        if known.described is None:
+            described = relation
             if relation.primary_key is None:
                 assert self._connector is not None
-                known = self._connector.describe(relation)
-            self._described[relation] = known
-            self.announced(known)
+                described = self._connector.describe(relation)
+            known.described = described
+            self.announced(described)
+        return known.described
+
+    def _version(self, relation: Relation) -> "_Known":
+        versions = self._known.setdefault(relation.oid, {})
+        known = versions.get(relation)
+        if known is None:
+            if len(versions) == VERSIONS_KEPT:
+                del versions[next(iter(versions))]
+            known = versions[relation] = _Known()
         return known
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        versions = self._known.pop(oid, {})
+        for name in {relation.name for relation in versions}:
+            if name in self._last_seen and self._last_seen[name].oid == oid:
+                del self._last_seen[name]
+        if self.format is not None:
+            self.format.forget(oid)
 
     def complete(self, relation: Relation) -> Relation:
         """Complete a relation of rows that are handed out now, if it is captured."""
@@ -104,8 +134,8 @@ class Parts:
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
         """Return the replica identity to read a relation with, once per version."""
-        known = self._identities.get(relation)
-        if known is None:
+        known = self._version(relation)
+        if known.identity is None:
             name = self.host.choose("choose_replica_identity", relation=relation)
             spec = (
                 self.host.replica_identities[name]
@@ -114,8 +144,8 @@ class Parts:
             )
             if spec is None:
                 raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-            known = self._identities[relation] = spec.factory(self.describe(relation))
-        return known
+            known.identity = spec.factory(self.describe(relation))
+        return known.identity
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store

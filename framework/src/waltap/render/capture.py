@@ -15,6 +15,9 @@ from waltap.render.type_mapping import TypeOptions
 __all__ = ["Capture", "CaptureProperties"]
 
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
+ANSWERS_KEPT = 20_000
+"""Tables for which it is remembered whether they are captured."""
+
 _BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
 
 
@@ -67,6 +70,8 @@ class Capture:
         key = (schema, table)
         known = self._known.get(key)
         if known is None:
+            if len(self._known) >= ANSWERS_KEPT:
+                self._known.clear()
             known = self._known[key] = self._decide(schema, table)
         return known
 

@@ -63,3 +63,7 @@ class Format(abc.ABC):
 
         Raises: DecodeError for a value that is not of its column's type.
         """
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone; what still comes of it comes in rows that were
+        decoded before."""

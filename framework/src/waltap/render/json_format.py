@@ -109,6 +109,10 @@ class JsonFormat(Format):
                 out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
         return out
 
+    def forget(self, oid: int) -> None:
+        """Drop the codecs of a relation that is gone."""
+        self._tables.forget(oid)
+
     def _codec(self, relation: Relation) -> RowCodec | None:
         """Return the codec of ``relation``; None when it is not captured."""
         try:

@@ -14,6 +14,10 @@ __all__ = ["JsonLines"]
 _BARE = b',"headers":[]}\n'
 
 
+PREFIXES_KEPT = 20_000
+"""Topics whose beginning of a line is kept."""
+
+
 class JsonLines:
     """Turns JSON records into lines; what is constant per topic or header list is made once."""
 
@@ -53,6 +57,8 @@ class JsonLines:
         return b"".join(out)
 
     def _prefix(self, topic: str) -> bytes:
+        if len(self._prefixes) >= PREFIXES_KEPT:
+            self._prefixes.clear()
         prefix = self._prefixes[topic] = f'{{"topic":{quote(topic)},"key":'.encode()
         return prefix
 

@@ -93,6 +93,11 @@ class JsonTables:
         self.codecs[relation] = codec
         return codec
 
+    def forget(self, oid: int) -> None:
+        """Drop the versions of a relation that is gone."""
+        for version in self._versions.pop(oid, ()):
+            self.codecs.pop(version.seen, None)
+
     def _compile(self, seen: Relation, relation: Relation) -> RowCodec:
         capture, properties = self._capture, self._properties
         topic = (

@@ -57,7 +57,8 @@ class ConnectorContext:
     database, and puts in what it describes. ``belongings`` is what the pipeline has on servers, over
     its runs: a connector keeps an entry before it makes a slot or a publication, and forgets it after
     the thing is gone. A slot that is there, while neither an offset nor an entry ties it to the
-    pipeline, is another's: it is not used without consent.
+    pipeline, is another's: it is not used without consent. ``forget`` is to be called with the OID of a
+    relation that is gone and has no rows to come.
     """
 
     profile: "Profile"
@@ -70,6 +71,7 @@ class ConnectorContext:
     announced: "Callable[[Relation], None]" = lambda _relation: None
     memory: RelationMemory = field(default_factory=RelationMemory)
     belongings: Belongings = field(default_factory=Belongings)
+    forget: "Callable[[int], None]" = lambda _oid: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ identity, and it leaves out values. What is missing is concluded (`row_facts`). 
 anew only when its shape changed, so that a stable table keeps one `Relation` object.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,7 @@ from waltap.decode.decoder import DecoderContext
 from waltap.decode.message import Begin, Message, OldTuple
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap_decoders.retirement import Retirement
 from waltap_decoders.row_facts import (
     ColumnFact,
     Listing,
@@ -91,6 +93,7 @@ class NamedRelations:
     def __init__(self, context: DecoderContext) -> None:
         self._catalogue, self._captures = context.catalogue, context.captures
         self._describe, self._relation_at = context.describe, context.relation_at
+        self._retirement = Retirement(context)
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
         self._views: list[tuple[str, str]] = []
@@ -98,12 +101,20 @@ class NamedRelations:
         self._last: Message | None = None
         self.epoch = 0
 
-    def began(self, xid: int) -> None:
-        """Note that the rows to come are those of transaction ``xid``, which has committed. What was
-        a materialized view may be a table by now."""
+    def began(self, xid: int, lsn: int) -> Collection[Relation]:
+        """Note that the rows to come are those of transaction ``xid``, which committed after ``lsn``.
+
+        What was a materialized view may be a table by now. Return relations that are gone: what the
+        decoder keeps of them is of no use any more.
+        """
         self._xid = xid
         while self._views:
             del self._captured[self._views.pop()]
+        due = self._retirement.due(lsn) if self._retirement.pending else ()
+        gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
+        for relation in gone:
+            del self._current[relation.schema, relation.table]
+        return gone
 
     def commit(self, begin: Begin, messages: list[Message]) -> None:
         """The transaction of ``begin`` ends, ``messages`` being those of the call so far."""
@@ -244,6 +255,7 @@ class NamedRelations:
                 relation = describe(msgspec.structs.replace(shown, xid=self._xid))
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
+            self._retirement.grown([version.shown.oid for version in self._current.values()])
         return current.relation
 
 

@@ -427,6 +427,8 @@ class PostgresConnector(Connector):
                 captures=self.context.captures,
                 describe=self.describe,
                 relation_at=self._descriptions.relation_at,
+                gone=self.catalogue.gone,
+                forget=self.context.forget,
             )
         )
 

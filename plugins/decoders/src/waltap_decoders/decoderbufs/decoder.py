@@ -3,7 +3,7 @@
 Source: decoderbufs.c and its README; recorded output of version 2.1.2.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
 
@@ -109,7 +109,7 @@ class DecoderBufs(Decoder):
             frame.fail(f"transaction_id {begin.xid} as in BEGIN", str(xid))
         if op == BEGIN:
             self._begin = Begin(frame.lsn, xid, 0, message.commit_time)
-            self._relations.began(xid)
+            self._let_go(self._relations.began(xid, frame.lsn))
             messages.append(self._begin)
         elif op == COMMIT:
             messages.append(Commit(frame.lsn, 0, frame.lsn, message.commit_time, xid))
@@ -240,6 +240,14 @@ class DecoderBufs(Decoder):
             except ValueError as error:
                 frame.fail(str(error), repr(text), text.encode())
         return known
+
+    def _let_go(self, relations: Collection[Relation]) -> None:
+        """Forget what is kept of relations that are gone."""
+        if relations:
+            names = {(relation.schema, relation.table) for relation in relations}
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
+            shown = {plan.layout.relation for plan in self._plans.values()}
+            self._announced &= shown
 
     def _show(self, relation: Relation, messages: list[Message]) -> None:
         """Announce a relation that has not been announced."""

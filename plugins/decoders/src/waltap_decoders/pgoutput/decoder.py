@@ -108,7 +108,7 @@ class PgOutput(Decoder):
             two_phase="two_phase" in self._options or server.two_phase_slot,
             binary=self._binary,
         )
-        self._cache = RelationCache(self.identities, context.captures, context.describe)
+        self._cache = RelationCache(self.identities, context)
         self._state = _State.BETWEEN
         self._fresh = False
         self._open: Begin | BeginPrepare | None = None
@@ -192,6 +192,8 @@ class PgOutput(Decoder):
         commit_ts = payload.time("commit time")
         xid = payload.number(4, "xid")
         payload.end()
+        if self._cache.retirement.pending:
+            self._cache.retire(commit_lsn)
         begin = Begin(payload.lsn, xid, commit_lsn, commit_ts)
         self._enter(_State.TRANSACTION, begin)
         messages.append(begin)

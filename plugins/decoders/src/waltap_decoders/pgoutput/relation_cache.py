@@ -6,14 +6,15 @@ When it commits, its relations become the session's, since the server then count
 (``cleanup_rel_sync_cache`` in pgoutput.c); when it aborts they are forgotten.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from waltap.decode.decoder import DecoderContext
 from waltap.decode.relation import Column, Relation
 from waltap_decoders.pgoutput.payload import Payload
 from waltap_decoders.pgoutput.tuple_codec import RowReader
+from waltap_decoders.retirement import Retirement
 
 __all__ = ["Announced", "RelationCache", "Scope"]
 
@@ -66,22 +67,21 @@ class _Version:
 class RelationCache:
     """Scopes and versions of one session.
 
-    ``identities`` are the replica identity letters that the plugin may send; ``captures`` tells for
-    (schema, table) whether changes are wanted; ``describe`` completes a relation from the
-    catalogue, which a Relation message does not carry: it is asked at every announcement of a
-    captured relation, because the server also announces one again when only a default, a key or
-    nullability changed.
+    ``identities`` are the replica identity letters that the plugin may send. ``context.describe`` is
+    asked at every announcement of a captured relation, because the server also announces one again
+    when only a default, a key or nullability changed.
     """
 
     def __init__(
         self,
         identities: str,
-        captures: Callable[[str, str], bool] | None,
-        describe: Callable[[Relation], Relation] | None = None,
+        context: DecoderContext,
     ) -> None:
         self.session = Scope()
         self.streams: dict[int, Scope] = {}
-        self._identities, self._captures, self._describe = identities, captures, describe
+        self._identities = identities
+        self._captures, self._describe = context.captures, context.describe
+        self.retirement = Retirement(context)
         self._types: dict[int, str] = {}
         self._versions: dict[int, dict[bytes, _Version]] = {}
         self._prepared: set[int] = set()
@@ -127,7 +127,15 @@ class RelationCache:
         else:
             relation = version.relation
         scope.announce(Announced(relation, captured, self._order))
+        self.retirement.grown(self.session.relations)
         return relation
+
+    def retire(self, lsn: int) -> None:
+        """Let go of relations that are gone; the transactions to come committed at ``lsn`` or later."""
+        for oid in self.retirement.due(lsn):
+            self._versions.pop(oid, None)
+            if self.session.relations.pop(oid, None) is not None:
+                self.session.drop_readers(oid)
 
     def in_session(self, announced: Announced, xid: int) -> Announced:
         """Return ``announced``, in force in the session, described now if it has not been: it was

@@ -4,7 +4,7 @@ Source: wal2json's README and wal2json.c; recorded output of version 2.5.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -304,7 +304,7 @@ class Wal2Json(Decoder):
         if not 0 <= xid < 1 << 32:
             fail(lsn, data, "xid from 0 to 4294967295", str(xid), '"xid"')
         self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
-        self._relations.began(xid)
+        self._let_go(self._relations.began(xid, lsn))
         messages.append(self._begin)
         if head.origin:
             messages.append(Origin(lsn, str(head.origin), 0))
@@ -400,6 +400,14 @@ class Wal2Json(Decoder):
             for columns in (new, old)
         )
         return _Plan(self._relations.epoch, layout, new_texts, old_texts)
+
+    def _let_go(self, relations: Collection[Relation]) -> None:
+        """Forget what is kept of relations that are gone."""
+        if relations:
+            names = {(relation.schema, relation.table) for relation in relations}
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
+            shown = {plan.layout.relation for plan in self._plans.values()}
+            self._announced &= shown
 
     def _show(self, relation: Relation, messages: list[Message]) -> None:
         """Announce a relation that has not been announced."""

@@ -4,7 +4,7 @@ Answers show the present schema, which may be newer than the WAL being decoded; 
 them with what the wire says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -192,6 +192,15 @@ class PostgresCatalogue:
     def table_with(self, oid: int) -> Table | None:
         """Return the table with that OID, None when it does not exist."""
         return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
+
+    def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
+        """Return which of these relations exist no more, and the end of the WAL after that was so."""
+        rows = self.query(
+            "SELECT o.oid FROM unnest(%s::int8[]) o(oid)"
+            " WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid::int8 = o.oid)",
+            (list(oids),),
+        )
+        return frozenset(row[0] for row in rows), self.wal_end()
 
     def relation(self, schema: str, table: str) -> Relation | None:
         """Return one relation as the catalogue has it now, None when it does not exist."""
