@@ -124,7 +124,11 @@ def mark(connection: psycopg.Connection[Any], before: dict[str, Known]) -> None:
             if known.kind == "r" and known != old.get(known.oid)
         },
     }
-    connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", [MARK, json.dumps(told)])
+    # a message counts from where its record ends, so what follows in a subtransaction would tie with it
+    query = (
+        "SELECT pg_logical_emit_message(true, %s, %s), pg_logical_emit_message(true, 'pad', 'pad')"
+    )
+    connection.execute(query, [MARK, json.dumps(told)])
 
 
 def image(connection: psycopg.Connection[Any], known: Known) -> dict[str, Any]:

@@ -165,7 +165,8 @@ class _Trial:
                 before.primary_key != table.primary_key or before.key != table.key
             ):
                 self.key_changed.add(table.oid)
-        for name in item.gone:
+        moved = () if self.case.wire_keys else item.renamed
+        for name in (*item.gone, *moved):
             if name in state.tables:
                 self.key_changed.add(state.tables[name].oid)
 
@@ -540,7 +541,9 @@ class _Trial:
             place = later.get(table.oid, name)
             if place is None:
                 continue
-            rows = self.have.get(name) or self.have.get(place)
+            rows = self.have.get(name)
+            if rows is None and place not in self.state.tables:
+                rows = self.have.get(place)
             if table.oid in later and self._read_later(start, name, table, rows):
                 continue
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)

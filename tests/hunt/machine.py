@@ -80,6 +80,7 @@ class Machine:
         self.engine = Engine(
             database, folder, python, dict(self.pipeline.settings), self.pipeline.sink
         )
+        self._note_policy()
         self.findings: list[Finding] = []
         self.floating: set[int] = set()
         self.published: set[int] | None = None
@@ -134,6 +135,11 @@ class Machine:
             self.published = set()
         self.engine.start(first=self._first(), **faults)
         return True
+
+    def _note_policy(self) -> None:
+        """Under policy prepare a rollback is not told, so there is none."""
+        if self.engine.settings.get("two.phase.policy") == "prepare":
+            self.source.rolls_back = False
 
     def step_start(self, random: Random) -> None:
         if self._start(random) and random.random() < 0.7:
@@ -196,6 +202,7 @@ class Machine:
             "pgoutput.two_phase": True,
             "two.phase.policy": random.choice(("commit", "prepare")),
         }
+        self._note_policy()
         self.step_start(random)
         if random.random() < 0.5:
             self.source.do_decide(random)
@@ -362,7 +369,7 @@ class Machine:
                 for name, known in tables.items()
                 if known.kind == "r"
             }
-        (self.folder / "oracle.txt").write_text("\n".join(f"{a} {b} {c[:400]}" for a, b, c in rows))
+        (self.folder / "oracle.json").write_text(json.dumps(rows))
         said = self.engine.log()
         decoder = self.pipeline.decoder
         late = self._late(transactions)

@@ -100,7 +100,7 @@ def _pipeline(random: Random) -> Pipeline:
         "publication.keyless.tables": random.choice(("publish", "publish", "inserts"))
         if filtered
         else "publish",
-        "message.prefix.exclude.list": "hunt",
+        "message.prefix.exclude.list": "hunt,pad",
         "snapshot.mode": "initial" if snapshot else "no_data",
         "snapshot.fetch.size": random.choice((1, 10, 1000)),
         "snapshot.locking.mode": random.choice(("none", "none", "shared")),

@@ -62,6 +62,8 @@ class Source:
         self.session.execute(f"CREATE SCHEMA {name_of(SCHEMAS[1])}")
         self.refused: list[str] = []
         self.prepared_xids: list[int] = []
+        self.rolls_back = True
+        """Whether prepared transactions may be rolled back."""
 
     def back(self) -> None:
         """Connect."""
@@ -156,7 +158,7 @@ class Source:
         """End a prepared transaction."""
         if self.prepared:
             gid = self.prepared.pop(random.randrange(len(self.prepared)))
-            word = "COMMIT" if random.random() < 0.8 else "ROLLBACK"
+            word = "COMMIT" if random.random() < 0.8 or not self.rolls_back else "ROLLBACK"
             self.session.execute(f"{word} PREPARED '{gid}'")
 
     def do_open(self, random: Random) -> None:
