@@ -356,3 +356,36 @@ def test_a_ready_file_that_cannot_be_written_is_a_mistake(
     text = no_traceback(answer)
     assert answer.returncode == 2
     assert "cannot be written" in text
+
+
+FAULTY = """
+connector.class=io.debezium.connector.postgresql.PostgresConnector
+topic.prefix=shop
+database.dbname=nowhere
+database.pasword=geheim
+table.whitelist=public.t
+decimal.handling.mode=strng
+transforms=keep
+transforms.keep.type=filtr
+waltap.sink.type=jsonl
+waltap.sink.pth=x
+"""
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--given"]], ids=["table", "json", "given"])
+def test_a_faulty_file_is_explained_as_far_as_it_is_right(tmp_path: Path, form: list[str]) -> None:
+    (tmp_path / "c.properties").write_text(FAULTY)
+    answer = waltap("explain", "c.properties", *form, cwd=tmp_path)
+    assert answer.returncode == 2
+    text = no_traceback(answer)
+    for name in ("database.pasword", "decimal.handling.mode", "transforms.keep.type"):
+        assert name in text
+    assert "waltap.sink.pth ([sink] pth) is not known" in text
+    assert "5 problems" not in answer.stdout
+    assert "database.dbname" in answer.stdout
+    assert "nowhere" in answer.stdout
+    assert "table.include.list" in answer.stdout
+    assert "geheim" not in answer.stdout + answer.stderr
+    if form == ["--json"]:
+        names = {row["name"] for row in json.loads(answer.stdout)}
+        assert "decimal.handling.mode" not in names

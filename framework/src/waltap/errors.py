@@ -62,9 +62,12 @@ class WaltapError(Exception):
 
 
 class Problem:
-    """One thing wrong in a profile: property, value given, what is allowed, nearest known name."""
+    """One thing wrong in a profile: property, value given, what is allowed, nearest known name.
 
-    __slots__ = ("allowed", "nearest", "property", "value", "what")
+    ``property`` is what the user wrote, ``native`` the same in a profile of waltap's, where it differs.
+    """
+
+    __slots__ = ("allowed", "native", "nearest", "property", "value", "what")
 
     def __init__(
         self,
@@ -74,12 +77,14 @@ class Problem:
         value: str | None = None,
         allowed: str | None = None,
         nearest: str | None = None,
+        native: str | None = None,
     ) -> None:
-        self.property, self.what = property, what
+        self.property, self.what, self.native = property, what, native
         self.value, self.allowed, self.nearest = value, allowed, nearest
 
     def __str__(self) -> str:
-        text = f"{self.property}: {self.what}"
+        text = f"{self.property} ({self.native})" if self.native else self.property
+        text += f": {self.what}"
         if self.value is not None:
             text += f" (given: {self.value})"
         if self.allowed is not None:

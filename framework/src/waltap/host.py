@@ -251,6 +251,10 @@ class Host:
         """Return the sub-commands of the CLI by name."""
         return self._specs(CommandSpec)
 
+    def specs(self, kind: type[S]) -> list[S]:
+        """Return every spec of ``kind``."""
+        return list(self._specs(kind).values())
+
     def find(self, kind: type[S], name: str) -> S:
         """Return the spec of ``kind`` that goes by ``name``, an alias included; names know no case.
 

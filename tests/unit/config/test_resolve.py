@@ -11,7 +11,7 @@ import waltap.plugin
 from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, Treatment
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.config.resolve import Resolution, examine, resolve
+from waltap.config.resolve import Resolution, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
 from waltap.hookspecs import hookimpl
@@ -371,6 +371,8 @@ def test_every_mistake_is_named_at_once(host: Host) -> None:
         "allowed: all_tables, filtered; did you mean filtered?",
         "sink.path: is required: Where to",
         "transforms[1].type: is missing",
+        "databse.hostname: is not known (given: x); did you mean database.hostname?",
+        "no.such.thing: is not known (given: 1)",
         "sink.pth: is not known (given: x); did you mean sink.path?",
     ]
 
@@ -407,7 +409,7 @@ def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> No
         ),
         pytest.param(
             debezium(connector__class="io.x.Y"),
-            "connector.class: no connector is called 'io.x.Y'; allowed: toy",
+            "connector.class ([source] type): no connector is called 'io.x.Y'; allowed: toy",
             id="class",
         ),
         pytest.param(
@@ -439,7 +441,7 @@ def test_what_is_required_and_missing_is_said_with_its_meaning(host: Host) -> No
         ),
         pytest.param(
             debezium(value__converter="io.confluent.connect.avro.AvroConverter"),
-            "value.converter: no format is called 'avro'; allowed: json",
+            "value.converter ([format] type): no format is called 'avro'; allowed: json",
             id="converter",
         ),
         pytest.param(
@@ -661,3 +663,105 @@ def test_every_property_is_explained_once_with_value_and_origin(host: Host) -> N
     assert found["slot.name"] == ("shop", "default")
     assert found["sink.path"] == ("x", "shop.toml [sink]")
     assert all(e.declaration.summary for e in resolution.explained)
+
+
+# --- one report, in the user's own words -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(
+            {"connector.class": "io.debezium.connector.mysql.MySqlConnector"}, id="connector"
+        ),
+        pytest.param({"plugin.name": "pgoutptu"}, id="decoder"),
+        pytest.param({"snapshot.mode": "initail"}, id="snapshot-mode"),
+        pytest.param({"value.converter": "a.B"}, id="format"),
+        pytest.param({"topic.naming.strategy": "a.B"}, id="naming"),
+        pytest.param({"waltap.sink.type": "filez"}, id="sink"),
+    ],
+)
+def test_names_are_checked_also_while_a_component_is_not_there(
+    host: Host, wrong: dict[str, str]
+) -> None:
+    raw = debezium()
+    values = {
+        **{setting.name: str(setting.value) for setting in raw.settings.values()},
+        "waltap.sink.type": "files",
+        "waltap.sink.path": "x",
+        "waltap.sink.siez": "1",
+        "databse.port": "1",
+        "database.port": "0",
+        "transforms": "mine,other",
+        "transforms.mine.type": "org.example.Msak",
+        "transforms.mine.colums": "a",
+        "transforms.other.type": "mask",
+        "read.only": "true",
+        **wrong,
+    }
+    found = problems(read_debezium(values, "c.properties"), host)
+    named = {text.partition(" ")[0].rstrip(":") for text in found}
+    assert named >= {
+        next(iter(wrong)),
+        "databse.port",
+        "waltap.sink.siez",
+        "transforms.mine.type",
+        "transforms.mine.colums",
+        "transforms.other.columns",
+        "read.only",
+    }
+    assert ("database.port" in named) is ("connector.class" not in wrong)
+    text = "\n".join(found)
+    assert "waltap.sink.siez ([sink] siez): is not known" in text
+    assert "did you mean waltap.sink.size?" in text
+    assert "transforms.mine.type" in text
+    assert "transforms.other.columns ([[transforms]] columns): is required" in text
+
+
+def test_names_that_an_absent_component_may_know_are_left_alone(host: Host) -> None:
+    raw = toml({"type": "entirely-else", "own.property": "1", "plugin.nmae": "x"})
+    assert [text.partition(":")[0] for text in problems(raw, host)] == [
+        "source.type",
+        "plugin.nmae",
+    ]
+
+
+def test_an_old_name_is_told_as_it_was_given_with_the_present_one_beside(host: Host) -> None:
+    (problem,) = problems(debezium(table__whitelist="a(b"), host)
+    assert problem.startswith("table.whitelist (table.include.list): ")
+
+
+def test_two_plugins_with_one_name_are_one_problem_of_several(host: Host) -> None:
+    class Other:
+        @hookimpl
+        def register_sinks(self) -> list[SinkSpec]:
+            return [made(SinkSpec, "files")]
+
+    with pytest.raises(DuplicateName):
+        host.register(Other(), "other")
+    host._manager.register(Other(), name="in process:other")
+    host._plugins["in process:other"] = host._plugins["in process:toy"]
+    host._forget()
+    found = problems(toml({"databse.port": 1}), host)
+    assert [text.partition(":")[0] for text in found] == ["sink.type", "databse.port"]
+    assert "is contributed twice" in found[0]
+
+
+def test_a_faulty_profile_is_surveyed_as_far_as_it_is_right(host: Host) -> None:
+    raw = toml(
+        {"database.port": 0, "slot": "s", "database.password": "${env:WALTAP_TEST_ABSENT}"},
+        sink={"type": "flies"},
+    )
+    found = survey(raw, host)
+    values = {e.name: (e.value, e.origin) for e in found.explained}
+    assert values["slot.name"] == ("s", "shop.toml [source]")
+    assert values["database.hostname"] == ("here", "shop.toml [source]")
+    assert values["publication.autocreate.mode"] == ("filtered", "default")
+    assert not {"database.port", "database.password"} & set(values)
+    assert {problem.property for problem in found.problems} == {
+        "database.password",
+        "database.port",
+        "sink.type",
+    }
+    assert dict(found.chosen)["connector"] == "toy"
+    assert dict(found.chosen)["sink"] == "?"

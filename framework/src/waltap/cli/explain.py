@@ -17,7 +17,7 @@ from waltap.cli.profile_source import (
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Explained
-    from waltap.config.resolve import Resolution
+    from waltap.config.resolve import Survey
 
 __all__ = ["command"]
 
@@ -31,14 +31,17 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show every property of a profile: value, where it comes from, meaning. Secrets are hidden."""
-    from waltap.config.resolve import examine
+    """Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.
+
+    Of a faulty profile it shows what is right, and then what is wrong: exit code 2.
+    """
+    from waltap.config.resolve import survey
     from waltap.host import Host
 
     raw = read(source)
     used = any_sink(raw, sink)
-    resolution = examine(raw, Host(), sink=used, overrides=overrides(set_))
-    rows = [e for e in resolution.explained if not given or e.origin != "default"]
+    found = survey(raw, Host(), sink=used, overrides=overrides(set_))
+    rows = [e for e in found.explained if not given or e.origin != "default"]
     if as_json:
         document = [
             {
@@ -53,13 +56,15 @@ def command(
             for e in rows
         ]
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    _print(resolution, rows)
+    else:
+        _print(found, rows)
+    if found.problems:
+        raise found.error()
     if used != sink:
         typer.echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
-def _print(resolution: "Resolution", rows: "list[Explained]") -> None:
+def _print(found: "Survey", rows: "list[Explained]") -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -67,11 +72,8 @@ def _print(resolution: "Resolution", rows: "list[Explained]") -> None:
     from waltap.cli.screen import answers
 
     console = answers()
-    profile = resolution.profile
-    console.print(
-        f"[bold]{escape(profile.name)}[/]: {profile.connector.spec.name} → "
-        f"{profile.decoder.spec.name} → {profile.format.spec.name} → {profile.sink.spec.name}"
-    )
+    way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]
+    console.print(f"[bold]{escape(found.name)}[/]: {escape(' → '.join(way))}")
     for component, entries in groupby(rows, key=lambda entry: entry.component):
         table = Table(
             title=component, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
@@ -84,8 +86,8 @@ def _print(resolution: "Resolution", rows: "list[Explained]") -> None:
             style = "dim" if entry.origin == "default" else None
             table.add_row(*map(escape, cells), style=style)
         console.print(table)
-    if resolution.ignored:
-        names = ", ".join(resolution.ignored)
+    if found.ignored:
+        names = ", ".join(found.ignored)
         console.print(f"Accepted, and without effect in waltap: {names}", markup=False)
-    for warning in resolution.warnings:
+    for warning in found.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -56,6 +56,8 @@ def show_bug(error: Exception) -> None:
 def _append_problem(body: "Text", problem: Problem) -> None:
     body.append("  • ")
     body.append(problem.property, style="bold")
+    if problem.native:
+        body.append(f" ({problem.native})", style="dim")
     body.append(f" {problem.what}")
     if problem.value is not None:
         body.append(f"; given: {problem.value}")

@@ -37,7 +37,8 @@ class RawProfile:
     """A profile before any component has looked at it.
 
     ``settings`` is the flat namespace of everything but sink and transforms. ``types`` holds the
-    ``type`` of each section by section name. ``problems`` are those found while reading. Relative
+    ``type`` of each section by section name, ``transform_names`` what their users write before the
+    properties of each transform. ``problems`` are those found while reading. Relative
     paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
     """
 
@@ -48,6 +49,7 @@ class RawProfile:
     types: dict[str, Setting] = field(default_factory=dict)
     sink: dict[str, Setting] = field(default_factory=dict)
     transforms: list[dict[str, Setting]] = field(default_factory=list)
+    transform_names: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -99,6 +101,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                     continue
                 place = f"{origin} [[transforms]] #{number}"
                 raw.transforms.append(_flat(table, place))
+                raw.transform_names.append(f"transforms[{number}].")
         elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
             flat = _flat(content, where)
             if section == "labels":
@@ -192,6 +195,7 @@ def _take_transforms(raw: RawProfile) -> None:
         prefix = f"transforms.{alias}."
         names = [name for name in raw.settings if name.startswith(prefix)]
         raw.transforms.append({name.removeprefix(prefix): raw.settings.pop(name) for name in names})
+        raw.transform_names.append(prefix)
 
 
 def _text(value: object) -> str:

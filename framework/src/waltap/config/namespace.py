@@ -6,7 +6,7 @@ what it declares from it, and what nobody claimed is left over. Nothing raises b
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from waltap.config.debezium_names import KNOWN_NAMES, known
-from waltap.config.layers import Setting
+from waltap.config.layers import SINK_PREFIX, Setting
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
@@ -106,13 +106,18 @@ class Findings:
 
 
 class Namespace:
-    """Settings by name. ``prefix`` stands before each name in messages."""
+    """Settings by name. ``prefix`` stands before each name in messages; ``native`` stands there in a
+    profile of waltap's, where this is none: ``[sink] ``."""
 
     def __init__(
-        self, settings: Mapping[str, Setting], findings: Findings, prefix: str = ""
+        self,
+        settings: Mapping[str, Setting],
+        findings: Findings,
+        prefix: str = "",
+        native: str = "",
     ) -> None:
         self.settings = dict(settings)
-        self._findings, self._prefix = findings, prefix
+        self._findings, self._prefix, self._native = findings, prefix, native
         self._claimed: set[str] = set()
         self._declared: dict[str, Declaration] = {}
 
@@ -155,17 +160,36 @@ class Namespace:
         try:
             filled = model.model_validate(values)
         except ValidationError as cause:
-            translated = self._translated(cause, by_name, origins, component)
-            unread = {f"{self._prefix}{name}" for name in unreadable}
-            self._findings.problems += [p for p in translated if p.property not in unread]
+            wrong = {str(error["loc"][0]) for error in cause.errors() if error["loc"]}
+            self._findings.problems += [
+                problem
+                for name, problem in self._translated(cause, by_name, origins, component)
+                if name not in unreadable
+            ]
+            known = {name: d for name, d in by_name.items() if name not in wrong | unreadable}
+            self._explain(
+                component, known, origins, lambda d: values.get(d.name, self._findings.default(d))
+            )
             return None
-        if len(self._findings.problems) > before:
-            return None
-        self._explain(component, filled, by_name, origins)
-        return filled
+        known = {name: d for name, d in by_name.items() if name not in unreadable}
+        self._explain(component, known, origins, lambda d: getattr(filled, d.field))
+        return None if len(self._findings.problems) > before else filled
 
-    def leftovers(self) -> None:
-        """Report what no model declared, but for properties that would change nothing here."""
+    def tolerate(self, models: "Iterable[type[Properties]]") -> None:
+        """Count as declared what these models declare: one of them was meant, but is not there."""
+        for model in models:
+            for declaration in declarations(model):
+                self._declared.setdefault(declaration.name, declaration)
+                self._claimed.update(declaration.names)
+                if declaration.family is not None:
+                    self._claimed.update(filter(declaration.family.fullmatch, self.settings))
+
+    def leftovers(self, *, likely: bool = False) -> None:
+        """Report what no model declared, but for properties that would change nothing here.
+
+        ``likely``: a component is not there that may know more; only what looks like another name
+        is a mistake then.
+        """
         for name, setting in self.settings.items():
             if name in self._claimed or self._of_a_list(name):
                 continue
@@ -173,6 +197,8 @@ class Namespace:
             if entry is None:
                 names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
                 guess = nearest(name, names)
+                if likely and guess is None:
+                    continue
                 declaration = self._declared.get(guess or "")
                 self.complain(setting, "is not known", declaration, guess=guess)
             elif entry.accepts(setting.value):
@@ -204,13 +230,26 @@ class Namespace:
     ) -> None:
         """Record a problem with a setting; its value is shown unless it is, or looks, secret."""
         problem = Problem(
-            f"{self._prefix}{setting.name}",
+            self._own_name(setting),
             self._findings.masked(what),
             value=_shown(setting, declaration),
             allowed=allowed,
             nearest=f"{self._prefix}{guess}" if guess else None,
+            native=self._native_name(setting, declaration),
         )
         self._findings.problems.append(problem)
+
+    def _own_name(self, setting: Setting) -> str:
+        """Return the name of a setting as its user wrote it, with what stands before it."""
+        whole = setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
+        return setting.name if whole else f"{self._prefix}{setting.name}"
+
+    def _native_name(self, setting: Setting, declaration: Declaration | None) -> str | None:
+        """Return the name of a setting in a profile of waltap's, None where it is the same."""
+        key = next((key for key, each in self.settings.items() if each is setting), setting.name)
+        name = declaration.name if declaration is not None and key in declaration.names else key
+        native = f"{self._native or self._prefix}{name}"
+        return None if native == self._own_name(setting) else native
 
     def _given(self, declaration: Declaration) -> Setting | None:
         """Return the setting of a property, under whichever of its names it was given."""
@@ -244,15 +283,16 @@ class Namespace:
         by_name: Mapping[str, Declaration],
         origins: Mapping[str, Setting],
         component: str,
-    ) -> Iterator[Problem]:
-        """Say what pydantic found in the words of a profile."""
+    ) -> Iterator[tuple[str, Problem]]:
+        """Say what pydantic found in the words of a profile: (declared name, problem)."""
         for error in cause.errors(include_url=False, include_context=False, include_input=False):
             name = str(error["loc"][0]) if error["loc"] else ""
             declaration = by_name.get(name)
             message = self._findings.masked(error["msg"].removeprefix("Value error, "))
             if declaration is None:
-                yield Problem(component, message)
+                yield name, Problem(component, message)
                 continue
+            setting = origins.get(name, Setting(name, None, "missing"))
             value = guess = None
             if error["type"] == "missing":
                 message = f"is required: {declaration.summary.removesuffix('.')}"
@@ -261,26 +301,28 @@ class Namespace:
                 if declaration.choices:
                     guess = nearest(value, declaration.choices)
                     message = "is not one of its values"
-            yield Problem(
-                f"{self._prefix}{name}",
+            problem = Problem(
+                self._own_name(setting),
                 message[:1].lower() + message[1:],
                 value=value,
                 allowed=declaration.allowed or None,
                 nearest=guess,
+                native=self._native_name(setting, declaration),
             )
+            yield name, problem
 
     def _explain(
         self,
         component: str,
-        model: Properties,
         by_name: Mapping[str, Declaration],
         origins: Mapping[str, Setting],
+        value_of: Callable[[Declaration], Any],
     ) -> None:
         known = {explained.name for explained in self._findings.explained}
         for name, declaration in by_name.items():
             if f"{self._prefix}{name}" in known:
                 continue  # two components share it
-            value = getattr(model, declaration.field)
+            value = value_of(declaration)
             if declaration.family is not None:
                 given = {member: self.settings[member] for member in value}
             else:

@@ -16,9 +16,9 @@ from waltap.config.debezium_names import CONVERTERS, OLD_NAMES, OLD_VALUES
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.namespace import Explained, Findings, Namespace
 from waltap.config.profile import Component, Profile
-from waltap.config.property import declarations
+from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import ConfigurationError, PluginError, Problem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
 from waltap.render.capture_properties import CaptureProperties
@@ -37,12 +37,18 @@ from waltap.specs import (
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Resolution", "examine", "pipeline_name", "resolve"]
+__all__ = ["Resolution", "Survey", "examine", "pipeline_name", "resolve", "survey"]
 
 S = TypeVar("S", bound=Spec)
 
 DEFAULT_FORMAT = "json"
 DEFAULT_OFFSET_STORE = "file"
+NATIVE = {
+    "connector.class": "[source] type",
+    "value.converter": "[format] type",
+    f"{SINK_PREFIX}type": "[sink] type",
+}
+"""Places of a Debezium file → the same in a profile of waltap's."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +85,37 @@ def resolve(
     return resolution.profile
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was found of a profile that may be faulty: what resolved, and every problem.
+
+    ``chosen``: kind of component → its name, ? for one that is not there.
+    """
+
+    origin: str
+    name: str
+    chosen: Mapping[str, str]
+    explained: tuple[Explained, ...]
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def error(self) -> ConfigurationError:
+        """Return the problems as an error."""
+        return ConfigurationError(list(self.problems), origin=self.origin)
+
+
+def survey(
+    raw: RawProfile,
+    host: "Host",
+    *,
+    sink: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Survey:
+    """Return what a profile says and what is wrong with it, for those who want to see both."""
+    return _Resolver(raw, host, sink, overrides or {}).survey()[0]
+
+
 def examine(
     raw: RawProfile,
     host: "Host",
@@ -102,14 +139,32 @@ class _Resolver:
         )
         self._types = dict(raw.types)
         self._excuses: dict[str, None] = {}
-        self._sink = Namespace(raw.sink, self._findings, "sink.")
+        self._sink = (
+            Namespace(raw.sink, self._findings, SINK_PREFIX, "[sink] ")
+            if raw.debezium
+            else Namespace(raw.sink, self._findings, "sink.")
+        )
+        self._missing: list[tuple[type[Spec], bool]] = []
+        self._chosen: dict[str, str] = {}
         self._flat = Namespace(raw.settings, self._findings)
         for name, value in overrides.items():
             self._override(name, value)
         self._flat.settings = self._renamed(self._flat.settings)
 
     def resolution(self) -> Resolution:
-        """Do it. Raises: ConfigurationError, PluginError."""
+        """Return what became of the profile. Raises: ConfigurationError."""
+        survey, profile = self.survey()
+        if profile is None:
+            raise survey.error()
+        return Resolution(
+            profile=profile,
+            explained=survey.explained,
+            ignored=survey.ignored,
+            warnings=survey.warnings,
+        )
+
+    def survey(self) -> tuple[Survey, Profile | None]:
+        """Return what was found, and the profile where nothing is wrong with it."""
         flat, findings = self._flat, self._findings
         chosen = flat.model("pipeline", SelectionProperties)
         # A wrong choice is a problem already; go on with what there is, to find the others too.
@@ -144,14 +199,20 @@ class _Resolver:
         transforms = [
             self._transform(number, table) for number, table in enumerate(self._raw.transforms, 1)
         ]
-        if all((connector, decoder, snapshotter, form, naming, store)):
-            flat.leftovers()  # else many a property would seem unknown that is not
-        if sink is not None:
-            self._sink.leftovers()
+        self._leftovers(sink is not None)
         findings.hide()
         findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
-        if findings.problems:
-            raise ConfigurationError(_unique(findings.problems), origin=self._raw.origin)
+        survey = Survey(
+            origin=self._raw.origin,
+            name=name,
+            chosen=dict(self._chosen),
+            explained=tuple(findings.explained),
+            ignored=tuple(findings.ignored),
+            warnings=tuple(dict.fromkeys(findings.warnings)),
+            problems=tuple(_unique(findings.problems)),
+        )
+        if survey.problems:
+            return survey, None
         profile = Profile(
             name=name,
             capture=capture,  # type: ignore[arg-type] # no problem, so there is one
@@ -162,12 +223,22 @@ class _Resolver:
             folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
         )
-        return Resolution(
-            profile=profile,
-            explained=tuple(findings.explained),
-            ignored=tuple(findings.ignored),
-            warnings=tuple(dict.fromkeys(findings.warnings)),
-        )
+        return survey, profile
+
+    def _leftovers(self, sink: bool) -> None:
+        """Report unknown names, also while a component is not there: one of its kind was meant."""
+        missing = [(kind, meant) for kind, meant in self._missing if kind is not TransformSpec]
+        for kind, _ in missing:
+            space = self._sink if kind is SinkSpec else self._flat
+            space.tolerate(self._models(kind))
+        others = [meant for kind, meant in missing if kind is not SinkSpec]
+        self._flat.leftovers(likely=not all(others))
+        if sink or self._missing:
+            self._sink.leftovers(likely=not sink)
+
+    def _models(self, kind: type[Spec]) -> list[type[Properties]]:
+        specs = self._host.specs(kind)
+        return [spec.properties for spec in specs if spec.properties is not None]
 
     # --- what was given ------------------------------------------------------------------------
 
@@ -207,13 +278,28 @@ class _Resolver:
     # --- choosing components -------------------------------------------------------------------
 
     def _find(self, kind: type[S], name: str, place: str) -> S | None:
+        role = kind.__name__.removesuffix("Spec").lower()
         try:
-            return self._host.find(kind, name)
+            found = self._host.find(kind, name)
         except SpecMissing as missing:
-            problem = Problem(place, missing.what, allowed=missing.known, nearest=missing.nearest)
+            problem = Problem(
+                place,
+                missing.what,
+                allowed=missing.known,
+                nearest=missing.nearest,
+                native=NATIVE.get(place),
+            )
             self._findings.problems.append(problem)
             self._excuses.update(dict.fromkeys(missing.excuses))
+            self._missing.append((kind, missing.nearest is not None))
+            self._chosen.setdefault(role, "?")
             return None
+        except PluginError as clash:
+            self._findings.problems.append(Problem(place, clash.problem, allowed=clash.advice()))
+            self._missing.append((kind, False))
+            return None
+        self._chosen.setdefault(role, found.name)
+        return found
 
     def _typed(self, kind: type[S], section: str, default: str) -> S | None:
         setting = self._types.get(section)
@@ -227,9 +313,11 @@ class _Resolver:
             known = ", ".join(sorted(self._host.connectors)) or None
             what = "is missing: which database is this?"
             self._findings.problems.append(Problem(place, what, allowed=known))
+            self._missing.append((ConnectorSpec, True))
             return None
         for spec in self._host.connectors.values():
             if name.strip().casefold() in map(str.casefold, spec.classes):
+                self._chosen["connector"] = spec.name
                 return spec
         return self._find(ConnectorSpec, name, place)
 
@@ -255,19 +343,25 @@ class _Resolver:
 
     def _sink_spec(self) -> SinkSpec | None:
         given = self._types.get("sink")
+        place = f"{SINK_PREFIX}type" if self._raw.debezium else "sink.type"
         if self._sink_argument is None:
             if given is not None:
-                return self._find(SinkSpec, str(given.value), "sink.type")
+                return self._find(SinkSpec, str(given.value), place)
             what = "is missing: where should the changes go?"
             known = ", ".join(sorted(self._host.sinks))
             allowed = f"[sink] type = NAME, or --sink NAME:VALUE; names: {known}"
-            self._findings.problems.append(Problem("sink.type", what, allowed=allowed))
+            if self._raw.debezium:
+                allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"
+            native = NATIVE.get(place)
+            self._findings.problems.append(Problem(place, what, allowed=allowed, native=native))
+            self._missing.append((SinkSpec, False))
             return None
         name, colon, value = self._sink_argument.partition(":")
         spec = self._find(SinkSpec, name, "--sink")
         if spec is None:
             return None
-        if given is None or str(given.value) not in {spec.name, *spec.aliases}:
+        names = {each.casefold() for each in (spec.name, *spec.aliases)}
+        if given is None or str(given.value).strip().casefold() not in names:
             # the profile's properties are those of another sink
             mine = {n: s for n, s in self._sink.settings.items() if s.origin == "--set"}
             self._sink.settings = mine
@@ -278,16 +372,19 @@ class _Resolver:
     def _transform(
         self, number: int, settings: Mapping[str, Setting]
     ) -> Component[TransformSpec] | None:
-        prefix = f"transforms[{number}]."
-        space = Namespace(settings, self._findings, prefix)
+        prefix = self._raw.transform_names[number - 1]
+        native = "[[transforms]] " if self._raw.debezium else ""
+        space = Namespace(settings, self._findings, prefix, native)
         kind = space.settings.pop("type", None)
         if kind is None:
-            self._findings.problems.append(Problem(f"{prefix}type", "is missing"))
+            hint = f"{native}type" if native else None
+            self._findings.problems.append(Problem(f"{prefix}type", "is missing", native=hint))
             return None
         spec = self._find(TransformSpec, str(kind.value), f"{prefix}type")
         component = self._component(f"transform {number}", spec, space)
-        if spec is not None:
-            space.leftovers()
+        if spec is None:
+            space.tolerate(self._models(TransformSpec))
+        space.leftovers(likely=spec is None)
         return component
 
     def _component(self, role: str, spec: S | None, space: Namespace) -> Component[S] | None:
