@@ -149,7 +149,10 @@ CASES = [
     case("timetz(3)", "13:51:30.123+02", "11:51:30.123Z"),
     case("timetz", "04:05:11-08", "12:05:11Z"),
     case("timetz", "00:30:00+05:30", "19:00:00Z"),
-    case("timetz", "24:00:00+00", None),
+    case("timetz", "24:00:00+00", "24:00:00Z"),
+    case("timetz", "24:00:00-15:59", "15:59:00Z"),
+    case("timetz", "24:00:00+15:59:59", "08:00:01Z"),
+    case("timetz[]", "{24:00:00+00,NULL,24:00:00-00:30}", ["24:00:00Z", None, "00:30:00Z"]),
     # intervals
     case("interval", "1 year 2 mons 3 days 04:05:06.78", 37091106780000),
     case("interval", "1 year", 31557600000000),
@@ -294,7 +297,7 @@ def test_text_of_another_form_is_refused(kind: str, text: str) -> None:
         json_of(found, text)
 
 
-MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00"), ("timetz", "24:00:00+00")]
+MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00")]
 
 
 @pytest.mark.parametrize(("kind", "text"), MISFITS)

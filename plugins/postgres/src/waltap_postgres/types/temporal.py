@@ -409,15 +409,14 @@ def _split_zone(text: str) -> tuple[str, str]:
     return text[:zone], text[zone:]
 
 
-def _zoned_time(text: str) -> str | None:
-    """Return a timetz in UTC with as few fraction digits as say it; None for hour 24."""
-    if text[:2] == "24":
-        return None
+def _zoned_time(text: str) -> str:
+    """Return a timetz in UTC with as few fraction digits as say it; only 24:00 at UTC keeps its
+    hour, as in Debezium 3.7: elsewhere the end of a day is a time of day at UTC like others."""
     clock, zone = _split_zone(text)
+    micros = parse_clock(clock)
     if zone == "+00":
-        parse_clock(clock)
         return clock + "Z"
-    return clock_text((parse_clock(clock) - parse_zone(zone)) % DAY) + "Z"
+    return clock_text((micros - parse_zone(zone)) % DAY) + "Z"
 
 
 def _timetz_from_binary(data: bytes) -> str:
@@ -435,28 +434,16 @@ def _timetz_from_binary(data: bytes) -> str:
 
 
 def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    misfit = Misfit(column.name, mapper.options)
-
-    def to_json(text: str) -> str:
-        converted = _zoned_time(text)
-        if converted is None:
-            return misfit.json("time with zone has hour 24")
-        return f'"{converted}"'
-
-    def to_connect(text: str) -> object:
-        converted = _zoned_time(text)
-        return misfit.connect("time with zone has hour 24") if converted is None else converted
-
     form = ValueForm(
         schema=_schema(Kind.STRING, _DEBEZIUM + "ZonedTime"),
-        to_json=to_json,
-        to_connect=to_connect,
+        to_json=lambda text: f'"{_zoned_time(text)}"',
+        to_connect=_zoned_time,
         zero="00:00:00Z",
         unavailable=placeholder_text(mapper.options),
         from_binary=_timetz_from_binary,
         arrow=arrow_column.strings((("waltap.form", "time with zone"),)),
     )
-    return column_mapping(column, mapper.options, form, misfit)
+    return column_mapping(column, mapper.options, form)
 
 
 def _spec(
