@@ -166,7 +166,8 @@ class JsonTables:
                 parameters = schema.parameters + transform.parameters
                 schema = msgspec.structs.replace(schema, parameters=parameters)
             codec = column_codec(index, name, mapping, transform)
-            read.append(codec)
+            other = mapping.read
+            read.append(column_codec(index, name, other, transform) if other else codec)
             streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
             fields.append(Field(name, schema))
         names = [field.name for field in fields]

@@ -57,7 +57,8 @@ class TypeOptions:
     schema is a string; null elsewhere)."""
     infinite_date: str = "debezium"
     """Day number of ``date`` ±infinity: debezium (its overflown numbers -2147472692 and
-    -2147472691) or extreme (the largest and smallest int32)."""
+    -2147472691; in snapshots and arrays -622191234 and -625821272) or extreme (the largest and
+    smallest int32)."""
     on_misfit: Callable[[str, str], None] | None = None
     """Called with column name and reason, never the value, for each value that becomes null because
     its Connect type cannot hold it; not with ``event.converting.failure.handling.mode`` = fail,
@@ -131,6 +132,9 @@ class ColumnMapping:
     streamed_as_null: bool = False
     """Debezium gives null for every streamed value of this type (``name``), the value only in
     snapshots. A format that must equal its events writes ``null_json`` while streaming."""
+    read: "ColumnMapping | None" = None
+    """The mapping of values that a snapshot reads, where Debezium writes them otherwise than while
+    streaming; of the same schema. Keys are written as while streaming."""
     opaque: bool = False
     """The type is unknown; the values are the bytes of its text."""
 

@@ -86,6 +86,7 @@ class Descriptions:
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
         self._moment = Moment()
         self._described: set[int] = set()
+        self._gone: set[int] = set()
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
@@ -160,6 +161,13 @@ class Descriptions:
             known = self._catalogue.data_type(column.type_oid)
             if known is not None:
                 found[column.type_oid] = known
+            elif column.type_oid not in found and column.type_oid not in self._gone:
+                self._gone.add(column.type_oid)
+                log.warning(
+                    "the type of a column was dropped before its changes were decoded, and nothing is "
+                    "known of it: values are told as PostgreSQL text",
+                    extra={"table": wire.name, "column": column.name, "type_oid": column.type_oid},
+                )
         return found
 
     def _when_visible(self, xid: int) -> Moment:

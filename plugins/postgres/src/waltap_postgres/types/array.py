@@ -284,7 +284,8 @@ def _element_mapping(
         nullable=True,
     )
     if element_type.kind is not TypeKind.DOMAIN:
-        return mapper.column(item)
+        found = mapper.column(item)
+        return found.read or found if found else None
     hidden = msgspec.structs.replace(element_type, kind=TypeKind.PSEUDO, base=None, name="")
     opaque = mapper.column(msgspec.structs.replace(item, data_type=hidden))
     base = mapper.column(item)

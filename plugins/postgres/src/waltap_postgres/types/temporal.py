@@ -7,6 +7,7 @@ milliseconds, microseconds and nanoseconds are what they say, isostring is text.
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 from waltap.decode.relation import Column
 from waltap.render import arrow_column
@@ -37,8 +38,11 @@ _LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
 _INFINITE_MICROS = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
 _INFINITE_DAYS = {
     "debezium": {"infinity": -2_147_472_692, "-infinity": -2_147_472_691},
+    "debezium, read": {"infinity": -622_191_234, "-infinity": -625_821_272},
     "extreme": {"infinity": 2**31 - 1, "-infinity": -(2**31)},
 }
+"""By ``waltap.infinite.date``; Debezium overflows in another way where it reads rows, and in arrays."""
+_INFINITE_ISO_READ = {"infinity": "+292278994-08-16Z", "-infinity": "+292269055-12-02Z"}
 _INT, _LONG, _CLOCK_AND_ZONE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qi")
 _POSTGRES_EPOCH = 10_957  # 2000-01-01 in days since 1970-01-01
 
@@ -69,8 +73,8 @@ class _DateNumbers(dict[str, str]):
         return found
 
 
-def _day_converter(options: TypeOptions) -> Callable[[str], int]:
-    infinite = _INFINITE_DAYS.get(options.infinite_date, _INFINITE_DAYS["debezium"])
+def _day_converter(infinite_date: str) -> Callable[[str], int]:
+    infinite = _INFINITE_DAYS[infinite_date]
 
     def to_day(text: str) -> int:
         day = infinite.get(text)
@@ -79,26 +83,29 @@ def _day_converter(options: TypeOptions) -> Callable[[str], int]:
     return to_day
 
 
-def _iso_day_converter(options: TypeOptions) -> Callable[[str], str]:
-    if options.infinite_date == "extreme":
+def _iso_day_converter(infinite_date: str) -> Callable[[str], str]:
+    if infinite_date == "extreme":
         return lambda text: text if text in _INFINITE_MICROS else f"{iso_date(parse_day(text))}Z"
-    to_day = _day_converter(options)
+    if infinite_date == "debezium, read":
+        return lambda text: _INFINITE_ISO_READ.get(text) or f"{iso_date(parse_day(text))}Z"
+    to_day = _day_converter(infinite_date)
     return lambda text: f"{iso_date(to_day(text))}Z"
 
 
 _DATE_CACHES: dict[str, JsonExpression] = {}
 
 
-def _date_cache(options: TypeOptions, *, iso: bool) -> tuple[Callable[[str], str], JsonExpression]:
+def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str], JsonExpression]:
     """Return the shared cache of date → JSON and its expression."""
-    name = f"date_json_{'iso' if iso else 'days'}_{options.infinite_date}"
+    kind = infinite_date.replace(", ", "_")
+    name = f"date_json_{'iso' if iso else 'days'}_{kind}"
     expression = _DATE_CACHES.get(name)
     if expression is None:
         if iso:
-            to_text = _iso_day_converter(options)
+            to_text = _iso_day_converter(infinite_date)
             cache = _DateNumbers(lambda text: f'"{to_text(text)}"')
         else:
-            to_day = _day_converter(options)
+            to_day = _day_converter(infinite_date)
             cache = _DateNumbers(lambda text: str(to_day(text)))
         expression = JsonExpression(template=f"{name}[{{v}}]", names={name: cache})
         _DATE_CACHES[name] = expression
@@ -115,10 +122,17 @@ def _date_from_binary(data: bytes) -> str:
 
 def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
+    mapping = _date_mapping(column, options, options.infinite_date)
+    if options.infinite_date != "debezium":
+        return mapping
+    return replace(mapping, read=_date_mapping(column, options, "debezium, read"))
+
+
+def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> ColumnMapping:
     iso = options.time_precision_mode == "isostring"
-    to_json, expression = _date_cache(options, iso=iso)
+    to_json, expression = _date_cache(infinite_date, iso=iso)
     if iso:
-        to_text = _iso_day_converter(options)
+        to_text = _iso_day_converter(infinite_date)
         form = ValueForm(
             schema=_schema(Kind.STRING, _DEBEZIUM + "IsoDate"),
             to_json=to_json,
@@ -131,7 +145,7 @@ def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
             json_expression=expression,
         )
     else:
-        to_day = _day_converter(options)
+        to_day = _day_converter(infinite_date)
         prefix = _CONNECT if options.time_precision_mode == "connect" else _DEBEZIUM
         form = ValueForm(
             schema=_schema(Kind.INT32, prefix + "Date"),

@@ -2,6 +2,9 @@
 
 ``include.unknown.datatypes`` decides. That goes for composite types, multiranges, ``tsquery``,
 ``pg_lsn``, geometric shapes and everything that no other spec claims.
+
+A type that was dropped before its values were decoded is another matter: nobody can tell any more what
+it was, but the values are there. They are strings of PostgreSQL text.
 """
 
 import dataclasses
@@ -19,6 +22,7 @@ from waltap_postgres.types.geometry import java_geometry, native_from_binary
 from waltap_postgres.types.network import lsn_from_binary
 from waltap_postgres.types.number import whole_number
 from waltap_postgres.types.range import multirange_reader
+from waltap_postgres.types.text import text_mapping
 
 __all__ = ["UNKNOWN_SPECS"]
 
@@ -103,7 +107,21 @@ def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
 
 
+def _dropped_from_binary(data: bytes) -> str:
+    r"""Return the text of a value whose type nobody knows: that of enums and the like is sent as it
+    is; others are shown in hexadecimal, ``\x…``, as bytea is."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "\\x" + data.hex()
+    return text if text.replace("\n", "").isprintable() else "\\x" + data.hex()
+
+
 def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+    data_type = column.data_type
+    assert data_type is not None
+    if not data_type.name and data_type.kind is TypeKind.BASE:
+        return text_mapping(column, mapper, from_binary=_dropped_from_binary)
     if not mapper.options.include_unknown_datatypes:
         return None
     return _opaque(column, mapper)
