@@ -41,6 +41,27 @@ def test_a_columns_number_outlives_its_name(database: Database) -> None:
     assert [described[name].number for name in ("id", "a", "c")] == [1, 3, 4]
 
 
+def test_a_table_that_is_being_altered_is_described_all_the_same(database: Database) -> None:
+    """Reading a default locks the table; whoever alters it, or has prepared that, may take for ever."""
+    database.psql(
+        "create table t (id int primary key, v text default 'x');"
+        "create table u (id int primary key, v text default 'y')"
+    )
+    with database.connect(autocommit=True) as other:
+        other.execute("BEGIN; ALTER TABLE t ADD w int")
+        found = columns(database, "t")
+        with database.connect(options=OUTPUT, autocommit=True) as connection:
+            catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
+            tables = {table.relation.table: table for table in catalogue.tables()}
+        other.execute("ROLLBACK")
+    assert list(found) == ["id", "v"]
+    assert found["v"].nullable
+    assert not tables["t"].defaults_known
+    assert tables["u"].defaults_known
+    assert tables["u"].relation.columns[1].default == "'y'::text"
+    assert columns(database, "t")["v"].default == "'x'::text"
+
+
 @pytest.mark.parametrize(
     ("added", "missing"),
     [

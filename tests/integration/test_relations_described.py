@@ -3,6 +3,7 @@ decoded: the wire is the truth of its moment, the catalogue and the memory add w
 """
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import WAIT_S, Pipeline
 from tests.servers.postgres import Database
 
 DECODERS = {
@@ -185,3 +186,119 @@ def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
     for n in range(TABLES):
         assert rig.keys(f"m{n}") == [("c", {"id": 1})], n
         assert rig.required(f"m{n}") == [["id", "v"]], n
+
+
+def sent(database: Database, slot: str) -> bool:
+    """Tell whether the server has sent what is in the WAL by now."""
+    ((lsn,),) = database.execute("SELECT pg_switch_wal()::text")
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = database.execute(
+            "SELECT r.sent_lsn >= %s::pg_lsn FROM pg_replication_slots s"
+            " JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = %s",
+            lsn,
+            slot,
+        )
+        if found == [(True,)]:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+MAKING = (
+    "CREATE TABLE m (b int, id int, v text NOT NULL DEFAULT 'd', PRIMARY KEY (id, b))",
+    "INSERT INTO m SELECT 0, g, repeat('x', 200) FROM generate_series(1, 2000) g",
+    "UPDATE m SET id = 9999 WHERE id = 1",
+    "DELETE FROM m WHERE id = 2",
+)
+CHANGING = (
+    "ALTER TABLE t ADD c int NOT NULL DEFAULT 7",
+    "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 1000) g",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (c, id)",
+    "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1001, 2000) g",
+)
+STREAMED = {
+    "pgoutput.streaming": "on",
+    "driver.options": "-c logical_decoding_work_mem=64kB",
+    "publication.autocreate.mode": "all_tables",
+}
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_relations_of_a_transaction_in_progress_are_described_when_it_has_committed(
+    database: Database, tmp_path: Path, identity: str, end: str
+) -> None:
+    """They are announced before anyone sees what the transaction did, or did not do in the end."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd')")
+    rig = Rig(database, tmp_path, **STREAMED)
+    with rig.pipeline.running() as run, database.connect(autocommit=True) as connection:
+        connection.execute("BEGIN")
+        for statement in (*MAKING[:1], f"ALTER TABLE m REPLICA IDENTITY {identity}", *MAKING[1:]):
+            connection.execute(statement.encode())
+        for statement in CHANGING:
+            connection.execute(statement.encode())
+        assert sent(database, rig.pipeline.slot)
+        connection.execute(end.encode())
+        if end == "ROLLBACK":
+            database.execute("INSERT INTO t VALUES (3000, 'y')")
+        else:
+            database.execute("INSERT INTO t VALUES (3000, 'y', 8)")
+        run.until(lambda: '"id":3000' in rig.out.read_text(), "the last row")
+    if end == "ROLLBACK":
+        assert rig.keys("m") == []
+        assert rig.keys("t") == [("c", {"id": 3000})]
+        assert rig.required("t") == [["id", "v"]]
+        return
+    made = rig.keys("m")
+    assert made[:2000] == [("c", {"id": n, "b": 0}) for n in range(1, 2001)]
+    assert made[2000:] == [
+        ("d", {"id": 1, "b": 0}),
+        ("c", {"id": 9999, "b": 0}),
+        ("d", {"id": 2, "b": 0}),
+    ]
+    assert set(map(tuple, rig.required("m"))) == {("b", "id", "v")}
+    changed = rig.keys("t")
+    assert changed[:1000] == [("c", {"id": n}) for n in range(1, 1001)]
+    assert changed[1000:2000] == [("c", {"c": 7, "id": n}) for n in range(1001, 2001)]
+    assert changed[2000:] == [("c", {"c": 8, "id": 3000})]
+    assert set(map(tuple, rig.required("t"))) == {("id", "v", "c")}
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out(
+    database: Database, tmp_path: Path, policy: str
+) -> None:
+    """With the policy ``prepare`` that is before others see what it did: the wire's word is there."""
+    gid = database.name
+    rig = Rig(
+        database,
+        tmp_path,
+        **{
+            "pgoutput.two_phase": "true",
+            "two.phase.policy": policy,
+            "publication.autocreate.mode": "all_tables",
+        },
+    )
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd')")
+    with rig.pipeline.running() as run, database.connect(autocommit=True) as connection:
+        connection.execute("BEGIN")
+        for statement in (*MAKING, *CHANGING[:2]):
+            connection.execute(statement.encode())
+        connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+        try:
+            assert sent(database, rig.pipeline.slot)
+            if policy == "prepare":
+                run.until(lambda: rig.out.read_text().count('"op":"c"') == 3001, "its rows")
+        finally:
+            connection.execute(f"COMMIT PREPARED '{gid}'".encode())
+        database.execute("INSERT INTO m VALUES (0, 3000, 'y'); INSERT INTO t VALUES (3000, 'y', 8)")
+        run.until(lambda: rig.out.read_text().count('"id":3000') >= 4, "the last rows")
+    made, changed = rig.keys("m"), rig.keys("t")
+    assert {tuple(sorted(key or {})) for _, key in made} == {("b", "id")}
+    assert {tuple(sorted(key or {})) for _, key in changed} == {("id",)}
+    assert rig.required("m")[-1] == ["b", "id", "v"]
+    assert rig.required("t")[-1] == ["id", "v", "c"]
+    if policy == "commit":
+        assert set(map(tuple, rig.required("m"))) == {("b", "id", "v")}
+        assert set(map(tuple, rig.required("t"))) == {("id", "v", "c")}

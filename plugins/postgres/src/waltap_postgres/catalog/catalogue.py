@@ -54,7 +54,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
        greatest(c.reltuples, 0)::int8,
        (SELECT array_agg(ARRAY[a.attname::text, a.atttypid::int8::text, a.atttypmod::text,
                                a.attnotnull::text, (a.attgenerated <> '')::text,
-                               coalesce(pg_get_expr(d.adbin, d.adrelid), chr(1)),
+                               (d.oid IS NOT NULL)::text,
                                coalesce(col_description(c.oid, a.attnum), chr(1)),
                                a.attnum::text,
                                CASE WHEN a.atthasmissing AND mt.typdelim = ',' THEN coalesce(
@@ -82,6 +82,16 @@ NAMES_SQL = (
 )
 
 
+DEFAULTS_SQL = """
+SELECT d.adrelid::int8, d.adnum, pg_get_expr(d.adbin, d.adrelid)
+  FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, pg_attrdef d
+ WHERE s.done IS NOT NULL AND d.adrelid::int8 = ANY(%s)
+"""
+"""``pg_get_expr`` locks the table in current releases, and would wait for whoever alters it."""
+
+DEFAULTS_WITHIN_MS = 1000
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table as the catalogue has it now. ``estimate`` is the planner's row count.
 
@@ -90,7 +100,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX. ``changed``
     gives, per column number, the transaction that last changed what is said of the column here;
     ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
-    one that made the table, renamed it, or set its identity last.
+    one that made the table, renamed it, or set its identity last. ``defaults_known``: False while
+    someone has locked the table; its columns have no defaults here then.
     """
 
     relation: Relation
@@ -104,6 +115,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[int, tuple[int, ...]] = {}
     key_changed: int = 0
     row_changed: int = 0
+    defaults_known: bool = True
 
     @property
     def writers(self) -> Iterator[int]:
@@ -178,7 +190,7 @@ class PostgresCatalogue:
         """Return every ordinary and partitioned table of the database, by schema and name."""
         rows = self.query(RELATION_SQL + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
-        return [self._table(row) for row in rows]
+        return self._tables(rows)
 
     def names(self) -> list[tuple[str, str]]:
         """Return (schema, table) of every table that `tables` gives, unsorted; cheap."""
@@ -244,9 +256,37 @@ class PostgresCatalogue:
         if not rows:
             return None
         self._load_types({int(column[1]) for column in rows[0][7] or ()})
-        return self._table(rows[0])
+        return self._tables(rows)[0]
 
-    def _table(self, row: tuple[Any, ...]) -> Table:
+    def _tables(self, rows: list[tuple[Any, ...]]) -> list[Table]:
+        having = [row[0] for row in rows if any(column[5] == "true" for column in row[7] or ())]
+        defaults = self._defaults(having) if having else {}
+        with_defaults = set(having)
+        return [
+            self._table(row, defaults.get(row[0]) if row[0] in with_defaults else {})
+            for row in rows
+        ]
+
+    def _defaults(self, oids: list[int]) -> dict[int, dict[int, str]]:
+        """Return the expressions of defaults by table and column number; a table that stays locked is
+        left out."""
+        try:
+            rows = self._connection.execute(
+                DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
+            ).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            if len(oids) <= 1:
+                return {}
+            middle = len(oids) // 2
+            return self._defaults(oids[:middle]) | self._defaults(oids[middle:])
+        except psycopg.Error as error:
+            raise driver_error(error, self._properties) from error
+        found: dict[int, dict[int, str]] = {oid: {} for oid in oids}
+        for oid, number, text in rows:
+            found[oid][number] = text
+        return found
+
+    def _table(self, row: tuple[Any, ...], defaults: dict[int, str] | None) -> Table:
         oid, schema, name, identity, kind, partition, estimate, attributes, rows, changed = row
         names = {int(a[7]): a[0] for a in attributes or ()}
         not_null = {int(a[7]) for a in attributes or () if a[3] == "true"}
@@ -281,7 +321,7 @@ class PostgresCatalogue:
                     data_type=self.data_type(int(a[1])),
                     nullable=a[3] != "true",
                     generated=a[4] == "true",
-                    default=None if a[5] == "\x01" or a[4] == "true" else a[5],
+                    default=None if a[4] == "true" else (defaults or {}).get(int(a[7])),
                     comment=None if a[6] == "\x01" else a[6],
                     number=int(a[7]),
                     missing=None if a[8] == "\x01" else a[8],
@@ -303,6 +343,7 @@ class PostgresCatalogue:
             },
             key_changed=chosen.changed if chosen else 0,
             row_changed=int(changed),
+            defaults_known=defaults is not None,
         )
 
     def _load_types(self, oids: "set[int] | list[int]") -> None:

@@ -268,11 +268,14 @@ def _column(
         or any(moment.precedes(xid) for xid in present.changed.get(now.number or 0, ()))
     ):
         known, same = then, True
+    default = known.default if known and same else None
+    if known is now and then is not None and present is not None and not present.defaults_known:
+        default = then.default
     return msgspec.structs.replace(
         column,
         data_type=types.get(column.type_oid) or column.data_type,
         nullable=True if known is None else known.nullable,
-        default=known.default if known and same else None,
+        default=default,
         generated=known.generated if known else False,
         comment=known.comment if known else None,
         number=known.number if known else None,
