@@ -13,7 +13,7 @@ OWN: Final = ("_op", "_commit_lsn", "_seq", "_sub", "_lsn", "_commit_ts", "_xid"
 
 @dataclass(slots=True)
 class Event:
-    """One event. ``snapshot``: "" for a change, else initial or incremental; ``first``: it begins an
+    """One event; op ``g``: an initial snapshot of the table begins. ``snapshot``: "" for a change, else initial or incremental; ``first``: it begins an
     initial snapshot. ``key`` is None for a null key; ``at``: line or row number, for reports."""
 
     op: str
@@ -93,20 +93,24 @@ def from_change_log(folder: Path) -> list[Event]:
     manifests = list(log.manifests()) if folder.exists() else []
     complete = complete_generations(manifests)
     found: list[Event] = []
-    snapshots: set[int | None] = set()
+    snapshots: set[tuple[str, int]] = set()
+    numbers: set[int] = set()
     for manifest in manifests:
         rows: list[tuple[tuple[int, ...], Event]] = []
         for entry in manifest.tables:
             if entry.generation is not None and (entry.name, entry.generation) not in complete:
                 continue
-            initial = entry.generation is not None
+            number = entry.generation
+            if number is not None and (entry.name, number) not in snapshots:
+                snapshots.add((entry.name, number))
+                begin = Event("g", entry.name, None, None, None, snapshot="initial")
+                begin.first = number not in numbers
+                numbers.add(number)
+                found.append(begin)
             for segment in entry.segments:
                 for row in log.store.read_parquet(segment.path).to_pylist():
                     position = (row["_commit_lsn"], row["_seq"], row["_sub"])
-                    event = _logged(entry.name, entry.key, row, initial=initial)
-                    if initial and entry.generation not in snapshots:
-                        snapshots.add(entry.generation)
-                        event.first = True
+                    event = _logged(entry.name, entry.key, row, initial=number is not None)
                     rows.append((position, event))
         rows.sort(key=lambda item: item[0])
         found.extend(_merged(rows))

@@ -63,6 +63,8 @@ class Case:
     announced: frozenset[str] = frozenset()
     floating: frozenset[int] = frozenset()
     snapshot: bool = True
+    created: int = 0
+    """Where the slot began: what ends later must come. 0: it is found from the first change."""
     logged: bool = False
     """The events are a change log's rows."""
     not_told: frozenset[str] = frozenset()
@@ -119,6 +121,8 @@ class _Trial:
         self.items: list[Expected | Ddl] = []
         self.loose: dict[int, list[Expected]] = {}
         self.by_xid: dict[int, int] = {}
+        self.first: int | None = None
+        """Where the stream begins, when the slot's beginning is known."""
         self.early: set[int] = set()
         self.key_changed: set[int] = set()
         self._expand(transactions)
@@ -136,6 +140,8 @@ class _Trial:
         state = State()
         for transaction in transactions:
             start = len(self.items)
+            if self.first is None and 0 < self.case.created < transaction.commit_lsn:
+                self.first = start
             floating = transaction.xid in self.case.floating
             for item in transaction.items:
                 if isinstance(item, Ddl):
@@ -195,6 +201,8 @@ class _Trial:
         for event in events:
             while lives and lives[0].first <= event.at:
                 life, fresh = lives.pop(0), True
+                if self.at is None and life.stored is None and not self.case.logged:
+                    self.have.clear()  # the snapshot is taken anew
             if event.snapshot == "initial":
                 self._read(event)
             elif event.snapshot:
@@ -209,6 +217,9 @@ class _Trial:
         if event.first or not self.snapshot_open:
             self.have.clear()
         self.snapshot_open = True
+        if event.op == "g":
+            self.have.pop(event.table, None)
+            return
         self._place(event.table).put(event)
 
     def _chunk(self, event: Event) -> None:
@@ -268,14 +279,16 @@ class _Trial:
             wanted.begun = True
             self._place(event.table).put(event, "d")
             return
-        if index >= self.highest:
+        again = index < self.highest
+        if not again:
             self._advance(index)
             self._values(wanted, event)
             self._advance(index + 1)
             self.highest = index + 1
         self.at = index + 1
-        half = "c" if wanted.begun and event.op == "c" else wanted.half
-        self._place(event.table).put(event, half)
+        half = "c" if wanted.begun else wanted.half
+        if event.key or not again:  # rows without key that come again cannot be told from others
+            self._place(event.table).put(event, half)
 
     def _next(self, at: int) -> int | None:
         """The next event that must come; one that may be missing is passed over by `_elsewhere`."""
@@ -287,6 +300,9 @@ class _Trial:
 
     def _begin(self, event: Event) -> None:
         """Find where the stream begins, and hold the snapshot against the tables of that moment."""
+        if self.case.created:
+            self._start(len(self.items) if self.first is None else self.first)
+            return
         start = self._search(event, 0)
         if start is None:
             start = len(self.items)
@@ -368,7 +384,7 @@ class _Trial:
         change = item.change
         if event.table != change.table:
             return False
-        if item.either and event.op == ("c" if item.begun else "d"):
+        if item.either and (event.op in "cu" if item.begun else event.op == "d"):
             return self._same(item, event)
         if item.op != event.op:
             return (
@@ -640,7 +656,8 @@ class _Trial:
     def finish(self, source: dict[str, Table]) -> None:
         """Judge the end: nothing is missing, and the rows are the source's."""
         if self.at is None:
-            self._start(len(self.items))
+            known = self.case.created and self.first is not None
+            self._start(self.first if known and self.first is not None else len(self.items))
         assert self.at is not None
         for item in self.items[max(self.at, 0) :]:
             if isinstance(item, Expected) and not item.optional:

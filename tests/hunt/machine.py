@@ -381,6 +381,7 @@ class Machine:
             announced=frozenset(name for name, table in source.items() if _announced(name, said)),
             floating=frozenset(self._prepared(transactions)),
             snapshot=self.pipeline.snapshot,
+            created=int((self.engine.offset() or {}).get("slot_created_lsn") or 0),
             logged=self.pipeline.sink == "changelog",
             not_told=frozenset() if self._tells_truncate else frozenset("t"),
         )

@@ -133,7 +133,7 @@ def canonical(type_name: str, value: Any) -> Any:
         return None
     if type_name.endswith("[]"):
         return [canonical(type_name[:-2], v) for v in value] if isinstance(value, list) else value
-    with contextlib.suppress(ValueError, TypeError, ArithmeticError):
+    with contextlib.suppress(ValueError, TypeError, ArithmeticError, AttributeError):
         return _scalar(type_name, value)
     return value
 
