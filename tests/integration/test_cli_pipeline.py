@@ -176,6 +176,22 @@ def status(shop: Path) -> dict:
     return json.loads(waltap("status", "shop.toml", "--json", cwd=shop).stdout)
 
 
+def test_status_names_tables_that_the_next_start_will_find_to_be_new(
+    shop: Path, database: Database
+) -> None:
+    assert status(shop)["new_tables"] == []
+    waltap("run", "shop.toml", "--until-idle", 0.3, cwd=shop)
+    assert status(shop)["new_tables"] == []
+    database.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    assert status(shop)["new_tables"] == ["public.later"]
+    told = waltap("status", "shop.toml", cwd=shop).stdout
+    assert "public.later" in told
+    assert "waltap.new.tables" in told
+    run = waltap("run", "shop.toml", "--until-idle", 0.3, cwd=shop)
+    assert "public.later" in run.stderr
+    assert status(shop)["new_tables"] == []
+
+
 def test_status_tells_offset_slot_and_lag(shop: Path, database: Database) -> None:
     before = status(shop)
     assert (before["offset"], before["slot"], before["resumable"]) == (None, None, True)

@@ -150,6 +150,7 @@ class _Plugin:
         self.failures: list[tuple[Exception, bool]] = []
         self.snapshots: list[tuple[str, str, int]] = []
         self.signals: list[tuple[str, str]] = []
+        self.new_tables: list[tuple[str, str]] = []
 
     @hookimpl
     def register_sinks(self) -> Iterable[SinkSpec]:
@@ -170,6 +171,10 @@ class _Plugin:
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int) -> None:
         self.snapshots.append((event, table, rows))
+
+    @hookimpl
+    def on_new_table(self, table: str, event: str) -> None:
+        self.new_tables.append((table, event))
 
     @hookimpl
     def on_signal(self, kind: str, identifier: str) -> None:

@@ -165,6 +165,13 @@ def on_schema_change(pipeline: str, old: "Relation | None", new: "Relation") -> 
 
 
 @hookspec
+def on_new_table(pipeline: str, table: str, event: str) -> None:
+    """A table was not captured before. At a start: joined (nothing is missing), snapshot (an incremental
+    snapshot of it was asked for) or incomplete (rows from before are missing); while streaming: created
+    (captured from its creation on), incomplete, or uncaptured (before the next start)."""
+
+
+@hookspec
 def on_slot(pipeline: str, event: str, slot: str, lsn: int) -> None:
     """The replication slot was created, dropped or confirmed (``event``) at ``lsn``."""
 

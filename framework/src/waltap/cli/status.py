@@ -28,7 +28,11 @@ def command(
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
-    document = _document(profile.name, offset, slot)
+        new: list[str] = []
+        if offset is not None and profile.engine.new_tables != "ignore":
+            database = f"{offset.system_id}/{offset.database}"
+            new = parts.new_tables.unknown(connector, database)
+    document = {**_document(profile.name, offset, slot), "new_tables": new}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
@@ -92,7 +96,14 @@ def _print(document: dict[str, Any]) -> None:
         table.add_row("confirmed", f"{slot['confirmed']} of {slot['server']}")
         table.add_row("lag", _size(slot["lag_bytes"]))
         table.add_row("WAL kept", f"{_size(slot['retained_bytes'])} {slot['wal_status']}")
+    if document["new_tables"]:
+        table.add_row("new tables", ", ".join(document["new_tables"]))
     console.print(table)
+    if document["new_tables"]:
+        console.print(
+            "New tables join at the next start; waltap.new.tables says what becomes of their rows from "
+            "before."
+        )
     if not document["resumable"]:
         console.print(
             "[red]Streaming cannot go on from the stored offset: the slot is gone.[/] Start over "

@@ -13,8 +13,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -89,6 +90,7 @@ class Engine:
         self._linked = self._started_once = self._cut = False
         self._created: set[str] = set()
         self._slots: set[str] = set()
+        self._look: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
         """Ask for a clean end: what was written is flushed and confirmed first."""
@@ -195,7 +197,7 @@ class Engine:
                 if start.stream and not self._stop.is_set():
                     stream = connector.stream(delivery.written)
             if stream is not None:
-                self._stream(connector, stream, parts, delivery)
+                self._stream(connector, stream, parts, delivery, whole=start.snapshot)
             elif not start.stream and not self._stop.is_set():
                 self._ready()
             if connector.finish():
@@ -319,7 +321,13 @@ class Engine:
     # --- stream -------------------------------------------------------------------------------
 
     def _stream(
-        self, connector: Connector, stream: ChangeStream, parts: Parts, delivery: Delivery
+        self,
+        connector: Connector,
+        stream: ChangeStream,
+        parts: Parts,
+        delivery: Delivery,
+        *,
+        whole: bool,
     ) -> None:
         position = delivery.written
         self._started_once = True
@@ -336,6 +344,11 @@ class Engine:
         try:
             try:
                 incremental = self._incremental(connector, parts, delivery)
+                offset = delivery.offset
+                ask = incremental.ask_for if incremental is not None else None
+                database = f"{offset.system_id}/{offset.database}"
+                parts.new_tables.begin(connector, database, whole=whole, ask=ask)
+                self._look = partial(parts.new_tables.look, connector)
                 self._pull(connector, stream, assembler, incremental, delivery)
             finally:
                 self._flush_last(stream, assembler, delivery)
@@ -396,6 +409,7 @@ class Engine:
                 delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
             if now >= next_idle:
                 self._reconnects.succeeded()  # the link has stood for a while
+                self._look()
             if (now >= next_idle or stream.urged()) and not gathered:
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)

@@ -72,6 +72,13 @@ class EngineProperties(Properties):
         summary="Folder for offsets, spilled transactions and sink state. As every path: a relative one "
         "starts at the profile's folder.",
     )
+    new_tables: Literal["warn", "snapshot", "ignore"] = declare(
+        "waltap.new.tables",
+        default="snapshot",
+        summary="What happens when a table joins at a start without a snapshot, so that rows from before "
+        "are missing: a warning, an incremental snapshot of it (a warning where no signal table is "
+        "named), or nothing. Debezium's files: warn.",
+    )
     heartbeat_interval_ms: int = declare(
         "heartbeat.interval.ms",
         default=0,

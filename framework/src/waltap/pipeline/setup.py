@@ -14,6 +14,7 @@ from waltap.events.transaction import Batch
 from waltap.host import Host
 from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
+from waltap.pipeline.new_tables import NewTables
 from waltap.render.capture import Capture
 from waltap.render.format import Format, FormatContext
 from waltap.render.type_registry import TypeRegistry
@@ -63,6 +64,14 @@ class Parts:
         self.memory = RelationMemory(self.state_dir / "relations")
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.belongings = Belongings(self.state_dir / "belongings.json")
+        self.new_tables = NewTables(
+            self.state_dir / "tables.json",
+            _new_tables_policy(profile),
+            self.capture.captures,
+            lambda table, event: host.notify(
+                "on_new_table", pipeline=profile.name, table=table, event=event
+            ),
+        )
         self.sink = self._sink()
         self.format = self._format(run_id) if self.sink.capabilities.records else None
         self.transforms: list[Callable[[Batch], Batch]] = [
@@ -208,6 +217,12 @@ class _StoreWithMemory(OffsetStore):
     def clear(self) -> None:
         self._store.clear()
         self._memory.start_anew(())
+
+
+def _new_tables_policy(profile: Profile) -> str:
+    engine = profile.engine
+    given = "new_tables" in engine.model_fields_set
+    return "warn" if profile.debezium and not given else engine.new_tables
 
 
 def build(profile: Profile, host: Host, *, run_id: str) -> Parts:

@@ -18,6 +18,7 @@ that may not be read) ends the request; each with a warning.
 
 import json
 import logging
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -157,6 +158,19 @@ class IncrementalSnapshots:
         if self._stored is None:
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
+
+    def ask_for(self, table: str) -> bool:
+        """Write a signal that asks for the rows of ``table`` (schema.table); False when the signal table
+        does not take it."""
+        data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
+        try:
+            self._source.watermark(str(uuid.uuid4()), "execute-snapshot", data)
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            log.warning("the signal table takes no signal: %s", error.problem)
+            return False
+        return True
 
     def resume(self, now: int) -> None:
         """Go on with what the state holds, after a restart or a wait. ``now`` as for `process`."""

@@ -205,6 +205,20 @@ class Connector(abc.ABC):
         """Return how to read tables in chunks, None when this connector cannot."""
         return None
 
+    def captured_tables(self) -> dict[str, str]:
+        """Return identifier → schema.table of what this start captures. An identifier stays when a
+        table is renamed, and is never used again. Raises: SourceError."""
+        return {}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        """Return identifier → (schema, table) of every table there is now; cheap. Raises: SourceError."""
+        return {}
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        """Tell whether the server streams that table from its creation on, without being told of it.
+        Raises: SourceError."""
+        return True
+
     def heartbeat(self) -> None:
         """Do what the profile wants done on the server with each heartbeat."""
 

@@ -37,7 +37,9 @@ from waltap_postgres.replication.publication import (
     PublicationPlan,
     identifier,
     plan_publication,
+    published,
     published_operations,
+    streams_new,
 )
 from waltap_postgres.replication.slot import (
     Slot,
@@ -454,6 +456,28 @@ class PostgresConnector(Connector):
 
     def estimate(self, relation: Relation) -> int | None:
         return self._snapshot.estimates.get(relation.oid) or None
+
+    def captured_tables(self) -> dict[str, str]:
+        covered: set[tuple[str, str]] | None = None
+        for name in self._publications:
+            covered = (covered or set()) | (published(self.catalogue, name) or set())
+        captured = {table.relation.oid for table in self.captured()}
+        return {
+            oid: ".".join(place)
+            for oid, place in self.existing_tables().items()
+            if int(oid) in captured and (covered is None or place in covered)
+        }
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root)
+        signals = self.context.profile.capture.signal_table
+        return {str(oid): place for oid, place in tables.items() if place != signals}
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        if not self._publications:
+            return True
+        number = self.server.version_num
+        return streams_new(self.catalogue, self._publications, schema, number)
 
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
         self._chunks = PostgresChunks(

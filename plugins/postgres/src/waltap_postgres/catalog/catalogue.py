@@ -77,7 +77,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
 
 
 NAMES_SQL = (
-    "SELECT n.nspname::text, c.relname::text"
+    "SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relispartition, c.relkind = 'p'"
     + RELATION_SQL[RELATION_SQL.rindex("  FROM pg_class c") :]
 )
 
@@ -194,7 +194,16 @@ class PostgresCatalogue:
 
     def names(self) -> list[tuple[str, str]]:
         """Return (schema, table) of every table that `tables` gives, unsorted; cheap."""
-        return self.query(NAMES_SQL)
+        return [(schema, table) for schema, table, *_ in self.query(NAMES_SQL)]
+
+    def numbers(self, *, via_root: bool) -> dict[int, tuple[str, str]]:
+        """Return OID → (schema, table) of every table that has changes of its own; cheap. ``via_root``:
+        partitioned tables have those of their partitions."""
+        return {
+            oid: (schema, table)
+            for schema, table, oid, partition, partitioned in self.query(NAMES_SQL)
+            if not (partition if via_root else partitioned)
+        }
 
     def table(self, schema: str, table: str) -> Table | None:
         """Return one table, None when it does not exist."""

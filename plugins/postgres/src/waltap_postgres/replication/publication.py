@@ -11,7 +11,14 @@ from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["PublicationPlan", "identifier", "plan_publication", "published", "published_operations"]
+__all__ = [
+    "PublicationPlan",
+    "identifier",
+    "plan_publication",
+    "published",
+    "published_operations",
+    "streams_new",
+]
 
 INSERTS_SUFFIX = "_inserts"
 
@@ -77,6 +84,21 @@ def _members(catalogue: PostgresCatalogue, name: str) -> list[tuple[str, str]]:
         "   (to_jsonb(p) ->> 'pubviaroot')::bool, false)) ORDER BY 1, 2",
         (name,),
     )
+
+
+def streams_new(
+    catalogue: PostgresCatalogue, names: Iterable[str], schema: str, version_num: int
+) -> bool:
+    """Tell whether tables made in ``schema`` join one of the publications by themselves."""
+    names = list(names)
+    sql = "SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND (puballtables"
+    if version_num >= 150000:
+        sql += (
+            " OR EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
+            " WHERE s.pnpubid = p.oid AND n.nspname = %s)"
+        )
+        return bool(catalogue.query(sql + ")", (names, schema)))
+    return bool(catalogue.query(sql + ")", (names,)))
 
 
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:

@@ -1,0 +1,140 @@
+"""Tables that a pipeline captures from now on, and whether anything of them is missing.
+
+What was captured at the last start is kept beside the offset. A table that joins at a start without a
+snapshot has rows that neither a snapshot nor the stream has brought, unless the stream brings every table
+from its creation on and it was made since. OIDs tell tables apart: one that was dropped and made again
+under its name is another.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from waltap.errors import WaltapError
+from waltap.source.connector import Connector
+
+__all__ = ["NewTables"]
+
+log = logging.getLogger(__name__)
+
+MESSAGES: Final = {
+    "created": "table %s is new: it is captured from its creation on",
+    "joined": "table %s is new since the last start: it is captured from its creation on",
+    "snapshot": "table %s is captured from now on; an incremental snapshot is asked for its rows",
+    "incomplete": "table %s is captured from now on; rows and changes from before are missing. To have "
+    "them, name a signal table (signal.data.collection) and insert there a row with the type "
+    'execute-snapshot and the data {"data-collections": ["%s"]}',
+    "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
+    "what is written to it until then does not come by the stream",
+}
+QUIET: Final = frozenset({"created", "joined"})
+"""Nothing is missing."""
+
+
+class _Known(msgspec.Struct):
+    """What there was at the last start: identifiers of captured tables and of the others."""
+
+    database: str
+    captured: list[str]
+    others: list[str]
+
+
+class NewTables:
+    """Notices new tables of one pipeline. ``policy``: warn, snapshot or ignore; ``tell`` is given the
+    table and the event (`on_new_table`). Disk errors are not raised: then less is noticed."""
+
+    def __init__(
+        self,
+        path: Path,
+        policy: str,
+        captures: Callable[[str, str], bool],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self._path, self._policy, self._captures, self._tell = path, policy, captures, tell
+        self._known: _Known | None = None
+        self._names: dict[str, tuple[str, str]] = {}
+        self._captured: set[str] = set()
+
+    def begin(
+        self,
+        connector: Connector,
+        database: str,
+        *,
+        whole: bool,
+        ask: Callable[[str], bool] | None,
+    ) -> None:
+        """Look at a start, when streaming has begun. ``whole``: a snapshot has read every table.
+        ``ask`` asks for the rows of one, and tells whether that went well."""
+        captured, before = connector.captured_tables(), self._load(database)
+        self._names = connector.existing_tables()
+        self._captured = set(captured)
+        if before is not None and not whole:
+            known, others = set(before.captured), set(before.others)
+            for identifier, name in captured.items():
+                if identifier in known:
+                    continue
+                place = self._names.get(identifier)
+                if identifier not in others and place and connector.streams_new(*place):
+                    self._say("joined", name)
+                else:
+                    asked = self._policy == "snapshot" and ask is not None and ask(name)
+                    self._say("snapshot" if asked else "incomplete", name)
+        self._known = _Known(database, [], [])
+        self._save()
+
+    def look(self, connector: Connector) -> None:
+        """Look again while streaming. A database that does not answer is for others to notice."""
+        if self._known is None:
+            return
+        with suppress(WaltapError):
+            present = connector.existing_tables()
+            if present == self._names:
+                return
+            for identifier, (schema, table) in present.items():
+                if identifier in self._captured or not self._captures(schema, table):
+                    continue
+                if self._names.get(identifier) == (schema, table):
+                    continue
+                made, streams = identifier not in self._names, connector.streams_new(schema, table)
+                event = "uncaptured" if not streams else "created" if made else "incomplete"
+                self._say(event, f"{schema}.{table}")
+                if streams:
+                    self._captured.add(identifier)
+            self._names = present
+            self._save()
+
+    def unknown(self, connector: Connector, database: str) -> list[str]:
+        """Return the tables that the next start will find to be new."""
+        before = self._load(database)
+        known = set(before.captured) if before is not None else None
+        tables = connector.captured_tables()
+        return sorted(n for i, n in tables.items() if known is not None and i not in known)
+
+    def _say(self, event: str, name: str) -> None:
+        if self._policy == "ignore":
+            return
+        level = logging.INFO if event in QUIET else logging.WARNING
+        text = MESSAGES[event]
+        log.log(level, text, *[name] * text.count("%s"), extra={"relation": name})
+        self._tell(name, event)
+
+    def _load(self, database: str) -> _Known | None:
+        try:
+            known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return known if known.database == database else None
+
+    def _save(self) -> None:
+        assert self._known is not None
+        self._known.captured = sorted(self._captured)
+        self._known.others = sorted(set(self._names) - self._captured)
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._path.with_name(f"{self._path.name}.tmp")
+            draft.write_bytes(msgspec.json.encode(self._known))
+            draft.replace(self._path)

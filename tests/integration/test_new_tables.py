@@ -1,0 +1,120 @@
+"""Tables that come while a pipeline runs or is down: on a real server, told, and read where possible."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+FILTERED = {"publication.autocreate.mode": "filtered", "table.include.list": r"public\..*"}
+SIGNALS = {"signal.data.collection": "public.signals"}
+
+
+@pytest.fixture
+def old(database: Database) -> Database:
+    database.execute(
+        "CREATE TABLE old (id int PRIMARY KEY); INSERT INTO old VALUES (1);"
+        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
+    )
+    return database
+
+
+def made(database: Database, name: str = "fresh") -> None:
+    database.execute(
+        f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} SELECT generate_series(1, 50)"
+    )
+
+
+def run(pipeline: Pipeline, **settings: Any) -> list[tuple[str, str]]:
+    """Run until everything is delivered; return what was told of new tables."""
+    assert pipeline.database is not None
+    with pipeline.running(**settings) as run:
+        pipeline.database.execute("INSERT INTO old SELECT max(id) + 1 FROM old")
+        ((last,),) = pipeline.database.execute("SELECT max(id) FROM old")
+        run.until(lambda: last in pipeline.destination.ids("old"), "the last row")
+        return run.notices.new_tables
+
+
+def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
+    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED)
+    assert run(pipeline) == []
+    made(old)
+    assert run(pipeline) == [("public.fresh", "incomplete")]
+    assert "rows and changes from before are missing" in caplog.text
+    old.execute("INSERT INTO fresh VALUES (51)")
+    assert run(pipeline) == []
+    assert pipeline.destination.ids("fresh") == [51]
+
+
+def test_its_rows_are_read_where_there_is_a_signal_table(old: Database, tmp_path: Path) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    run(pipeline)
+    made(old)
+    made(old, '"Odd.(name"')
+    with pipeline.running() as there:
+        destination = pipeline.destination
+        old.execute("INSERT INTO fresh VALUES (51)")
+        there.until(lambda: set(destination.ids("fresh")) == set(range(1, 52)), "the rows")
+        odd = "public.Odd.(name"
+        there.until(lambda: len({e.row["id"] for e in destination.of(odd)}) == 50, "the others")
+        assert sorted(there.notices.new_tables) == [(odd, "snapshot"), ("public.fresh", "snapshot")]
+    assert run(pipeline) == []
+
+
+def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path: Path) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    made(old)
+    run(pipeline)
+    old.execute("DROP TABLE fresh")
+    made(old)
+    with pipeline.running() as there:
+        there.until(lambda: len(pipeline.destination.ids("fresh", "r")) >= 100, "the rows again")
+        assert there.notices.new_tables == [("public.fresh", "snapshot")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"waltap.new.tables": "ignore"}, []),
+        ({"waltap.new.tables": "warn"} | SIGNALS, [("public.fresh", "incomplete")]),
+        ({"publication.autocreate.mode": "all_tables"}, [("public.fresh", "joined")]),
+        ({"plugin.name": "wal2json"}, [("public.fresh", "joined")]),
+    ],
+)
+def test_the_policy_and_the_publication_decide(
+    old: Database, tmp_path: Path, settings: dict[str, str], told: list[tuple[str, str]]
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | settings)
+    run(pipeline)
+    made(old)
+    assert run(pipeline) == told
+    complete = told == [("public.fresh", "joined")]
+    assert pipeline.destination.ids("fresh") == (list(range(1, 51)) if complete else [])
+
+
+def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publication(
+    old: Database, tmp_path: Path
+) -> None:
+    settings = FILTERED | {"publication.autocreate.mode": "all_tables"}
+    pipeline = Pipeline(old, tmp_path, settings)
+    made(old)
+    assert run(pipeline, **{"table.include.list": r"public\.old"}) == []
+    told = run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
+    assert told == [("public.fresh", "incomplete")]
+
+
+@pytest.mark.parametrize(("mode", "event"), [("filtered", "uncaptured"), ("all_tables", "created")])
+def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
+    old: Database, tmp_path: Path, mode: str, event: str
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": mode})
+    with pipeline.running() as there:
+        made(old)
+        there.until(lambda: there.notices.new_tables, "the news")
+        assert there.notices.new_tables == [("public.fresh", event)]
+    told = run(pipeline)
+    assert told == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
