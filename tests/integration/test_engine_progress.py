@@ -141,7 +141,8 @@ def test_the_offset_file_is_whole_at_every_moment(quiet: Pipeline, database: Dat
             database.execute("INSERT INTO quiet VALUES (%s)", number)
             assert isinstance(quiet.offset(), Offset)  # it parses
         run.until(lambda: len(quiet.destination.ids("quiet")) == 100, "the rows")
-    assert {p.name for p in quiet.offset_file.parent.iterdir()} == {"offset.json", "lock"}
+    names = {p.name for p in quiet.offset_file.parent.iterdir()}
+    assert names == {"offset.json", "lock", "relations", "tables.json", "belongings.json"}
 
 
 # --- failures ---------------------------------------------------------------------------------------
