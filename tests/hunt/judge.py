@@ -201,10 +201,11 @@ class _Trial:
         for event in events:
             while lives and lives[0].first <= event.at:
                 life, fresh = lives.pop(0), True
-                if self.at is None and life.stored is None and not self.case.logged:
-                    self.have.clear()  # the snapshot is taken anew
+                if life.stored is None:
+                    self.snapshot_open = False  # it is taken anew
             if event.snapshot == "initial":
-                self._read(event)
+                again = event.first and (life.reconnects or self.case.logged)
+                self._read(event, anew=again or not self.snapshot_open)
             elif event.snapshot:
                 self._chunk(event)
             elif event.xid in self.loose:
@@ -213,8 +214,8 @@ class _Trial:
                 self._changed(event, life, may_repeat=fresh or life.reconnects)
                 fresh = False
 
-    def _read(self, event: Event) -> None:
-        if event.first or not self.snapshot_open:
+    def _read(self, event: Event, *, anew: bool) -> None:
+        if anew:
             self.have.clear()
         self.snapshot_open = True
         if event.op == "g":
