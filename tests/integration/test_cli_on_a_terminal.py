@@ -13,14 +13,18 @@ import pytest
 from tests.servers.postgres import Database
 
 
-def on_terminal(*arguments: str, cwd: Path) -> tuple[int, str]:
-    """Run waltap on a pseudo-terminal; return its exit code and what is on the screen's roll."""
+def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, str]:
+    """Run waltap on a pseudo-terminal; return its exit code and what is on the screen's roll.
+
+    Control sequences are left out, but for a dumb terminal, which may get none.
+    """
     master, terminal = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WALTAP_LOG")}
     process = subprocess.Popen(
         [sys.executable, "-m", "waltap", *arguments],
         cwd=cwd,
-        env={**environment, "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"},
+        env={**environment, "TERM": term, "COLUMNS": "100"}
+        | ({} if term == "dumb" else {"NO_COLOR": "1"}),
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=terminal,
@@ -36,7 +40,9 @@ def on_terminal(*arguments: str, cwd: Path) -> tuple[int, str]:
             break
         seen += piece
     os.close(master)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode("utf-8", "replace"))
+    text = seen.decode("utf-8", "replace")
+    if term != "dumb":
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     return process.wait(30), text
 
 
@@ -76,3 +82,23 @@ def test_changes_on_the_terminal_have_no_bars_between_them(profile: Path) -> Non
     assert code == 0, text
     assert "READ     public.big  id=1" in text
     assert "━" not in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["run", "p.toml", "--until-idle", "0.3"], id="run"),
+        pytest.param(["run", "p.toml", "--set", "database.port=1"], id="error"),
+        pytest.param(["run", "p.toml", "--sink", "terminal", "--max-records", "3"], id="changes"),
+        pytest.param(["doctor", "p.toml"], id="doctor"),
+        pytest.param(["tail", "p.toml", "--snapshot", "--max-records", "3"], id="tail"),
+        pytest.param(["--help"], id="help"),
+        pytest.param(["run", "--no-such-option"], id="usage"),
+    ],
+)
+def test_a_dumb_terminal_gets_plain_lines(profile: Path, command: list[str]) -> None:
+    _, text = on_terminal(*command, cwd=profile, term="dumb")
+    assert text.strip()
+    assert "\x1b" not in text
+    if not command[-1].startswith("--"):
+        assert not [frame for frame in "╭│━⠋" if frame in text]

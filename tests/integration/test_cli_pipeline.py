@@ -292,9 +292,14 @@ def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(
     assert [re.sub(r"^\d\d:\d\d:\d\d\.\d{3} ", "", line) for line in lines] == [
         "INSERT   public.orders  id=50 status='it's new' total=1.25",
         "INSERT   public.keyless  a=1 b='x'",
-        "UPDATE   public.orders  id=50 status='paid' total=1.25",
+        "UPDATE   public.orders  id=50 status='it's new' → 'paid' total=1.25",
         "DELETE   public.orders  id=50",
         "TRUNCATE public.orders",
+    ]
+    watched = f"all tables of {database.name} on "
+    assert [line.rpartition(": ")[2] for line in errors.splitlines() if watched in line] == [
+        "connecting",
+        "waiting for changes; Ctrl-C ends",
     ]
     until(lambda: database.slots() == {}, "the temporary slot to go")
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]

@@ -226,3 +226,32 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
         os.dup2(saved, 1)
         os.close(saved)
         os.close(writer)
+
+
+def test_an_update_is_compared_with_the_row_that_was_shown_last(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The server sends no old row, or its key alone: what was shown tells the rest."""
+    lines = shown(
+        capfd,
+        part(
+            Insert(ORDERS, 1, ("a", "7", "1")),
+            Update(ORDERS, 1, ("b", "7", "1")),
+            Update(ORDERS, 1, (UNCHANGED, "7", "2")),
+            Update(ORDERS, 1, ("b", "8", "2"), (ABSENT, "7", ABSENT), OldTuple.KEY),
+            Update(ORDERS, 1, ("c", "8", "2")),
+            Delete(ORDERS, 1, (ABSENT, "8", ABSENT), OldTuple.KEY),
+            Update(ORDERS, 1, ("d", "8", "3")),
+            Update(ORDERS, 1, ("d", "9", "3"), (ABSENT, "1", ABSENT), OldTuple.KEY),
+        ),
+    )
+    assert [line.partition("orders  ")[2] for line in lines] == [
+        "id=7 note='a' total=1",
+        "id=7 note='a' → 'b' total=1",
+        "id=7 note='b' total=1 → 2",
+        "id=7 → 8 note='b' total=2",
+        "id=8 note='b' → 'c' total=2",
+        "id=8",
+        "id=8 note='d' total=3",
+        "id=1 → 9 note='d' total=3",
+    ]

@@ -24,7 +24,13 @@ def notices() -> "Console":
 def _console(*, stderr: bool) -> "Console":
     from rich.console import Console
 
+    from waltap.config.environment import dumb_terminal
+
     console = Console(stderr=stderr, highlight=False)
+    if console.is_terminal and dumb_terminal():
+        # no bars, panels or colours: it is written to as a pipe is
+        width = console.width
+        return Console(stderr=stderr, width=width, highlight=False, force_terminal=False)
     return (
         console
         if console.is_terminal

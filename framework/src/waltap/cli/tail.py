@@ -15,9 +15,11 @@ from waltap.cli.run import (
     stopped_by_signals,
     telemetry,
 )
+from waltap.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
+    from waltap.config.profile import Profile
 
 __all__ = ["command"]
 
@@ -54,8 +56,46 @@ def command(
         settings = _settings(raw, state, as_json=as_json, snapshot=snapshot, tables=table or [])
         profile = resolve(raw, host, sink="terminal", overrides={**settings, **overrides(set_)})
         engine = Engine(profile, host, limits=limits)
+        watching = _Watching(_what(profile, table or []))
+        host.register(watching, "tail")
+        watching.tell("connecting")
         with stopped_by_signals(engine):
             engine.run()
+
+
+class _Watching:
+    """Says on standard error what is watched: at once, and when changes can come."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._told = what, False
+
+    def tell(self, state: str) -> None:
+        from waltap.cli.screen import notices
+
+        notices().print(f"{self._what}: {state}", style="dim", markup=False, soft_wrap=True)
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        if state == "streaming" and not self._told:
+            self._told = True
+            self.tell("waiting for changes; Ctrl-C ends")
+
+
+def _what(profile: "Profile", tables: list[str]) -> str:
+    """Return in words what is watched: ``tables public.a of shop on db:5432``."""
+    from waltap.config.property import declarations
+
+    source = profile.connector.properties
+    known = (
+        {}
+        if source is None
+        else {d.name: getattr(source, d.field) for d in declarations(type(source))}
+    )
+    which = f"tables like {', '.join(tables)}" if tables else "all tables"
+    if not tables and profile.capture.table_include:
+        which = f"tables like {', '.join(profile.capture.table_include)}"
+    database, host = known.get("database.dbname", ""), known.get("database.hostname", "")
+    return f"{which} of {database} on {host}:{known.get('database.port', '')}"
 
 
 def _settings(

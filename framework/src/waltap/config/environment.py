@@ -4,6 +4,7 @@ WALTAP_PLUGINS     comma list of plugins to load, by entry-point or distribution
                    framework's own always load. Unset or empty: every installed plugin.
 WALTAP_TRACEBACK   1: an error of the command line shows its traceback.
 WALTAP_LOG_LEVEL   debug, info, warning or error (default info).
+NO_COLOR, TERM     whether a terminal shows colours, and control sequences at all.
 WALTAP_LOG         json or text; default: json when stderr is not a terminal.
 ${env:NAME}        in a profile: any variable, by name.
 """
@@ -11,7 +12,15 @@ ${env:NAME}        in a profile: any variable, by name.
 import os
 from collections.abc import Mapping
 
-__all__ = ["colours", "log_form", "log_level", "plugin_names", "tracebacks", "variable"]
+__all__ = [
+    "colours",
+    "dumb_terminal",
+    "log_form",
+    "log_level",
+    "plugin_names",
+    "tracebacks",
+    "variable",
+]
 
 
 def plugin_names(environ: Mapping[str, str] | None = None) -> frozenset[str] | None:
@@ -32,8 +41,13 @@ def log_level(*, default: str) -> str:
 
 
 def colours() -> bool:
-    """Tell whether colours are allowed (https://no-color.org)."""
-    return not os.environ.get("NO_COLOR")
+    """Tell whether colours are allowed (https://no-color.org); a dumb terminal has none."""
+    return not os.environ.get("NO_COLOR") and not dumb_terminal()
+
+
+def dumb_terminal() -> bool:
+    """Tell whether the terminal understands no control sequences (TERM, as terminfo means it)."""
+    return os.environ.get("TERM", "").strip().lower() in {"dumb", "unknown"}
 
 
 def log_form(*, terminal: bool) -> str:
