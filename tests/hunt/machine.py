@@ -330,6 +330,8 @@ class Machine:
             self._ended("none")
         if self.engine.running and self.engine.harmed:
             self._ended("KILL")
+        elif self.engine.process is not None and self.pipeline.filtered:
+            self._ended("TERM")  # tables that were made meanwhile join at a start
         for _ in range(3):
             self._start(Random(0))
             self._wait_ready()
