@@ -263,6 +263,7 @@ def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
 def test_name_is_null_while_debezium_streams() -> None:
     assert mapping("name").streamed_as_null
     assert not mapping("name", options={"include_unknown_datatypes": True}).streamed_as_null
+    assert not mapping("name", options={"streamed_names": "value"}).streamed_as_null
 
 
 def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:

@@ -163,6 +163,7 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
         arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
         multidimensional_arrays=properties.multidimensional_arrays,
         infinite_date=properties.infinite_date,
+        streamed_names=properties.streamed_names,
     )
 
 

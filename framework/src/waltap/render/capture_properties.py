@@ -208,6 +208,14 @@ class CaptureProperties(Properties):
         "PostgreSQL's text where the elements are texts.",
         advanced=True,
     )
+    streamed_names: Literal["null", "value"] = declare(
+        "waltap.streamed.names",
+        default="null",
+        profile_default="value",
+        summary="Values of PostgreSQL's type `name` while streaming: null, as Debezium writes them (it "
+        "has them in snapshots), or the value.",
+        advanced=True,
+    )
     infinite_date: Literal["debezium", "extreme"] = declare(
         "waltap.infinite.date",
         default="debezium",

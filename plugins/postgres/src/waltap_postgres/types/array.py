@@ -55,6 +55,8 @@ _PRINTED_BY_JAVA = frozenset(
 )
 """Element types whose inner arrays Debezium turns to text by ``toString``; others become null."""
 
+_INNER = "an inner array, where the schema has one dimension"
+
 JAVA_ARRAY = "[Ljava.lang.String;@0"
 
 Nested = list[Any]
@@ -351,6 +353,8 @@ class _Reader:
             for item in items:
                 if isinstance(item, list):
                     stand_in = inner(item)
+                    if stand_in is None:
+                        misfit.connect(_INNER)
                     part = "null" if stand_in is None else quote(stand_in)
                 else:
                     part = "null" if item is None else convert(item)
@@ -379,7 +383,8 @@ class _Reader:
             values: list[object] = []
             for item in parse_array(text, delimiter):
                 if isinstance(item, list):
-                    values.append(inner(item))
+                    stand_in = inner(item)
+                    values.append(misfit.connect(_INNER) if stand_in is None else stand_in)
                 else:
                     values.append(None if item is None else convert(item))
             if required and None in values:

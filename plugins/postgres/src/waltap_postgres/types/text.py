@@ -75,7 +75,8 @@ def _char_from_binary(data: bytes) -> str:
 
 def _build_name(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``name``; Debezium reads it in snapshots but drops it from streamed rows."""
-    known = mapper.options.include_unknown_datatypes
+    options = mapper.options
+    known = options.include_unknown_datatypes or options.streamed_names == "value"
     return text_mapping(column, mapper, streamed_as_null=not known)
 
 
