@@ -124,13 +124,14 @@ IDENTITIES = {
 
 @pytest.mark.parametrize("identity", list(IDENTITIES))
 @pytest.mark.parametrize("later", list(LATER))
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "wal2json-1", "decoderbufs"])
 def test_the_key_of_a_change_is_that_of_its_moment(
-    database: Database, tmp_path: Path, decoder: dict[str, str], later: str, identity: str
+    database: Database, tmp_path: Path, plugin: str, later: str, identity: str
 ) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd');" + IDENTITIES[identity]
     )
-    rig = Rig(database, tmp_path, **decoder)
+    rig = Rig(database, tmp_path, **DECODERS[plugin])
     rig.catch_up()
     database.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO t VALUES (5, 'b')")
     database.execute("UPDATE t SET id = 2 WHERE id = 1")

@@ -118,6 +118,14 @@ class Parts:
         if self.format is not None:
             self.format.forget(oid)
 
+    def renew(self, relation: Relation) -> Relation:
+        """Return a described relation with its data types as they are now."""
+        assert self._connector is not None
+        renewed = self._connector.renew(relation)
+        if renewed is not relation:
+            self.announced(renewed)
+        return renewed
+
     def complete(self, relation: Relation) -> Relation:
         """Complete a relation of rows that are handed out now, if it is captured."""
         if not self.capture.captures(relation.schema, relation.table):
@@ -189,6 +197,7 @@ class Parts:
             component.properties,
             FormatContext(
                 describe=self.describe,
+                renew=self.renew,
                 identity=self.identity,
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),

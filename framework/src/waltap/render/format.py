@@ -29,6 +29,10 @@ def _silent(_text: str) -> None:
     return None
 
 
+def _same(relation: Relation) -> Relation:
+    return relation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatContext:
     """What a format may know when it is made.
@@ -37,7 +41,8 @@ class FormatContext:
     it is called once per relation version. ``identity`` gives the replica identity to read it with.
     ``mapper`` gives the type mapper of some modes. ``connector`` is what events call the connector.
     ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
-    once per column of a relation version, of values that could not be converted.
+    once per column of a relation version, of values that could not be converted. ``renew`` gives a
+    described relation with its data types as they are now: the same object when they are unchanged.
     """
 
     describe: Callable[[Relation], Relation]
@@ -50,6 +55,7 @@ class FormatContext:
     choose_topic: Callable[[Relation], str | None] = _no_topic
     warn: Callable[[str], None] = _silent
     labels: dict[str, str] = field(default_factory=dict)
+    renew: Callable[[Relation], Relation] = _same
 
 
 class Format(abc.ABC):

@@ -75,7 +75,8 @@ class RowCodec:
 
     ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
     payload of a value (b"" without schemas). ``careful`` makes the twin whose conversions name what
-    does not fit, ``snapshot`` the one for snapshot rows (None: the same).
+    does not fit, ``snapshot`` the one for snapshot rows (None: the same). ``renewed``: the types were
+    asked for anew, and this codec takes what they do not have.
     """
 
     identity: ReplicaIdentity
@@ -90,6 +91,7 @@ class RowCodec:
     key_header: tuple[str, str]
     careful: "Callable[[], RowCodec]"
     snapshot: "Callable[[], RowCodec] | None"
+    renewed: bool = False
 
 
 # --- columns --------------------------------------------------------------------------------------

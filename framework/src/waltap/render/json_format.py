@@ -160,6 +160,7 @@ class JsonFormat(Format):
                 try:
                     append(codec.create(change.new, n, a, b, x, c))
                 except MISFITS:
+                    codec = self._tables.renewed(relation, codec)
                     append(_create_carefully(codec, change.new, n, a, b, x, c))
             elif isinstance(change, (Update, Delete)):
                 if skipped and ("u" if type(change) is Update else "d") in skipped:
@@ -171,6 +172,7 @@ class JsonFormat(Format):
                     self._old_row(codec, change, texts)
                 except MISFITS:
                     # whatever may not fit was rendered before anything was counted or appended
+                    codec = self._tables.renewed(change.relation, codec)
                     try:
                         self._old_row(codec.careful(), change, texts)
                     except MISFITS as cause:

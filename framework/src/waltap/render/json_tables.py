@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from waltap.decode.relation import Column, Relation
+from waltap.decode.relation import Column, Relation, TypeKind
 from waltap.errors import ConfigurationError, DecodeError, Problem
 from waltap.render import envelope
 from waltap.render.connect_schema import Field, Schema
@@ -22,6 +22,7 @@ from waltap.render.json_codec import (
 from waltap.render.json_properties import JsonProperties
 from waltap.render.record import Header
 from waltap.render.schema_json import quote, schema_json
+from waltap.render.source_type import root_type
 from waltap.render.type_mapping import TypeOptions
 
 __all__ = ["JsonTables", "wrapping"]
@@ -92,6 +93,28 @@ class JsonTables:
             del self.codecs[versions.pop(0).seen]
         self.codecs[relation] = codec
         return codec
+
+    def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
+        """Return the codec to render a row with that ``codec`` could not: a label of an enum may be new.
+
+        Where the types are what they were, rows of this version are written column by column from now
+        on if it has an enum, so that a label which was there once does not ask again and again.
+        """
+        versions = self._versions.get(relation.oid, [])
+        at = next((n for n, version in enumerate(versions) if version.seen is relation), None)
+        if at is None or codec.renewed or not _has_labels(versions[at].described):
+            return codec
+        described = versions[at].described
+        now = self._context.renew(described)
+        if now is described:
+            renewed = codec.careful()
+            renewed.careful = lambda: renewed
+        else:
+            renewed = self._compile(relation, now)
+        renewed.renewed = now is described
+        versions[at] = _Version(relation, now, renewed)
+        self.codecs[relation] = renewed
+        return renewed
 
     def forget(self, oid: int) -> None:
         """Drop the versions of a relation that is gone."""
@@ -224,6 +247,13 @@ class JsonTables:
             return guarded(column, column.other(None), misfit)
 
         return guard
+
+
+def _has_labels(relation: Relation) -> bool:
+    return any(
+        column.data_type is not None and root_type(column.data_type).kind is TypeKind.ENUM
+        for column in relation.columns
+    )
 
 
 def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:

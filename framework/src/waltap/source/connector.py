@@ -197,6 +197,11 @@ class Connector(abc.ABC):
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation of the stream from the catalogue. Raises: ConnectionLost."""
 
+    def renew(self, relation: Relation) -> Relation:
+        """Return a described relation with its data types as they are now; the same object when they are
+        unchanged. Asked when a value came that its type, as described, does not have."""
+        return relation
+
     def estimate(self, relation: Relation) -> int | None:
         """Return about how many rows a table has, None when that is not known."""
         return None

@@ -130,6 +130,9 @@ class PostgresConnector(Connector):
         self.context.announced(described)
         return described
 
+    def renew(self, relation: Relation) -> Relation:
+        return self._descriptions.renew(relation)
+
     def check(self) -> list[Check]:
         return preflight(
             self.catalogue,

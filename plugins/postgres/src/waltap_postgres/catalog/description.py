@@ -112,6 +112,20 @@ class Descriptions:
             self._memory.put(described)
         return described
 
+    def renew(self, relation: Relation) -> Relation:
+        """Return a described relation with its data types as they are now; itself if unchanged."""
+        types = self._types(relation, relation)
+        if all(types.get(column.type_oid) == column.data_type for column in relation.columns):
+            return relation
+        columns = tuple(
+            msgspec.structs.replace(column, data_type=types.get(column.type_oid))
+            for column in relation.columns
+        )
+        renewed = msgspec.structs.replace(relation, columns=columns)
+        if relation.oid:
+            self._memory.put(renewed)
+        return renewed
+
     def relation_at(self, schema: str, table: str, xid: int) -> Relation | None:
         """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
         known of it, or it was no table. For wires that name tables and say little of them.

@@ -1,14 +1,17 @@
 """Enumerated types."""
 
+from functools import lru_cache
+from itertools import count
+
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.render.arrow_column import strings
 from waltap.render.connect_schema import Kind, Schema
 from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
+from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper
 from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.default import default_value
-from waltap_postgres.types.text import QUOTED, utf8
+from waltap_postgres.types.text import utf8
 
 __all__ = ["ENUM_SPECS"]
 
@@ -35,10 +38,21 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
         unavailable=placeholder_text(mapper.options),
         from_binary=utf8,
         arrow=strings(sent_as_text=True),
-        json_expression=QUOTED,
+        json_expression=_by_label(column.data_type.labels),
     )
     return column_mapping(column, mapper.options, form)
 
+
+@lru_cache(maxsize=4096)
+def _by_label(labels: tuple[str, ...]) -> JsonExpression:
+    """Return an expression that knows these labels alone: another one raises KeyError, upon which the
+    format asks what the type's labels are by now. ``to_json`` takes any."""
+    written = {label: quote(label) for label in labels}
+    name = f"labels_{next(_NUMBERS)}"
+    return JsonExpression(template=f"{name}[{{v}}]", names={name: written})
+
+
+_NUMBERS = count()
 
 ENUM_SPECS = (
     TypeSpec(

@@ -1,0 +1,80 @@
+"""Labels that an enum gets while it is captured: the schema names them from their first row on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+
+def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[Pipeline, Path]:
+    out = tmp_path / "out"
+    settings = {
+        "plugin.name": plugin,
+        "sink.type": "jsonl",
+        "sink.path": str(out),
+        "topic.prefix": "x",
+        "value.converter.schemas.enable": "true",
+    }
+    return Pipeline(database, tmp_path, settings), out
+
+
+def seen(out: Path) -> list[tuple[str, Any, str]]:
+    """Return (operation, value, allowed labels) of each event of the column ``m``."""
+    found = []
+    for line in out.read_text().splitlines():
+        value = json.loads(line)["value"]
+        if value is None:
+            continue
+        (field,) = [f for f in value["schema"]["fields"][1]["fields"] if f["field"] == "m"]
+        row = value["payload"]["after"] or value["payload"]["before"]
+        found.append((value["payload"]["op"], row["m"], field["parameters"]["allowed"]))
+    return found
+
+
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
+def test_a_label_is_known_from_its_first_row_on(
+    database: Database, tmp_path: Path, plugin: str
+) -> None:
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood)"
+    )
+    pipeline, out = rig(database, tmp_path, plugin)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, 'ok')")
+        run.until(lambda: out.exists() and len(seen(out)) == 1, "the first row")
+        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        database.execute("INSERT INTO t VALUES (2, 'glad')")
+        database.execute("ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'")
+        database.execute("UPDATE t SET m = 'mad' WHERE id = 1")
+        run.until(lambda: len(seen(out)) == 3, "all rows")
+        database.execute("INSERT INTO t VALUES (3, 'sad')")
+        run.until(lambda: len(seen(out)) == 4, "one more")
+    rows = seen(out)
+    assert rows[0] == ("c", "ok", "sad,ok")
+    assert [(op, value) for op, value, _ in rows] == [
+        ("c", "ok"), ("c", "glad"), ("u", "mad"), ("c", "sad"),
+    ]  # fmt: skip
+    assert "glad" in rows[1][2].split(",")
+    assert {allowed for _, _, allowed in rows[2:]} == {"mad,sad,ok,glad"}
+
+
+def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
+    database: Database, tmp_path: Path
+) -> None:
+    """The type does not have it any more; asking again for each row would not help."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood)"
+    )
+    pipeline, out = rig(database, tmp_path, "pgoutput")
+    pipeline.catch_up()
+    database.execute(
+        "INSERT INTO t SELECT g, CASE g % 2 WHEN 1 THEN 'ok' ELSE 'sad' END::mood"
+        " FROM generate_series(1, 100) g"
+    )
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    pipeline.catch_up()
+    assert [value for _, value, _ in seen(out)] == ["ok", "sad"] * 50
