@@ -198,6 +198,7 @@ class Parts:
             FormatContext(
                 describe=self.describe,
                 renew=self.renew,
+                announced=self.profile.decoder.spec.capabilities.relations,
                 identity=self.identity,
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),

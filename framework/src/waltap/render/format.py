@@ -43,6 +43,7 @@ class FormatContext:
     ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
     once per column of a relation version, of values that could not be converted. ``renew`` gives a
     described relation with its data types as they are now: the same object when they are unchanged.
+    ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`).
     """
 
     describe: Callable[[Relation], Relation]
@@ -56,6 +57,7 @@ class FormatContext:
     warn: Callable[[str], None] = _silent
     labels: dict[str, str] = field(default_factory=dict)
     renew: Callable[[Relation], Relation] = _same
+    announced: bool = True
 
 
 class Format(abc.ABC):

@@ -127,18 +127,22 @@ class JsonTables:
             seen.topic or self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
         )
         streamed, fields, read = self._value_columns(relation)
-        keys, key_fields = self._key_columns(relation)
+        keys, key_fields, streamed_keys = self._key_columns(relation)
         extra = capture.key_field(seen.schema, seen.table)
         if extra is not None:
             key_fields.append(Field(extra[0], envelope.HEADER))
+            streamed_keys.append(key_fields[-1])
         row = envelope.row_schema(capture.schema_name(f"{topic}.Value"), fields)
         value = envelope.envelope_schema(capture.schema_name(f"{topic}.Envelope"), row, self.source)
-        key = envelope.key_schema(capture.schema_name(f"{topic}.Key"), key_fields)
+        key_name = capture.schema_name(f"{topic}.Key")
+        read_key = envelope.key_schema(key_name, key_fields)
+        streamed_key = envelope.key_schema(key_name, streamed_keys)
         identity = self._context.identity(relation)
 
         def compiled(
             values: list[ColumnCodec],
             keys: list[ColumnCodec],
+            key: Schema,
             careful: Callable[[], RowCodec],
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
@@ -158,15 +162,20 @@ class JsonTables:
             )
 
         def with_careful(
-            values: list[ColumnCodec], snapshot: Callable[[], RowCodec] | None = None
+            values: list[ColumnCodec],
+            key: Schema,
+            snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
             guard = self._guard(relation)
             careful = _once(
-                lambda: compiled([guard(v) for v in values], [guard(k) for k in keys], no_twin)
+                lambda: compiled([guard(v) for v in values], [guard(k) for k in keys], key, no_twin)
             )
-            return compiled(values, keys, careful, snapshot)
+            return compiled(values, keys, key, careful, snapshot)
 
-        return with_careful(streamed, _once(lambda: with_careful(read)) if read else None)
+        if not read and streamed_key == read_key:
+            return with_careful(streamed, streamed_key)
+        twin = _once(lambda: with_careful(read or streamed, read_key))
+        return with_careful(streamed, streamed_key, twin)
 
     def _value_columns(
         self, relation: Relation
@@ -200,7 +209,15 @@ class JsonTables:
             raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
         return streamed, fields, read if read != streamed else []
 
-    def _key_columns(self, relation: Relation) -> tuple[list[ColumnCodec], list[Field]]:
+    def _key_columns(
+        self, relation: Relation
+    ) -> tuple[list[ColumnCodec], list[Field], list[Field]]:
+        """Return the columns of keys, their fields, and their fields while streaming: where the wire
+        announces relations, Debezium knows nothing of a column that values leave out, and makes it
+        optional without default.
+        """
+        captured = set(self._capture.columns(relation))
+        streamed: list[Field] = []
         codecs: list[ColumnCodec] = []
         fields: list[Field] = []
         for index in self._capture.keys(relation):
@@ -209,8 +226,12 @@ class JsonTables:
             if mapping is not None:
                 name = self._capture.field_name(column.name)
                 codecs.append(column_codec(index, name, mapping))
-                fields.append(Field(name, mapping.schema))
-        return codecs, fields
+                schema = mapping.schema
+                fields.append(Field(name, schema))
+                if index not in captured and self._context.announced:
+                    schema = msgspec.structs.replace(schema, optional=True, default=None)
+                streamed.append(Field(name, schema))
+        return codecs, fields, streamed
 
     def _column(self, relation: Relation, index: int) -> Column:
         column = relation.columns[index]
