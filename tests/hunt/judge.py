@@ -439,6 +439,8 @@ class _Trial:
         for name in item.gone:
             self.have.pop(name, None)
         moving = {n: self.have.pop(o) for o, n in item.renamed.items() if o in self.have}
+        for name, rows in moving.items():
+            rows.name = name
         self.have.update(moving)
         for name, image in item.tables.items():
             if image.oid not in old:
@@ -498,6 +500,8 @@ class _Trial:
     def _check_key(self, item: Expected, event: Event, table: Table) -> None:
         known = (self.case.wire_keys and table.identity != "f") or table.oid not in self.key_changed
         if not known:
+            if event.key and not table.key:  # a key that is no more: rows that share it become one
+                self._place(event.table).unknown = True
             return
         if table.primary_key:
             if event.key is None:

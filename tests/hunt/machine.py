@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 import shutil
 import tempfile
 import time
@@ -371,7 +372,6 @@ class Machine:
                 for name, known in tables.items()
                 if known.kind == "r"
             }
-        (self.folder / "oracle.json").write_text(json.dumps(rows))
         said = self.engine.log()
         decoder = self.pipeline.decoder
         late = self._late(transactions)
@@ -387,6 +387,8 @@ class Machine:
             logged=self.pipeline.sink == "changelog",
             not_told=frozenset() if self._tells_truncate else frozenset("t"),
         )
+        known = (case, rows, self.engine.lives, source)
+        (self.folder / "case.pickle").write_bytes(pickle.dumps(known))
         self.findings += judge(case, transactions, self.events(), self.engine.lives, source)
 
     def _late(self, transactions: list[oracle.Transaction]) -> set[int]:
