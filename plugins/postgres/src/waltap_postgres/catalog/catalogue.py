@@ -4,7 +4,7 @@ Answers show the present schema, which may be newer than the WAL being decoded; 
 them with what the wire says.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -210,10 +210,6 @@ class PostgresCatalogue:
         rows = self.query(RELATION_SQL + " AND n.nspname = %s AND c.relname = %s", (schema, table))
         return self._one(rows)
 
-    def table_with(self, oid: int) -> Table | None:
-        """Return the table with that OID, None when it does not exist."""
-        return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
-
     def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
         """Return which of these relations exist no more, and the end of the WAL after that was so."""
         rows = self.query(
@@ -260,6 +256,12 @@ class PostgresCatalogue:
     def table_of(self, oid: int) -> Table | None:
         """Return the table with that OID, whatever it is called now; None when it is gone."""
         return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
+
+    def tables_of(self, oids: Iterable[int]) -> list[Table]:
+        """Return those of these tables that there are, in no order."""
+        rows = self.query(RELATION_SQL + " AND c.oid = ANY(%s)", (list(oids),))
+        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
+        return self._tables(rows)
 
     def _one(self, rows: list[tuple[Any, ...]]) -> Table | None:
         if not rows:

@@ -25,6 +25,7 @@ from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.tables_ahead import TablesAhead
 
 __all__ = ["Descriptions", "Moment", "joined"]
 
@@ -83,6 +84,7 @@ class Descriptions:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._catalogue, self._memory = catalogue, memory
+        self._ahead = TablesAhead(catalogue)
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
         self._moment = Moment()
         self._described: set[int] = set()
@@ -101,7 +103,7 @@ class Descriptions:
     def describe(self, wire: Relation) -> Relation:
         """Return ``wire`` with all that can be known of it. Raises: ConnectionLost, SourceError."""
         moment = self._when_visible(wire.xid)
-        present = self._catalogue.table_of(wire.oid) if wire.oid else None
+        present = self._ahead.table_of(wire.oid, wire.xid) if wire.oid else None
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
         described = joined(
@@ -133,7 +135,7 @@ class Descriptions:
         What has the name now does not count where it got it, or its identity, after ``xid``.
         """
         moment = self._when_visible(xid)
-        now, then = self._catalogue.table(schema, table), self._memory.named(schema, table)
+        now, then = self._ahead.table(schema, table, xid), self._memory.named(schema, table)
         if now is None and self._catalogue.is_materialized_view(schema, table, xid):
             return None
         if now is None or then is None:
@@ -155,7 +157,8 @@ class Descriptions:
     def start(self, tables: Iterable[Table]) -> None:
         """Remember tables that nothing is known of: at the start of a stream they are what its changes
         are about, unless their name or OID is remembered."""
-        memory = self._memory
+        memory, tables = self._memory, list(tables)
+        self._ahead.expect(table.relation.oid for table in tables)
         for table in tables:
             relation = table.relation
             if memory.get(relation.oid) is None and (

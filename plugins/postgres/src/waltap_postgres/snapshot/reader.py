@@ -120,7 +120,7 @@ class TablesReader:
             try:
                 transaction.begin(None, "REPEATABLE READ READ ONLY")
                 visible = transaction.seen()
-                table = transaction.catalogue.table_with(target.oid)
+                table = transaction.catalogue.table_of(target.oid)
                 if table is None:
                     log.warning(
                         "table %s was dropped before the snapshot came to it: its rows are not read",

@@ -1,0 +1,84 @@
+"""Many relations announced in a short time: what the catalogue says of the rest is asked for at once.
+
+An answer counts for a transaction that was visible when it was given; for a later one the catalogue is
+asked anew. So an answer from ahead is never less true than one on demand would have been.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from waltap.pipeline.visibility import Visibility
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+
+__all__ = ["TablesAhead"]
+
+BURST, BURST_S = 16, 2.0
+"""So many questions within so many seconds are taken for the beginning of many more."""
+WORTH_IT = 32
+PAUSE_S = 10.0
+
+
+class TablesAhead:
+    """Answers which table an OID or a name belongs to, for the transactions of one stream."""
+
+    def __init__(
+        self, catalogue: PostgresCatalogue, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._catalogue, self._clock = catalogue, clock
+        self._expected: dict[int, None] = {}
+        self._asked: deque[float] = deque(maxlen=BURST)
+        self._next_load = 0.0
+        self._seen: Visibility | None = None
+        self._by_oid: dict[int, Table] = {}
+        self._by_name: dict[tuple[str, str], Table] = {}
+
+    def expect(self, oids: Iterable[int]) -> None:
+        """Name tables that the stream may announce."""
+        self._expected.update(dict.fromkeys(oids))
+
+    def table_of(self, oid: int, xid: int) -> Table | None:
+        """Return the table with that OID, as it is or was after ``xid``; None when it is gone."""
+        self._prepare(xid)
+        found = self._by_oid.get(oid)
+        self._forget(oid)
+        return found or self._catalogue.table_of(oid)
+
+    def table(self, schema: str, table: str, xid: int) -> Table | None:
+        """The same by name."""
+        self._prepare(xid)
+        found = self._by_name.get((schema, table)) or self._catalogue.table(schema, table)
+        if found is not None:
+            self._forget(found.relation.oid)
+        return found
+
+    def _forget(self, oid: int) -> None:
+        """An announced relation is hardly announced again."""
+        self._expected.pop(oid, None)
+        known = self._by_oid.pop(oid, None)
+        if known is not None:
+            self._by_name.pop((known.relation.schema, known.relation.table), None)
+
+    def _prepare(self, xid: int) -> None:
+        """Have answers ready that ``xid`` may use, or none."""
+        if self._by_oid and self._seen is not None:
+            if xid and self._seen.saw(xid):
+                return
+            self._expected.update(dict.fromkeys(self._by_oid))
+            self._by_oid.clear()
+            self._by_name.clear()
+        now = self._clock()
+        self._asked.append(now)
+        burst = len(self._asked) == BURST and now - self._asked[0] <= BURST_S
+        if not (xid and burst and len(self._expected) >= WORTH_IT and now >= self._next_load):
+            return
+        self._next_load = now + PAUSE_S
+        ((text,),) = self._catalogue.query("SELECT txid_current_snapshot()::text")
+        seen = Visibility.parse(f"{text}@0/0")
+        if seen is None or not seen.saw(xid):
+            return
+        self._seen = seen
+        for table in self._catalogue.tables_of(self._expected):
+            self._by_oid[table.relation.oid] = table
+            self._by_name[table.relation.schema, table.relation.table] = table
+        self._expected.clear()

@@ -1,0 +1,83 @@
+"""Questions about many relations become few, and no answer is older than the transaction it is for."""
+
+from collections.abc import Iterator
+
+import pytest
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.catalog.tables_ahead import BURST, PAUSE_S, TablesAhead
+from waltap_postgres.properties import PostgresProperties
+
+from tests.servers.postgres import Database
+
+TABLES = 120
+
+
+class Counting(PostgresCatalogue):
+    """A catalogue that counts questions."""
+
+    asked = 0
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        self.asked += 1
+        return super().query(sql, parameters)
+
+
+@pytest.fixture
+def catalogue(database: Database) -> Iterator[Counting]:
+    database.execute("".join(f"CREATE TABLE t{n} (id int PRIMARY KEY);" for n in range(TABLES)))
+    with database.connect(autocommit=True) as connection:
+        yield Counting(connection, PostgresProperties.model_construct())
+
+
+def xid(database: Database, statement: str = "") -> int:
+    """Return the id of a transaction that has just committed."""
+    return int(database.execute(f"{statement}; SELECT txid_current()")[0][0]) % (1 << 32)
+
+
+def names(found: object) -> list[str]:
+    return [column.name for column in found.relation.columns]  # type: ignore[attr-defined]
+
+
+def test_a_burst_of_questions_is_answered_by_few(database: Database, catalogue: Counting) -> None:
+    tables = catalogue.tables()
+    before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: 0.0)
+    ahead.expect(table.relation.oid for table in tables)
+    catalogue.asked = 0
+    for table in tables:
+        found = ahead.table_of(table.relation.oid, before)
+        assert found is not None
+        assert found.relation.name == table.relation.name
+    assert catalogue.asked < BURST * 3
+
+
+def test_by_name_as_well(database: Database, catalogue: Counting) -> None:
+    tables = catalogue.tables()
+    before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: 0.0)
+    ahead.expect(table.relation.oid for table in tables)
+    catalogue.asked = 0
+    for table in tables:
+        found = ahead.table("public", table.relation.table, before)
+        assert found is not None
+        assert found.relation.oid == table.relation.oid
+    assert catalogue.asked < BURST * 3
+
+
+def test_an_answer_from_ahead_is_not_for_later_transactions(
+    database: Database, catalogue: Counting
+) -> None:
+    tables, now = catalogue.tables(), 0.0
+    before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: now)
+    ahead.expect(table.relation.oid for table in tables)
+    oids = [table.relation.oid for table in tables]
+    for oid in oids[: BURST + 1]:
+        ahead.table_of(oid, before)
+    last, gone = tables[-1], tables[-2]
+    later = xid(
+        database, f"ALTER TABLE {last.relation.table} ADD v int; DROP TABLE {gone.relation.table}"
+    )
+    found = ahead.table_of(last.relation.oid, later)
+    assert names(found) == ["id", "v"]
+    assert ahead.table_of(gone.relation.oid, later) is None
+    now += PAUSE_S + 1
+    for oid in oids[BURST + 1 : -2]:
+        assert names(ahead.table_of(oid, later)) == ["id"]
