@@ -397,6 +397,7 @@ class Engine:
                     if silence is not None:
                         silence.broken(now)
                     gathered.add(parts, now)
+                messages, parts = [], []  # a large row is not kept while the next is received
             elif ask:
                 stream.ask()
             if gathered.due(now):

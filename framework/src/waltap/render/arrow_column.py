@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from waltap.render.arrow_array import string_array
 from waltap.render.arrow_binary import Raw, fixed, masked, numbers, short_decimals, uuid_texts
 from waltap.render.arrow_misfit import ArrowMalformed, ArrowMisfit
 from waltap.render.type_mapping import ArrowMapping, TypeOptions
@@ -64,7 +65,7 @@ def strings(
         return pa.string()
 
     return ArrowMapping(
-        type=type_, column=_text, metadata=metadata, binary=_text if sent_as_text else None
+        type=type_, column=string_array, metadata=metadata, binary=_text if sent_as_text else None
     )
 
 

@@ -62,7 +62,7 @@ class Payload:
     def text(self, start: int, end: int, name: str) -> str:
         """Return the bytes from ``start`` to ``end`` as text."""
         try:
-            return self.data[start:end].decode()
+            return str(memoryview(self.data)[start:end], "utf-8")
         except UnicodeDecodeError as cause:
             offset = start + cause.start
             self.fail(f"{name} in UTF-8", f"byte 0x{self.data[offset]:02x}", offset)

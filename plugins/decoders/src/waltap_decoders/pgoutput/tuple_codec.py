@@ -47,6 +47,10 @@ update with an old tuple that says nothing and is left out."""
 _LONG_TUPLE = 512
 """Above this many bytes, looking into each text value is quicker than counting NULs."""
 
+_HUGE_TUPLE = 1 << 20
+"""Above this many bytes the careful reader takes the tuple: it copies each value once, not the whole
+of it three times before."""
+
 _HEAD = struct.Struct(">BI").unpack_from
 _PAD = b"####"
 """Lets a mark be read together with a length that is not there; never taken for data, since the
@@ -203,7 +207,14 @@ def _source(form: str, shape: tuple[int, ...], binary: bool, names: dict[str, An
     columns = [f"{prefix}{i}" for prefix in prefixes for i in range(count)]
     everything = "(" + "".join(f"{name}," for name in columns) + ")"
     return "\n".join(
-        [*head, "  s = t.decode('latin-1')", "  t += PAD", f"  z = {zeros}", "  try:"]
+        [
+            *head,
+            f"  if e > {_HUGE_TUPLE}: return None",
+            "  s = t.decode('latin-1')",
+            "  t += PAD",
+            f"  z = {zeros}",
+            "  try:",
+        ]
         + [f" {line}" for line in lines]
         + ["   if p != e: return None"]
         + [f"   if e > {_LONG_TUPLE} or s.count('\\0') != z:"]

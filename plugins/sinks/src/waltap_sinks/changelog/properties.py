@@ -40,7 +40,7 @@ class ChangeLogProperties(Properties):
     )
     memory_bytes: int = declare(
         "memory.max.bytes",
-        default=32 * 1024 * 1024,
+        default=16 * 1024 * 1024,
         ge=0,
         summary="Columns kept in memory before they go to the open segments.",
         unit="bytes",

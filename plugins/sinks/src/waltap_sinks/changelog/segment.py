@@ -2,14 +2,14 @@
 
 import bisect
 import contextlib
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
 from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.render.arrow_array import integer_array
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import Rows, TableVersion
@@ -41,7 +41,7 @@ class SegmentFile:
                 schema,
                 compression=compression,
                 use_dictionary=False,
-                write_statistics=True,
+                write_statistics=_bounded(schema),
                 column_encoding=None,
             )
 
@@ -66,6 +66,15 @@ class SegmentFile:
             self._writer.close()
         with contextlib.suppress(OSError, ValueError):
             self._stream.close()
+
+
+def _bounded(schema: "pa.Schema") -> list[str]:
+    """Return the columns with values of bounded size. Least and greatest values are kept of these
+    alone: of a text of 50 MB they are four more copies of it."""
+    import pyarrow as pa
+
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_nested)
+    return [field.name for field in schema if not any(of_kind(field.type) for of_kind in kinds)]
 
 
 class TableBuffer:
@@ -174,16 +183,17 @@ class TableBuffer:
             self._operations.update(rows.operations)
             self._look_for_crossing(rows, commit_lsn)
         subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
-        xids = pa.array(xid, pa.int64(), mask=None)
         if NO_XID in xid:
             xids = pa.array([None if value == NO_XID else value for value in xid], pa.int64())
+        else:
+            xids = integer_array("q", xid, pa.int64())
         columns += [
             operations,
-            _integers("q", commit_lsn, pa.int64()),
-            _integers("i", sequence, pa.int32()),
-            _integers("b", subs, pa.int8()),
-            _integers("q", lsns, pa.int64()),
-            _integers("q", commit_ts, pa.timestamp("us", tz="UTC")),
+            integer_array("q", commit_lsn, pa.int64()),
+            integer_array("i", sequence, pa.int32()),
+            integer_array("b", subs, pa.int8()),
+            integer_array("q", lsns, pa.int64()),
+            integer_array("q", commit_ts, pa.timestamp("us", tz="UTC")),
             xids,
             unchanged,
         ]
@@ -224,6 +234,8 @@ class TableBuffer:
             if self._file.rows >= most_rows:
                 self._segments.append(self._file.finish())
                 self._file = None
+        del table
+        pa.default_memory_pool().release_unused()
 
     def finish(
         self, store: Store, path: "SegmentPath", compression: str, most_rows: int
@@ -285,7 +297,7 @@ class SegmentPath:
         return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
 
 
-SAMPLED: Final = 128
+SAMPLED: Final = 32
 """Rows of one part of a batch that its size is estimated by; all, where there are fewer."""
 
 
@@ -310,11 +322,3 @@ def estimated_bytes(batch: Batch) -> int:
 
 def _length(row: Tuple) -> int:
     return sum([len(value) for value in row if isinstance(value, (str, bytes))])
-
-
-def _integers(code: str, values: list[int], arrow_type: "pa.DataType") -> Any:
-    """Return ``values`` as an Arrow array of the machine integers ``code``, copied once."""
-    import pyarrow as pa
-
-    buffer = pa.py_buffer(array(code, values))
-    return pa.Array.from_buffers(arrow_type, len(values), [None, buffer])

@@ -20,6 +20,7 @@ from waltap.errors import WaltapError
 from waltap.sink.sink import SinkContext
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
+from waltap_sinks.changelog.spared_pandas import spare_pandas
 from waltap_sinks.changelog.store import safe_name
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class TableVersion:
         self._warn = warn
         self._project = _projection(described, kept, context, identifying)
         self._identity = None if context.identity is None else context.identity(relation)
+        spare_pandas()
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
         for name in columns:
