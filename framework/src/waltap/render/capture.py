@@ -106,9 +106,11 @@ class Capture:
             found = [names[name] for name in relation.primary_key or () if name in names]
         return tuple(found)
 
-    def transform(self, relation: Relation, column: Column, kind: Kind) -> ColumnTransform | None:
+    def transform(
+        self, relation: Relation, column: Column, kind: Kind, *, listed: bool = False
+    ) -> ColumnTransform | None:
         """Return what happens to values of ``column``, or None."""
-        return self._transforms.column(relation.name, column, kind)
+        return self._transforms.column(relation.name, column, kind, listed=listed)
 
     # --- what things are called -------------------------------------------------------------------
 

@@ -178,14 +178,17 @@ class ColumnTransforms:
     ) -> None:
         self.rules.append(_Rule(NameMatcher(split_patterns(patterns)), build))
 
-    def column(self, table: str, column: Column, kind: Kind) -> ColumnTransform | None:
+    def column(
+        self, table: str, column: Column, kind: Kind, *, listed: bool = False
+    ) -> ColumnTransform | None:
         """Return what happens to ``column`` of ``table`` (schema.table), or None.
 
-        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone.
+        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone. ``listed``:
+        its type is called as the driver lists it (`listed_name`).
         """
         if not self.rules:
             return None
-        source = source_type(column)
+        source = source_type(column, listed=listed)
         by_name, by_type = f"{table}.{column.name}", f"{table}.{source.name}"
         found: ColumnTransform | None = None
         for rule in self.rules:

@@ -8,6 +8,7 @@ import msgspec
 from waltap.decode.relation import Column, Relation, TypeKind
 from waltap.errors import ConfigurationError, DecodeError, Problem
 from waltap.render import envelope
+from waltap.render.column_transform import ColumnTransform
 from waltap.render.connect_schema import Field, Schema
 from waltap.render.format import FormatContext
 from waltap.render.json_codec import (
@@ -126,14 +127,20 @@ class JsonTables:
         topic = (
             seen.topic or self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
         )
-        streamed, fields, read = self._value_columns(relation)
+        streamed, fields, read, read_fields = self._value_columns(relation)
         keys, key_fields, streamed_keys = self._key_columns(relation)
         extra = capture.key_field(seen.schema, seen.table)
         if extra is not None:
             key_fields.append(Field(extra[0], envelope.HEADER))
             streamed_keys.append(key_fields[-1])
-        row = envelope.row_schema(capture.schema_name(f"{topic}.Value"), fields)
-        value = envelope.envelope_schema(capture.schema_name(f"{topic}.Envelope"), row, self.source)
+        value, read_value = (
+            envelope.envelope_schema(
+                capture.schema_name(f"{topic}.Envelope"),
+                envelope.row_schema(capture.schema_name(f"{topic}.Value"), chosen),
+                self.source,
+            )
+            for chosen in (fields, read_fields)
+        )
         key_name = capture.schema_name(f"{topic}.Key")
         read_key = envelope.key_schema(key_name, key_fields)
         streamed_key = envelope.key_schema(key_name, streamed_keys)
@@ -143,6 +150,7 @@ class JsonTables:
             values: list[ColumnCodec],
             keys: list[ColumnCodec],
             key: Schema,
+            value: Schema,
             careful: Callable[[], RowCodec],
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
@@ -164,29 +172,34 @@ class JsonTables:
         def with_careful(
             values: list[ColumnCodec],
             key: Schema,
+            value: Schema,
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
             guard = self._guard(relation)
             careful = _once(
-                lambda: compiled([guard(v) for v in values], [guard(k) for k in keys], key, no_twin)
+                lambda: compiled(
+                    [guard(v) for v in values], [guard(k) for k in keys], key, value, no_twin
+                )
             )
-            return compiled(values, keys, key, careful, snapshot)
+            return compiled(values, keys, key, value, careful, snapshot)
 
-        if not read and streamed_key == read_key:
-            return with_careful(streamed, streamed_key)
-        twin = _once(lambda: with_careful(read or streamed, read_key))
-        return with_careful(streamed, streamed_key, twin)
+        if not read and streamed_key == read_key and value == read_value:
+            return with_careful(streamed, streamed_key, value)
+        twin = _once(lambda: with_careful(read or streamed, read_key, read_value))
+        return with_careful(streamed, streamed_key, value, twin)
 
     def _value_columns(
         self, relation: Relation
-    ) -> tuple[list[ColumnCodec], list[Field], list[ColumnCodec]]:
-        """Return the columns of values, their fields, and the columns of snapshot rows where they
-        are written in another way ([] where not).
+    ) -> tuple[list[ColumnCodec], list[Field], list[ColumnCodec], list[Field]]:
+        """Return the columns of values, their fields, the columns of snapshot rows where they are
+        written in another way ([] where not), and the fields of snapshot rows: types that are propagated
+        have the driver's names there, and wherever the wire announces nothing.
         """
         capture = self._capture
         streamed: list[ColumnCodec] = []
         read: list[ColumnCodec] = []
         fields: list[Field] = []
+        read_fields: list[Field] = []
         for index in capture.columns(relation):
             column = self._column(relation, index)
             mapping = self._values.column(column)
@@ -194,20 +207,22 @@ class JsonTables:
                 continue
             name, schema = capture.field_name(column.name), mapping.schema
             transform = capture.transform(relation, column, schema.kind)
-            if transform is not None and transform.parameters:
-                parameters = schema.parameters + transform.parameters
-                schema = msgspec.structs.replace(schema, parameters=parameters)
+            listed = _with_parameters(
+                schema, capture.transform(relation, column, schema.kind, listed=True)
+            )
+            schema = _with_parameters(schema, transform) if self._context.announced else listed
             codec = column_codec(index, name, mapping, transform)
             other = mapping.read
             read.append(column_codec(index, name, other, transform) if other else codec)
             streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
             fields.append(Field(name, schema))
+            read_fields.append(Field(name, listed))
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             what = f"columns of {relation.name} get the same field name: {', '.join(twice)}"
             raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
-        return streamed, fields, read if read != streamed else []
+        return streamed, fields, read if read != streamed else [], read_fields
 
     def _key_columns(
         self, relation: Relation
@@ -268,6 +283,12 @@ class JsonTables:
             return guarded(column, column.other(None), misfit)
 
         return guard
+
+
+def _with_parameters(schema: Schema, transform: ColumnTransform | None) -> Schema:
+    if transform is None or not transform.parameters:
+        return schema
+    return msgspec.structs.replace(schema, parameters=schema.parameters + transform.parameters)
 
 
 def _has_labels(relation: Relation) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from waltap.decode.relation import Column, DataType, TypeKind
 
-__all__ = ["SourceType", "is_text", "root_type", "source_type"]
+__all__ = ["SourceType", "is_text", "listed_name", "root_type", "source_type"]
 
 UNLIMITED = 2147483647
 _BY_NAME = {
@@ -56,8 +56,27 @@ def is_text(column: Column) -> bool:
     return root.kind is TypeKind.ENUM or (root.schema == "pg_catalog" and root.name in _TEXT)
 
 
-def source_type(column: Column) -> SourceType:
-    """Return name, length and scale of ``column``'s type; a domain has its modifiers' figures."""
+_SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
+_VISIBLE = frozenset({"", "pg_catalog", "public"})
+"""Schemas whose types the driver names without schema: those of the usual search_path."""
+
+
+def listed_name(column: Column) -> str | None:
+    """Return what the driver calls ``column``'s type where it lists columns, in a snapshot; None when it
+    is the type's own name."""
+    data_type = column.data_type
+    if data_type is None:
+        return None
+    if data_type.schema not in _VISIBLE:
+        return f'"{data_type.schema}"."{data_type.name}"'
+    if column.default is not None and "nextval(" in column.default:
+        return _SERIAL.get(data_type.name)
+    return None
+
+
+def source_type(column: Column, *, listed: bool = False) -> SourceType:
+    """Return name, length and scale of ``column``'s type; a domain has its modifiers' figures.
+    ``listed``: the name is that of `listed_name`."""
     data_type = column.data_type
     if data_type is None:
         return SourceType(column.type_text or "", None, None)
@@ -66,7 +85,7 @@ def source_type(column: Column) -> SourceType:
         typmod = data_type.base_typmod if typmod < 0 else typmod
         data_type = data_type.base
     length, scale = _figures(data_type, typmod)
-    return SourceType(name, length, scale)
+    return SourceType((listed and listed_name(column)) or name, length, scale)
 
 
 def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
