@@ -10,7 +10,6 @@ stored or confirmed; where the engine may go on, it makes the sink anew and star
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.setup import Parts, build
+from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.visibility import Overlap
 from waltap.sink.sink import ReaderGone
 from waltap.snapshot.incremental import IncrementalSnapshots, State
@@ -81,7 +81,7 @@ class Engine:
         self.state = "new"
         self.delivery: Delivery | None = None
         self._ready_file = ready_file
-        self._stop = threading.Event()
+        self._stop = StopFlag()
         self._began = time.monotonic()
         engine = profile.engine
         self._reconnects = Backoff(
@@ -105,7 +105,9 @@ class Engine:
         self._enter("checking", self.profile.name)
         try:
             with PipelineLock(self._state_dir()):
-                parts = build(self.profile, self.host, run_id=self.run_id)
+                parts = build(
+                    self.profile, self.host, run_id=self.run_id, stopping=self._stop.is_set
+                )
                 try:
                     self._run_until_done(parts, parts.sink.open())
                 finally:

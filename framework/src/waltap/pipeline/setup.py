@@ -52,8 +52,10 @@ class _Known:
 class Parts:
     """What a run is made of. The connector changes with every reconnect; the rest stays."""
 
-    def __init__(self, profile: Profile, host: Host, run_id: str) -> None:
-        self.profile, self.host = profile, host
+    def __init__(
+        self, profile: Profile, host: Host, run_id: str, stopping: Callable[[], bool]
+    ) -> None:
+        self.profile, self.host, self._stopping = profile, host, stopping
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types)
@@ -187,6 +189,7 @@ class Parts:
                 capture=self.capture,
                 resumes=self.store.load() is not None,
                 labels=self.profile.labels,
+                stopping=self._stopping,
             ),
         )
 
@@ -235,6 +238,8 @@ def _new_tables_policy(profile: Profile) -> str:
     return "warn" if profile.debezium and not given else engine.new_tables
 
 
-def build(profile: Profile, host: Host, *, run_id: str) -> Parts:
+def build(
+    profile: Profile, host: Host, *, run_id: str, stopping: Callable[[], bool] = lambda: False
+) -> Parts:
     """Return the parts of a pipeline; nothing is connected yet. Raises: WaltapError."""
-    return Parts(profile, host, run_id)
+    return Parts(profile, host, run_id, stopping)

@@ -63,6 +63,9 @@ class SinkContext:
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
     labels: dict[str, str] = field(default_factory=dict)
+    stopping: Callable[[], bool] = lambda: False
+    """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
+    raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""
 
 
 class Sink(abc.ABC):

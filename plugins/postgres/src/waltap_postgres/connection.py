@@ -1,20 +1,22 @@
 """Connections to the server: parameters, session settings, and libpq errors as ours."""
 
 import re
-from typing import TYPE_CHECKING, Any
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import Any
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from waltap.errors import ConfigurationError, Problem, WaltapError
+from waltap.errors import ConfigurationError, ConnectionLost, Problem, WaltapError
 from waltap_postgres.errors import ServerUnreachable, source_error
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["SESSION", "Session", "connect", "conninfo", "driver_error", "identify"]
+__all__ = ["SESSION", "Session", "busy", "connect", "conninfo", "driver_error", "identify", "watch"]
 
 SESSION = {
     "client_encoding": "UTF8",
@@ -36,6 +38,15 @@ SESSION_14 = b"SET idle_session_timeout = 0"
 """Older servers refuse a connection that names a setting they do not know."""
 
 CONNECT_TIMEOUT_S = 15
+MIN_ASK_S = 1.0
+MEANWHILE_S = 0.5
+
+BUSY_SQL = b"""
+SELECT 1 FROM pg_stat_activity
+ WHERE pid = %s AND state <> 'idle' AND coalesce(wait_event_type, '') NOT IN ('Client', 'Activity')
+"""
+
+COPYING = frozenset((pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH))
 
 DEAD_LINK = {
     "keepalives_idle": 30,
@@ -74,17 +85,60 @@ def conninfo(properties: PostgresProperties, *, role: str, replication: bool = F
     return make_conninfo(**{name: value for name, value in parameters.items() if value is not None})
 
 
+def watch(properties: PostgresProperties, stopping: Callable[[], bool] = lambda: False) -> Watch:
+    """Return how to wait for the server of ``properties``."""
+    timeout_s = properties.receive_timeout_ms / 1000
+
+    def ask(pgconn: "pq.abc.PGconn") -> bool:
+        return busy(properties, pgconn, stopping, within_s=max(MIN_ASK_S, timeout_s / 4))
+
+    return Watch(stopping, timeout_s=timeout_s, busy=ask)
+
+
+def busy(
+    properties: PostgresProperties,
+    pgconn: "pq.abc.PGconn",
+    stopping: Callable[[], bool],
+    *,
+    within_s: float,
+) -> bool:
+    """Ask over a connection of its own whether the server still works on what ``pgconn`` waits for.
+
+    It does not when it is idle or waits for the client: then what it sent, or was sent, is lost. It
+    counts as lost, too, when it does not answer ``within_s``. One that refuses the question is there.
+    Raises: StopRequested.
+    """
+    where = {"host": pgconn.host, "hostaddr": pgconn.hostaddr, "port": pgconn.port}
+    own = {f"driver.{name}": value.decode() for name, value in where.items() if value}
+    own["driver.connect_timeout"] = str(max(2, round(within_s)))
+    there = properties.model_copy(update={"libpq": {**properties.libpq, **own}})
+    brief = Watch(stopping, deadline_s=within_s)
+    try:
+        with closing(_opened(there, role="question", watch=brief)) as connection:
+            row = connection.execute(BUSY_SQL, (pgconn.backend_pid,)).fetchone()
+    except ConnectionLost:
+        return False
+    except (WaltapError, psycopg.Error):
+        return True
+    return row is not None
+
+
 def _opened(
-    properties: PostgresProperties, *, role: str, replication: bool = False, plugin: str = ""
+    properties: PostgresProperties,
+    *,
+    role: str,
+    watch: Watch,
+    replication: bool = False,
+    plugin: str = "",
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """Open a connection in autocommit. psycopg waits for the server in Python: PQconnectdb would hold
     every other thread.
 
-    Raises: SourceError; ConfigurationError for parameters that libpq does not have.
+    Raises: SourceError, StopRequested; ConfigurationError for parameters that libpq does not have.
     """
     try:
         text = conninfo(properties, role=role, replication=replication)
-        return psycopg.connect(text, autocommit=True)
+        return watch.connection_class.connect(text, autocommit=True)
     except psycopg.Error as error:
         words = str(error).strip().removeprefix("connection is bad: ")
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
@@ -145,22 +199,29 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     return ServerUnreachable(line, **facts)
 
 
-def connect(properties: PostgresProperties, *, role: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open an ordinary connection in autocommit. Raises: SourceError, ConfigurationError."""
-    connection = _opened(properties, role=role)
+def connect(
+    properties: PostgresProperties, *, role: str, watch: Watch
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open an ordinary connection in autocommit.
+
+    Raises: SourceError, ConfigurationError; StopRequested, as every query over it.
+    """
+    connection = _opened(properties, role=role, watch=watch)
     try:
         if connection.info.server_version >= 140000:
             connection.execute(SESSION_14)
         connection.execute(f"SET statement_timeout = {properties.query_timeout_ms}".encode())
         for statement in _statements(properties.initial_statements):
             connection.execute(statement.encode())
-    except psycopg.Error as error:
+    except BaseException as error:
         connection.close()
-        raise driver_error(error, properties) from error
+        if isinstance(error, psycopg.Error):
+            raise driver_error(error, properties) from error
+        raise
     return connection
 
 
-def _statements(text: str | None) -> "Sequence[str]":
+def _statements(text: str | None) -> Sequence[str]:
     """Split at ``;`` as Debezium does: ``;;`` is a literal semicolon."""
     if not text:
         return ()
@@ -179,12 +240,15 @@ class Session:
         properties: PostgresProperties,
         *,
         role: str,
+        watch: Watch,
         replication: bool = False,
         plugin: str = "",
     ) -> None:
-        """Connect. Raises: SourceError, ConfigurationError."""
-        self.properties, self.plugin = properties, plugin
-        self.connection = _opened(properties, role=role, replication=replication, plugin=plugin)
+        """Connect. Raises: SourceError, ConfigurationError, StopRequested."""
+        self.properties, self.plugin, self.watch = properties, plugin, watch
+        self.connection = _opened(
+            properties, role=role, watch=watch, replication=replication, plugin=plugin
+        )
         self.pgconn = self.connection.pgconn
         self.pgconn.notice_handler = None
         try:
@@ -194,14 +258,16 @@ class Session:
             self.close()
             raise
 
-    def execute(self, sql: str, *, alone: bool = False) -> list[tuple[str | None, ...]]:
-        """Run a simple query; return its rows as text. ``alone``: by the protocol that takes no second
-        statement. Raises: SourceError."""
-        query = sql.encode()
-        try:
-            result = self.pgconn.exec_params(query, None) if alone else self.pgconn.exec_(query)
-        except psycopg.Error as error:
-            raise driver_error(error, self.properties, self.plugin) from error
+    def execute(
+        self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None
+    ) -> list[tuple[str | None, ...]]:
+        """Run a simple query; return its rows as text.
+
+        ``alone``: by the protocol that takes no second statement. ``meanwhile`` is called twice a second
+        with the seconds since the command while there is no answer; what it raises cancels the command.
+        Raises: SourceError, StopRequested.
+        """
+        result = self.result(sql, alone=alone, meanwhile=meanwhile)
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
             return [
                 tuple(
@@ -211,6 +277,75 @@ class Session:
                 for row in range(result.ntuples)
             ]
         raise self.error(result)
+
+    def result(
+        self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None
+    ) -> "pq.abc.PGresult":
+        """Run a query and return its last result, or the first that begins a COPY.
+
+        Raises: ConnectionLost, StopRequested; a query that fails is a result.
+        """
+        pgconn, query, last = self.pgconn, sql.encode(), None
+        began = time.monotonic()
+        due = began + MEANWHILE_S
+        try:
+            if alone:
+                pgconn.send_query_params(query, None)
+            else:
+                pgconn.send_query(query)
+            waiting = self.watch.waiting(pgconn)
+            while pgconn.flush():
+                if waiting.ready(pgconn.socket, READ | WRITE) & READ:
+                    pgconn.consume_input()
+            while True:
+                while pgconn.is_busy():
+                    if waiting.ready(pgconn.socket, READ):
+                        pgconn.consume_input()
+                    elif meanwhile is not None and time.monotonic() >= due:
+                        meanwhile(time.monotonic() - began)
+                        due = time.monotonic() + MEANWHILE_S
+                result = pgconn.get_result()
+                if result is None:
+                    break
+                last = result
+                if result.status in COPYING:
+                    break
+        except psycopg.Error as error:
+            raise driver_error(error, self.properties, self.plugin) from error
+        except ConnectionLost:
+            self.close()
+            raise
+        except BaseException:
+            self.cancel()
+            raise
+        assert last is not None
+        return last
+
+    def cancel(self) -> None:
+        """End the command at hand; the connection is closed where that does not help in time."""
+        deadline = time.monotonic() + CANCEL_S
+        with suppress(psycopg.Error):
+            cancel(self.connection)
+            while self.pgconn.is_busy() and time.monotonic() < deadline:
+                select.select([self.pgconn.socket], [], [], POLL_S)
+                self.pgconn.consume_input()
+            while not self.pgconn.is_busy():
+                result = self.pgconn.get_result()
+                if result is None:
+                    return
+                if result.status in COPYING:
+                    break
+        self.close()
+
+    def wait_readable(self) -> None:
+        """Wait until the socket can be read. Raises: ConnectionLost, StopRequested."""
+        waiting = self.watch.waiting(self.pgconn)
+        while not waiting.ready(self.pgconn.socket, READ):
+            pass
+
+    def busy(self) -> bool:
+        """Ask another way whether the server works on what this connection waits for."""
+        return self.watch.busy is not None and self.watch.busy(self.pgconn)
 
     def error(self, result: "pq.abc.PGresult") -> WaltapError:
         """Return what a failed result means."""

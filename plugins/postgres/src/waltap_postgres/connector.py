@@ -29,7 +29,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
-from waltap_postgres.connection import Session, connect, driver_error
+from waltap_postgres.connection import Session, connect, driver_error, watch
 from waltap_postgres.decision import Decision, belonging, decide
 from waltap_postgres.errors import PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
@@ -78,14 +78,15 @@ class PostgresConnector(Connector):
         self._exported: str | None = None
         self._publications: tuple[str, ...] = ()
         self._made_publications: list[str] = []
-        self._made_slot = False
+        self._made_slot = self._told_of_wait = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
-        self._connection = connect(properties, role="catalogue")
+        self._watch = watch(properties, context.stopping)
+        self._connection = connect(properties, role="catalogue", watch=self._watch)
         self.catalogue = PostgresCatalogue(self._connection, properties)
         self._descriptions = Descriptions.of(self.catalogue, context)
         self._snapshot = InitialSnapshot(
-            properties, context.profile, self.catalogue, self._captured_of
+            properties, context.profile, self.catalogue, self._captured_of, self._watch
         )
         try:
             self.server = self._identify()
@@ -300,8 +301,9 @@ class PostgresConnector(Connector):
         if self.context.stopping():
             raise StopRequested
         self._snapshot.look_after_locks()
-        if not SLOT_SILENCE_S <= seconds < SLOT_SILENCE_S + 0.5:
+        if self._told_of_wait or seconds < SLOT_SILENCE_S:
             return
+        self._told_of_wait = True
         log.warning(
             "the slot can be made once open transactions have ended: %s",
             "; ".join(open_transactions(self.catalogue)) or "none that this role can see",
@@ -438,7 +440,13 @@ class PostgresConnector(Connector):
         )
 
     def _replication_session(self) -> Session:
-        return Session(self.properties, role="replication", replication=True, plugin=self._plugin)
+        return Session(
+            self.properties,
+            role="replication",
+            watch=self._watch,
+            replication=True,
+            plugin=self._plugin,
+        )
 
     def _status_interval(self) -> float:
         """Return how long the server may go without hearing from us, in seconds."""
@@ -491,6 +499,7 @@ class PostgresConnector(Connector):
             chunk_size,
             captures=self.context.captures,
             version_num=self.server.version_num,
+            watch=self._watch,
         )
         return self._chunks
 

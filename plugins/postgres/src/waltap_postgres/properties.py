@@ -78,6 +78,14 @@ class PostgresProperties(Properties):
         summary="Longest time a catalogue query may take; 0: without limit.",
         unit="ms",
     )
+    receive_timeout_ms: int = declare(
+        "waltap.receive.timeout.ms",
+        default=60000,
+        ge=0,
+        summary="Longest silence of the server before the connection counts as lost; at half of it the "
+        "server is asked for a sign. As PostgreSQL's wal_receiver_timeout; 0: wait for ever.",
+        unit="ms",
+    )
     condition_timeout_ms: int = declare(
         "waltap.signal.condition.timeout.ms",
         default=60000,

@@ -7,7 +7,9 @@ for a tombstone, ``key`` for a record without one; ``headers`` is a list of ``{"
 import contextlib
 import logging
 import os
+import select
 import stat
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from waltap.events.transaction import Batch
 from waltap.render.json_lines import JsonLines
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import StopRequested
 from waltap.source.position import Position
 
 __all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 STDOUT: Final = "-"
 TAIL_STEP: Final = 1 << 16
 COPY_STEP: Final = 1 << 20
+STOP_LOOK_S: Final = 0.1
+STOP_GRACE_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
 
 
@@ -77,7 +82,7 @@ class JsonLinesSink(Sink):
     capabilities = SinkCapabilities(records=True, exactly_once=False)
 
     def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
-        self._path = properties.path
+        self._path, self._stopping = properties.path, context.stopping
         self._lines = JsonLines()
         self._fd = -1
         self._size: int | None = None
@@ -102,13 +107,14 @@ class JsonLinesSink(Sink):
         return None
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone."""
+        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone, StopRequested."""
         self._fail_stop.check()
         block = self._lines.lines(batch.records or ())
         try:
             view = memoryview(block)
             while view:
-                view = view[os.write(self._fd, view) :]
+                part = view if self._size is not None else view[: self._room()]
+                view = view[os.write(self._fd, part) :]
         except BrokenPipeError as cause:
             raise ReaderGone(
                 f"{self._where} was closed by its reader", output=self._where
@@ -142,6 +148,22 @@ class JsonLinesSink(Sink):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _room(self) -> int:
+        """Wait until a pipe or terminal takes something; return how much it takes without blocking.
+
+        The descriptor may be shared with other processes, so it stays a blocking one.
+        Raises: StopRequested when its reader has stopped, and the run is to end.
+        """
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        stop_seen: float | None = None
+        while not poll.poll(STOP_LOOK_S * 1000):
+            if self._stopping():
+                stop_seen = stop_seen or time.monotonic()
+                if time.monotonic() - stop_seen >= STOP_GRACE_S:
+                    raise StopRequested
+        return select.PIPE_BUF
 
     def _follow_file(self) -> None:
         """See that the name still leads to the open file, which holds what was written; go on in a new

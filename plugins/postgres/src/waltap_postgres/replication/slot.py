@@ -1,19 +1,16 @@
 """The replication slot: what the server says of it, creation with an exported snapshot, removal."""
 
 import logging
-import select
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
-import psycopg
 from psycopg import pq
 
 from waltap.errors import SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.connection import Session, driver_error
+from waltap_postgres.connection import Session
 from waltap_postgres.errors import SlotActive
 from waltap_postgres.properties import PostgresProperties
 
@@ -167,9 +164,13 @@ def create_slot(
     else:
         tail = "EXPORT_SNAPSHOT"
     sql = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
-    result = _await_result(session, sql, waiting)
-    if result is None:
-        raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
+
+    def meanwhile(seconds: float) -> None:
+        if seconds > CREATE_DEADLINE_S:
+            raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
+        waiting(seconds)
+
+    result = session.result(sql, meanwhile=meanwhile)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise session.error(result)
     point, snapshot = result.get_value(0, 1) or b"0/0", result.get_value(0, 2)
@@ -177,43 +178,6 @@ def create_slot(
         consistent_lsn=parse_lsn(point.decode()),
         snapshot=snapshot.decode() if snapshot else None,
     )
-
-
-def _await_result(
-    session: Session, sql: str, waiting: Callable[[float], None]
-) -> "pq.abc.PGresult | None":
-    """Run ``sql``; None when it took too long and was cancelled."""
-    pgconn = session.pgconn
-    began = time.monotonic()
-    try:
-        pgconn.send_query(sql.encode())
-        pgconn.flush()
-        while pgconn.is_busy():
-            waited = time.monotonic() - began
-            if waited > CREATE_DEADLINE_S:
-                _cancel(session)
-                return None
-            if not select.select([pgconn.socket], [], [], 0.5)[0]:
-                waiting(time.monotonic() - began)
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        while pgconn.get_result() is not None:
-            pass
-    except psycopg.Error as error:
-        raise driver_error(error, session.properties, session.plugin) from error
-    except BaseException:
-        _cancel(session)
-        raise
-    assert result is not None
-    return result
-
-
-def _cancel(session: Session) -> None:
-    """End the command at hand; the server drops a slot that is not ready."""
-    with suppress(psycopg.Error):
-        session.pgconn.get_cancel().cancel()
-        while session.pgconn.get_result() is not None:
-            pass
 
 
 def drop_slot(catalogue: PostgresCatalogue, name: str) -> bool:

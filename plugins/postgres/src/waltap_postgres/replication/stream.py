@@ -20,7 +20,7 @@ from waltap.decode.message import (
     StreamPrepare,
 )
 from waltap.errors import ConnectionLost
-from waltap.source.connector import ChangeStream
+from waltap.source.connector import ChangeStream, StopRequested
 from waltap.source.position import lsn_text
 from waltap_postgres.replication.transport import Transport
 from waltap_postgres.replication.wire import status_update
@@ -28,6 +28,7 @@ from waltap_postgres.replication.wire import status_update
 __all__ = ["ReplicationStream", "start_replication_sql"]
 
 _ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare))
+JOIN_S = 0.5
 EPOCH_2000_US = 946_684_800_000_000
 _lsn = itemgetter(0)
 
@@ -53,6 +54,8 @@ class ReplicationStream(ChangeStream):
         status_interval: float,
     ) -> None:
         """Take ownership of a started ``transport``. ``status_interval`` in seconds."""
+        self._timeout_s = transport.session.watch.timeout_s
+        self._heard, self._asked = time.monotonic(), False
         self._transport, self._decoder = transport, decoder
         self._confirmed = self._received = confirmed
         self._idle = 0
@@ -71,6 +74,11 @@ class ReplicationStream(ChangeStream):
             raise self._failure
         transport = self._transport
         frames = transport.read(timeout)
+        if transport.heard:
+            transport.heard = False
+            self._heard, self._asked = time.monotonic(), False
+        elif self._timeout_s:
+            self._listen()
         if transport.splitter.reply_requested:
             transport.splitter.reply_requested = False
             self._urged = True
@@ -90,6 +98,23 @@ class ReplicationStream(ChangeStream):
                 self._received = max(self._received, message.end_lsn)  # type: ignore[union-attr]
                 break
         return messages
+
+    def _listen(self) -> None:
+        """When the server has been silent for half of the receive timeout ask for a sign; at its end, ask
+        another way whether it is busy. Raises: ConnectionLost, StopRequested."""
+        now = time.monotonic()
+        silence = now - self._heard
+        if not self._asked and silence >= self._timeout_s / 2:
+            # we may have been away for long: what counts from here is how long the question waits
+            self._heard, self._asked = now - self._timeout_s / 2, True
+            self._send_status(reply=True)
+        elif self._asked and silence >= self._timeout_s:
+            if not self._transport.session.busy():
+                raise ConnectionLost(
+                    f"nothing has come from the server for {self._timeout_s:g} s"
+                    " (waltap.receive.timeout.ms)"
+                )
+            self._heard, self._asked = time.monotonic(), False
 
     def confirm(self, end_lsn: int) -> None:
         if end_lsn <= self._confirmed:
@@ -116,9 +141,9 @@ class ReplicationStream(ChangeStream):
         if self._stopping.is_set():
             return
         self._stopping.set()
-        with suppress(ConnectionLost):
+        with suppress(ConnectionLost, StopRequested):
             self._send_status()
-        self._feedback.join(5.0)
+        self._feedback.join(JOIN_S)
         self._transport.close()
 
     def _send_status(self, *, reply: bool = False) -> None:
@@ -131,6 +156,8 @@ class ReplicationStream(ChangeStream):
         while not self._stopping.wait(self._status_interval):
             try:
                 self._send_status()
+            except StopRequested:
+                return
             except ConnectionLost as error:
                 self._failure = error
                 return

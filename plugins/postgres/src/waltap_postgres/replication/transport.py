@@ -13,6 +13,7 @@ from psycopg import pq
 
 from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
+from waltap.source.connector import StopRequested
 from waltap_postgres.connection import Session, driver_error, identify
 from waltap_postgres.errors import source_error
 from waltap_postgres.replication.wire import (
@@ -21,12 +22,14 @@ from waltap_postgres.replication.wire import (
     ReplicationSplitter,
     ServerMessage,
 )
+from waltap_postgres.waiting import POLL_S, WRITE
 
 __all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_transport"]
 
 RECEIVE_BYTES = 1 << 20
 START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
+CLOSE_DEADLINE_S = 1.0
 MOST_FRAMES = 8192
 GATHER_S = 0.001
 FLOW_GAP_S = 0.002
@@ -43,6 +46,8 @@ class Transport(abc.ABC):
         self.session = session
         self.splitter = ReplicationSplitter()
         self._last_data = 0.0
+        self.heard = False
+        """Set whenever anything has come, also what is no frame."""
 
     def _gather(self) -> None:
         """Let data collect while it flows."""
@@ -64,6 +69,12 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """End the stream and the connection."""
+
+    def _keeps_taking(self, began: float) -> None:
+        """Raises: ConnectionLost, StopRequested when a message has waited long enough to be sent."""
+        self.session.watch.check(began)
+        if time.monotonic() > began + SEND_DEADLINE_S:
+            raise ConnectionLost("the server takes no messages any more")
 
     def server_error(self, message: ServerMessage | None) -> WaltapError:
         """Return what the end of the stream means."""
@@ -93,10 +104,11 @@ class SocketTransport(Transport):
         query = sql.encode() + b"\0"
         self.send(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
         early: list[Frame] = []
-        deadline = time.monotonic() + START_DEADLINE_S
+        began = time.monotonic()
         while not self.splitter.started:
-            early += self._receive(1.0)
-            if time.monotonic() > deadline:
+            early += self._receive(POLL_S)
+            self.session.watch.check(began)
+            if time.monotonic() > began + START_DEADLINE_S:
                 raise ConnectionLost(f"replication did not start within {START_DEADLINE_S:.0f} s")
         self._early = early
 
@@ -116,6 +128,7 @@ class SocketTransport(Transport):
             if data is None:
                 return []
         self._last_data = time.monotonic()
+        self.heard = True
         try:
             return self.splitter.split(data)
         except CopyEnded as end:
@@ -135,24 +148,25 @@ class SocketTransport(Transport):
 
     def send(self, message: bytes) -> None:
         rest = memoryview(message)
-        deadline = time.monotonic() + SEND_DEADLINE_S
+        began = time.monotonic()
         while rest:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([], [self._socket], [], left)[1]:
-                    raise ConnectionLost("the server takes no messages any more") from None
+                select.select([], [self._socket], [], POLL_S)
+                self._keeps_taking(began)
             except OSError as error:
                 raise ConnectionLost(f"connection to the server broke: {error}") from error
 
     def close(self) -> None:
         with suppress(OSError):
+            deadline = time.monotonic() + CLOSE_DEADLINE_S
             self._socket.setblocking(True)
-            self._socket.settimeout(1.0)
+            self._socket.settimeout(CLOSE_DEADLINE_S)
             self._socket.sendall(b"c\0\0\0\x04X\0\0\0\x04")
             self._socket.shutdown(socket.SHUT_WR)
-            while self._socket.recv(RECEIVE_BYTES):
+            # a server inside a large transaction may go on sending for long
+            while self._socket.recv(RECEIVE_BYTES) and time.monotonic() < deadline:
                 pass
         with suppress(OSError):
             self._socket.close()
@@ -172,10 +186,9 @@ class LibpqTransport(Transport):
 
     def start(self, sql: str) -> None:
         pgconn = self.session.pgconn
-        result = pgconn.exec_(sql.encode())
+        result = self.session.result(sql)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self.session.error(result)
-        pgconn.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(pgconn.socket, select.POLLIN)
 
@@ -186,6 +199,7 @@ class LibpqTransport(Transport):
             self._drain(frames)
         wait_ms = 0.0 if frames else timeout * 1000
         while len(frames) < MOST_FRAMES and self._poll.poll(wait_ms):
+            self.heard = True
             with self._lock:
                 try:
                     self.session.pgconn.consume_input()
@@ -215,16 +229,15 @@ class LibpqTransport(Transport):
 
     def send(self, message: bytes) -> None:
         pgconn = self.session.pgconn
-        deadline = time.monotonic() + SEND_DEADLINE_S
+        began = time.monotonic()
         try:
             with self._lock:
                 pgconn.put_copy_data(message[5:])
                 rest = pgconn.flush()
             while rest:
-                if time.monotonic() > deadline:
-                    raise ConnectionLost("the server takes no messages any more")
                 # Over TLS a write may wait for something to be read first.
-                select.select([pgconn.socket], [pgconn.socket], [], 0.1)
+                select.select([pgconn.socket], [pgconn.socket], [], POLL_S)
+                self._keeps_taking(began)
                 with self._lock:
                     pgconn.consume_input()
                     rest = pgconn.flush()
@@ -253,19 +266,33 @@ def copy_out(session: Session, sql: str) -> Iterator[bytes]:
     """Run a COPY … TO STDOUT and yield its data in pieces, in whatever portions it arrives.
 
     Nothing of it is complete before the iterator ends: an error can follow rows.
-    Raises: SourceError, ConnectionLost.
+    Raises: SourceError, ConnectionLost, StopRequested.
     """
-    if _encrypted(session):
-        yield from _copy_by_libpq(session, sql)
-        return
+    try:
+        yield from (_copy_by_libpq if _encrypted(session) else _copy_by_socket)(session, sql)
+    except StopRequested:
+        session.cancel()
+        session.close()
+        raise
+
+
+def _copy_by_socket(session: Session, sql: str) -> Iterator[bytes]:
     connection = socket.socket(fileno=socket.dup(session.pgconn.socket))
     try:
-        connection.setblocking(True)
+        connection.setblocking(False)
         query = sql.encode() + b"\0"
-        connection.sendall(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
+        rest = memoryview(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
+        waiting = session.watch.waiting(session.pgconn)
+        while rest:
+            if waiting.ready(connection.fileno(), WRITE):
+                rest = rest[connection.send(rest) :]
         splitter = CopySplitter()
         while not splitter.done:
-            data = connection.recv(RECEIVE_BYTES)
+            try:
+                data = connection.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                session.wait_readable()
+                continue
             if not data:
                 raise ConnectionLost("the server closed the connection during COPY")
             if payloads := splitter.split(data):
@@ -277,22 +304,25 @@ def copy_out(session: Session, sql: str) -> Iterator[bytes]:
         facts = identify(session.properties)
         raise source_error(fields.get("C", ""), fields.get("M", "COPY failed"), **facts) from end
     finally:
-        connection.setblocking(False)
         connection.close()
 
 
 def _copy_by_libpq(session: Session, sql: str) -> Iterator[bytes]:
     pgconn = session.pgconn
-    result = pgconn.exec_(sql.encode())
+    result = session.result(sql)
     if result.status != pq.ExecStatus.COPY_OUT:
         raise session.error(result)
     rows: list[bytes] = []
     size_held = 0
     try:
         while True:
-            size, data = pgconn.get_copy_data(0)
+            size, data = pgconn.get_copy_data(1)
             if size < 0:
                 break
+            if not size:
+                session.wait_readable()
+                pgconn.consume_input()
+                continue
             rows.append(bytes(data))
             size_held += size
             if size_held >= RECEIVE_BYTES:

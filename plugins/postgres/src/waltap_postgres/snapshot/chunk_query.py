@@ -24,6 +24,7 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.waiting import Watch
 
 __all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
 
@@ -41,7 +42,9 @@ class PostgresChunks:
         *,
         captures: Callable[[str, str], bool],
         version_num: int,
+        watch: Watch,
     ) -> None:
+        self._watch = watch
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
         self._chunk_size = chunk_size
         self._captures, self._version_num = captures, version_num
@@ -152,7 +155,9 @@ class PostgresChunks:
         """Return the reading session, in a transaction that may not write; a statement in it may take
         ``limit_ms``, 0 for as long as it likes."""
         if self._session is None:
-            self._session = Session(self._properties, role="incremental snapshot")
+            self._session = Session(
+                self._properties, role="incremental snapshot", watch=self._watch
+            )
             self._session.execute("SET row_security = off")
         self._session.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"

@@ -10,6 +10,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
+from waltap_postgres.waiting import Watch
 
 __all__ = ["InitialSnapshot"]
 
@@ -36,10 +37,11 @@ class InitialSnapshot:
         profile: Profile,
         now: PostgresCatalogue,
         captured: Callable[[PostgresCatalogue], list[Table]],
+        watch: Watch,
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
         self._properties, self._profile, self._now = properties, profile, now
-        self._captured = captured
+        self._captured, self._watch = captured, watch
         self._transaction: ReadingTransaction | None = None
         self._exported = False
         self.estimates: dict[int, int] = {}
@@ -91,7 +93,7 @@ class InitialSnapshot:
         return self._transaction
 
     def _new(self) -> ReadingTransaction:
-        return ReadingTransaction(self._properties, self._now)
+        return ReadingTransaction(self._properties, self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
         return EXPORTED if exported else ISOLATION[self._properties.snapshot_isolation_mode]

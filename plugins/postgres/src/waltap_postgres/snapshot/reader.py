@@ -239,7 +239,7 @@ def _override(relation: Relation, properties: PostgresProperties) -> str | None:
 
 def _result_columns(session: Session, statement: str) -> list[str]:
     session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {statement}")
-    result = session.pgconn.exec_(b"FETCH 0 FROM waltap_columns")
+    result = session.result("FETCH 0 FROM waltap_columns")
     names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
     session.execute("CLOSE waltap_columns")
     return names

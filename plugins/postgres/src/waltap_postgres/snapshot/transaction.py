@@ -21,6 +21,7 @@ from waltap_postgres.connection import Session
 from waltap_postgres.errors import QueryFailed
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
+from waltap_postgres.waiting import Watch
 
 __all__ = ["ReadingTransaction", "Shape", "Target"]
 
@@ -113,8 +114,10 @@ class ReadingTransaction:
     """One connection, one transaction. Order of calls: `lock`, `begin`, then `hold` and `let_go` around
     the reading of some tables. ``now`` is a catalogue that shows the present."""
 
-    def __init__(self, properties: PostgresProperties, now: PostgresCatalogue) -> None:
-        self.session = Session(properties, role="snapshot")
+    def __init__(
+        self, properties: PostgresProperties, now: PostgresCatalogue, watch: Watch
+    ) -> None:
+        self.session = Session(properties, role="snapshot", watch=watch)
         self.catalogue = PostgresCatalogue(self.session.connection, properties)
         self._properties, self._now = properties, now
         self._begun = False

@@ -1,0 +1,187 @@
+"""How every wait for the server goes: it ends with a stop, and over a link that passes nothing.
+
+Nothing here or elsewhere in this package blocks in libpq or in the socket: a `Waiting` looks every tenth
+of a second whether the run is to stop, and, when nothing has come for half of the receive timeout, asks
+the server over another connection what it is busy with (`connection.busy`). A lock, a long query or a
+large transaction are things to wait for; a server that waits for us, or gives no answer, is not.
+"""
+
+import contextlib
+import select
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import pq
+
+from waltap.errors import ConnectionLost
+from waltap.source.connector import StopRequested
+
+__all__ = ["CANCEL_S", "POLL_S", "READ", "WRITE", "Waiting", "Watch", "cancel", "watched"]
+
+READ, WRITE = select.POLLIN, select.POLLOUT
+POLL_S = 0.1
+STOP_GRACE_S = 0.5
+"""After a stop a query may go on for so long: what a clean end asks for is a matter of milliseconds."""
+CANCEL_S = 0.5
+
+T = TypeVar("T")
+Busy = Callable[["pq.abc.PGconn"], bool]
+
+
+def _never() -> bool:
+    return False
+
+
+class Watch:
+    """What the waits of one connector have in common.
+
+    ``stopping`` tells that the run is to end. ``timeout_s`` is the receive timeout, 0 for none. ``busy``
+    asks another way whether the server still works on what a connection waits for. ``deadline_s`` ends
+    every wait, also for a server that is busy.
+    """
+
+    def __init__(
+        self,
+        stopping: Callable[[], bool] = _never,
+        *,
+        timeout_s: float = 0.0,
+        busy: Busy | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.stopping, self.timeout_s, self.deadline_s = stopping, timeout_s, deadline_s
+        self.busy = busy
+        self._stop_seen: float | None = None
+        self.connection_class = watched(self)
+
+    def check(self, began: float) -> None:
+        """End a wait that began at ``began`` when a stop has come. Raises: StopRequested."""
+        if not self.stopping():
+            return
+        now = time.monotonic()
+        if self._stop_seen is None:
+            self._stop_seen = now
+        if now - max(began, self._stop_seen) >= STOP_GRACE_S:
+            raise StopRequested
+
+    def waiting(self, pgconn: "pq.abc.PGconn") -> "Waiting":
+        """Return a wait that begins now."""
+        return Waiting(self, pgconn)
+
+
+class Waiting:
+    """One wait for the server: for an answer, or for the next bytes of one."""
+
+    __slots__ = ("_asked", "_began", "_heard", "_pgconn", "_watch")
+
+    def __init__(self, watch: Watch, pgconn: "pq.abc.PGconn") -> None:
+        self._watch, self._pgconn = watch, pgconn
+        self._began = self._heard = time.monotonic()
+        self._asked = False
+
+    def ready(self, fd: int, events: int) -> int:
+        """Return which of ``events`` (READ, WRITE) can be done, 0 after a tenth of a second.
+
+        Raises: StopRequested, ConnectionLost.
+        """
+        poll = select.poll()
+        poll.register(fd, events)
+        found = poll.poll(POLL_S * 1000)
+        now = time.monotonic()
+        if found:
+            mask = found[0][1]
+            self._heard, self._asked = now, False
+            # an error or the other side's end shows when it is read
+            return mask & events or events
+        watch = self._watch
+        watch.check(self._began)
+        if watch.deadline_s is not None and now - self._began >= watch.deadline_s:
+            raise ConnectionLost(f"the server has not answered for {watch.deadline_s:.0f} s")
+        if watch.timeout_s and watch.busy is not None:
+            self._ask(now, watch.timeout_s, watch.busy)
+        return 0
+
+    def _ask(self, now: float, timeout_s: float, busy: Busy) -> None:
+        """At half of the timeout, and at its end, ask whether there is something to wait for."""
+        silence = now - self._heard
+        if silence < (timeout_s if self._asked else timeout_s / 2):
+            return
+        if busy(self._pgconn):
+            self._heard, self._asked = time.monotonic(), False
+        elif self._asked or time.monotonic() - self._heard >= timeout_s:
+            raise ConnectionLost(f"nothing has come from the server for {timeout_s:g} s")
+        else:
+            self._asked = True
+
+
+def watched(watch: Watch) -> "type[psycopg.Connection[tuple[Any, ...]]]":
+    """Return the class of connections whose every wait is a `Waiting`, also while they connect."""
+
+    class Watched(psycopg.Connection[tuple[Any, ...]]):
+        @classmethod
+        def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
+            return _checked(super()._connect_gen(*arguments, **options), watch)
+
+        def wait(self, gen: Any, interval: float = POLL_S, timeout: float | None = None) -> Any:
+            if timeout is not None:
+                return super().wait(gen, interval, timeout)
+            try:
+                return _drive(gen, self.pgconn.socket, watch.waiting(self.pgconn))
+            except StopRequested:
+                self._give_up(gen)
+                raise
+            except ConnectionLost:
+                self.pgconn.finish()
+                raise
+
+        def _give_up(self, gen: Any) -> None:
+            """Cancel what runs; where that does not help in time, leave the connection."""
+            cancel(self)
+            with contextlib.suppress(psycopg.Error, ConnectionLost):
+                _drive(gen, self.pgconn.socket, Watch(deadline_s=CANCEL_S).waiting(self.pgconn))
+            if self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+
+    return Watched
+
+
+def cancel(connection: "psycopg.Connection[Any]") -> None:
+    """Ask the server to end what runs; asking is a connection of its own, which may hang too. libpq
+    before 17 would block for as long as that does, the whole process: it is not asked."""
+    if psycopg.capabilities.has_cancel_safe():
+        with contextlib.suppress(psycopg.Error):
+            connection.cancel_safe(timeout=CANCEL_S)
+
+
+def _drive(gen: Generator[Any, Any, T], fd: int, waiting: Waiting) -> T:
+    """Run a psycopg generator to its end: it yields what it waits for, and is sent what is ready."""
+    try:
+        wanted = next(gen)
+        while True:
+            events = (READ if wanted & psycopg.waiting.WAIT_R else 0) | (
+                WRITE if wanted & psycopg.waiting.WAIT_W else 0
+            )
+            found = waiting.ready(fd, events)
+            ready = (psycopg.waiting.READY_R if found & READ else 0) | (
+                psycopg.waiting.READY_W if found & WRITE else 0
+            )
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _checked(gen: Generator[Any, Any, T], watch: Watch) -> Generator[Any, Any, T]:
+    """Pass a connecting generator on; end it when a stop comes while nothing is ready."""
+    began = time.monotonic()
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready:
+                watch.check(began)
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        value: T = end.value
+        return value

@@ -1,0 +1,380 @@
+"""Waits for the server end: with a stop, wherever the thread waits, and over a link that passes nothing."""
+
+import contextlib
+import array
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.events.transaction import Batch
+
+from tests.rigs.pipeline import Pipeline, Run, until
+from tests.rigs.proxy import Proxy
+from tests.servers.postgres import Database
+
+STOP_S = 5.0
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    return Pipeline(database, tmp_path)
+
+
+def waits(database: Database, role: str, *, event: str = "Lock") -> Callable[[], bool]:
+    """Return what tells that our connection of this role waits in the server."""
+
+    def waiting() -> bool:
+        return bool(
+            database.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name = %s AND wait_event_type = %s AND state = 'active'",
+                f"waltap {role}",
+                event,
+            )
+        )
+
+    return waiting
+
+
+def ours(database: Database) -> list[Any]:
+    return database.execute(
+        "SELECT application_name, query FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'waltap%'"
+    )
+
+
+def stops(run: Run) -> None:
+    """Stop; it is a clean end, soon, and leaves nothing on the server that works for nobody."""
+    run.engine.stop()
+    until(lambda: run.ended, "the end", within=STOP_S)
+    run.raise_error()
+    assert run.pipeline.database is not None
+    until(lambda: not ours(run.pipeline.database), "our connections to go")  # type: ignore[arg-type]
+
+
+# --- a stop -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
+def test_a_stop_ends_a_copy_that_waits_for_a_lock(
+    pipeline: Pipeline, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    if tls:  # the server has no certificate: the way through libpq is asked for
+        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+    settings = {
+        "snapshot.mode": "initial_only",
+        "snapshot.select.statement.overrides": "public.t",
+        "snapshot.select.statement.overrides.public.t": (
+            "SELECT t.* FROM t, pg_advisory_lock(77) WHERE t.id > 0"
+        ),
+    }
+    database.execute("INSERT INTO t VALUES (1)")
+    with database.connect() as locking:
+        locking.execute("SELECT pg_advisory_lock(77)")
+        with pipeline.running(ready=False, **settings) as run:
+            run.until(waits(database, "snapshot"), "the COPY to wait")
+            stops(run)
+
+
+def test_a_stop_ends_a_snapshot_that_waits_for_a_table(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with database.connect() as locking:
+        locking.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        with pipeline.running(ready=False, **{"snapshot.mode": "initial_only"}) as run:
+            run.until(waits(database, "snapshot"), "the snapshot to wait")
+            stops(run)
+
+
+def test_a_stop_ends_a_publication_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with database.connect() as locking:
+        locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
+        with pipeline.running(ready=False) as run:
+            run.until(waits(database, "catalogue"), "CREATE PUBLICATION to wait")
+            stops(run)
+    assert database.slots() == {}
+
+
+def test_a_stop_ends_an_altered_publication_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    with database.connect() as locking:
+        locking.execute("BEGIN; LOCK TABLE u IN SHARE MODE")
+        with pipeline.running(ready=False) as run:
+            run.until(waits(database, "catalogue"), "ALTER PUBLICATION to wait")
+            stops(run)
+    pipeline.catch_up()
+
+
+def test_a_stop_ends_the_wait_for_a_slot(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with database.connect() as writing:
+        writing.execute("BEGIN; INSERT INTO t VALUES (1)")
+        with pipeline.running(ready=False) as run:
+            run.until(waits(database, "replication"), "the slot to wait")
+            stops(run)
+    assert database.slots() == {}
+
+
+def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    name = "snapshot.select.statement.overrides"
+    settings = {
+        name: "public.t",
+        f"{name}.public.t": "SELECT 1 AS id, 'x' AS v FROM pg_sleep(600)",
+    }
+    with pipeline.running(ready=False, **settings) as run:
+        run.until(waits(database, "snapshot", event="Timeout"), "the SELECT")
+        stops(run)
+
+
+def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT pg_sleep(600)"}
+    with pipeline.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(waits(database, "catalogue", event="Timeout"), "the query")
+        stops(run)
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [1]
+
+
+def test_a_stop_ends_a_watermark_that_waits_for_a_lock(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text);"
+        "INSERT INTO t SELECT generate_series(1, 10)"
+    )
+    settings = {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
+    pipeline.catch_up(**settings)
+    database.execute(
+        "INSERT INTO signals VALUES ('a', 'execute-snapshot',"
+        """ '{"data-collections": ["public.t"]}')"""
+    )
+    with database.connect() as locking:
+        locking.execute("BEGIN; LOCK TABLE signals IN SHARE MODE")
+        with pipeline.running(**settings) as run:
+            run.until(waits(database, "catalogue"), "the watermark to wait")
+            stops(run)
+
+
+def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: Pipeline) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        hole.settimeout(30)
+        settings = {"database.hostname": "127.0.0.1", "database.port": hole.getsockname()[1]}
+        with pipeline.running(ready=False, **settings) as run:
+            connection, _ = hole.accept()
+            with connection:
+                run.engine.stop()
+                until(lambda: run.ended, "the end", within=STOP_S)
+
+
+@pytest.fixture
+def proxy(database: Database) -> Iterator[Proxy]:
+    server = database.server
+    with Proxy(server.host, server.port) as made:
+        yield made
+
+
+def through(proxy: Proxy) -> dict[str, Any]:
+    return {"database.hostname": "127.0.0.1", "database.port": proxy.port}
+
+
+def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
+    pipeline: Pipeline, proxy: Proxy
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT 1", **through(proxy)}
+    with pipeline.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        proxy.swallow(all_of_them=True)
+        run.engine.stop()
+        until(lambda: run.ended, "the end", within=STOP_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
+def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: Pipeline, number: int) -> None:
+    """A pipe is full: the write waits in the kernel. Nothing of it was confirmed."""
+    database, folder = pipeline.database, pipeline.folder
+    assert database is not None
+    pipeline.catch_up()
+    database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
+    chosen = {**pipeline.settings, "waltap.state.dir": str(folder / "state")}
+    text = "\n".join(f'"{k}" = "{v}"' for k, v in chosen.items() if k != "type")
+    (folder / "p.toml").write_text(f'[source]\ntype = "postgres"\n{text}\n[sink]\ntype = "jsonl"\n')
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waltap", "run", "p.toml"],
+        cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        capacity = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
+        os.close(writing)
+        until(lambda: unread(reading) > capacity - 8192, "the pipe to be full")
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=STOP_S)
+        with os.fdopen(reading, "rb", closefd=False) as pipe:
+            taken = [
+                json.loads(line)["value"]["after"]["id"] for line in pipe.read().split(b"\n")[:-1]
+            ]
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+    assert process.returncode == 0, errors
+    pipeline.catch_up()
+    rest = pipeline.destination.ids("t", "c")
+    assert rest == list(range(rest[0], 5001))
+    assert taken == list(range(1, len(taken) + 1))
+    assert rest[0] <= len(taken) + 1
+
+
+def unread(fd: int) -> int:
+    """Return how many bytes wait in a pipe."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
+
+
+# --- a link that passes nothing ---------------------------------------------------------------------
+
+SHORT = {"waltap.receive.timeout.ms": 2000}
+
+
+@contextlib.contextmanager
+def reconnecting(run: Run) -> Iterator[None]:
+    """Expect that the link is found dead in this block, and made anew."""
+    known = len(run.notices.failures)
+    yield
+    run.until(lambda: len(run.notices.failures) > known, "the dead link to be noticed")
+    assert run.notices.failures[known][0].code in {"WT-2001", "WT-2002"}
+    assert run.notices.failures[known][1]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
+def test_a_stream_that_passes_nothing_is_made_anew(
+    pipeline: Pipeline, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    if tls:
+        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+    with pipeline.running(**SHORT, **through(proxy)) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        with reconnecting(run):
+            proxy.swallow()
+            database.execute("INSERT INTO t VALUES (2)")
+        # the server must notice the end of the old connection before its slot is free
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the next row")
+
+
+def test_a_network_that_passes_nothing_is_waited_for(pipeline: Pipeline, proxy: Proxy) -> None:
+    """New connections are swallowed, too, until it works again."""
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running(**SHORT, **through(proxy)) as run:
+        proxy.swallow(all_of_them=True)
+        database.execute("INSERT INTO t VALUES (1)")
+        with reconnecting(run):
+            pass
+        proxy.pass_again()
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=60)
+
+
+def test_a_quiet_stream_is_no_dead_link(pipeline: Pipeline, proxy: Proxy) -> None:
+    """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
+    database = pipeline.database
+    assert database is not None
+    quiet = {"waltap.receive.timeout.ms": 200, "status.update.interval.ms": 3_600_000}
+    with pipeline.running(**quiet, **through(proxy)) as run:
+        began = time.monotonic()
+        run.until(lambda: time.monotonic() > began + 2, "ten timeouts")
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        assert run.notices.failures == []
+
+
+def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
+    pipeline: Pipeline, proxy: Proxy
+) -> None:
+    """The server is asked, and is busy: it waits for a lock."""
+    database = pipeline.database
+    assert database is not None
+    with database.connect() as locking:
+        locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
+        settings = {"waltap.receive.timeout.ms": 200, **through(proxy)}
+        with pipeline.running(ready=False, **settings) as run:
+            run.until(waits(database, "catalogue"), "CREATE PUBLICATION to wait")
+            known = proxy.accepted
+            run.until(lambda: proxy.accepted >= known + 3, "three questions")
+            locking.execute("COMMIT")
+            run.until(lambda: run.engine.state == "streaming", "the stream")
+            assert run.notices.failures == []
+
+
+def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: Pipeline, proxy: Proxy) -> None:
+    database = pipeline.database
+    assert database is not None
+    settings = {
+        "heartbeat.interval.ms": 20,
+        "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
+        **SHORT,
+        **through(proxy),
+    }
+    database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
+    with pipeline.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0], "a heartbeat")
+        with reconnecting(run):
+            proxy.swallow()
+        ((before,),) = database.execute("SELECT count(*) FROM beats")
+        run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0] > before, "more")
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
+def test_a_copy_over_a_link_that_passes_nothing_ends(
+    pipeline: Pipeline, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    if tls:
+        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+    database.execute("INSERT INTO t SELECT g, repeat('x', 2000) FROM generate_series(1, 20000) g")
+    swallowed = threading.Event()
+
+    def swallow(_batch: Batch) -> None:
+        if not swallowed.is_set():
+            swallowed.set()
+            proxy.swallow()
+
+    pipeline.destination.before_write = swallow
+    with pipeline.running(ready=False, **SHORT, **through(proxy)) as run:
+        with reconnecting(run):
+            run.until(swallowed.is_set, "the first rows")
+        run.until(lambda: run.engine.state == "streaming", "the stream", within=60)
+    assert len(pipeline.destination.table("t")) == 20_000
