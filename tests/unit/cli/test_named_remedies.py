@@ -1,0 +1,137 @@
+"""What a message tells people to use is there: commands, options, properties, pages."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+from waltap.cli.application import application
+from waltap.config.debezium_names import KNOWN_NAMES
+from waltap.config.property import declarations
+from waltap.errors import WaltapError
+from waltap.host import Host
+from waltap.reference.errors import error_classes, remedy_fields
+from waltap.reference.properties import components
+
+from tests.test_tidy import ROOT, named, sources, tree
+
+HOST = Host()
+COMMAND = re.compile(r"`waltap(?: ([^`]*))?`")
+PROPERTY = re.compile(r"(?<![\w./'{$-])[a-z][a-z_0-9]*(?:\.[a-z_0-9]+)+(?![\w(/*])")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+PAGE = re.compile(r"docs/[\w/-]+\.md")
+
+NO_PROPERTIES = {"pg_hba.conf", "schema.table", "sink.path", "waltap.toml", "shop.toml"}
+"""What looks like one: files, and what stands for any name."""
+
+
+@cache
+def root() -> Any:
+    return get_command(application)
+
+
+def command_of(words: list[str]) -> Any:
+    """Return the command that ``words`` name, None when there is none."""
+    found = root()
+    for word in words:
+        if not hasattr(found, "list_commands"):
+            break
+        context = typer.Context(found)
+        further = found.get_command(context, word)
+        if further is not None and found is root():
+            further = found.plugin_command(word) or further
+        if further is None:
+            return None if re.fullmatch(r"[a-z][a-z-]*", word) else found
+        found = further
+    return found
+
+
+def options_of(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts} | {"--help"}
+
+
+def said() -> Iterator[tuple[str, str]]:
+    """Return every text in our sources that may be shown: all but docstrings."""
+    for path in sources():
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if node.body and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree(path)):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in docstrings
+            ):
+                yield f"{named(path)}:{node.lineno}", node.value
+
+
+def test_every_command_that_is_named_exists() -> None:
+    wrong = []
+    seen = 0
+    for where, text in said():
+        for rest in COMMAND.findall(text):
+            words = rest.split()
+            seen += 1
+            command = command_of([word for word in words if not word.startswith("-")])
+            options = set(OPTION.findall(rest))
+            if command is None or options - options_of(command):
+                wrong.append(f"{where}: waltap {rest}")
+    assert not wrong
+    assert seen > 30
+
+
+CLASSES = error_classes(HOST)
+
+
+def rendered(error: type[WaltapError]) -> str:
+    """Return the remedy with its fields filled in by words that name nothing."""
+    return error.remedy.format_map(dict.fromkeys(remedy_fields(error), "…"))
+
+
+def known(name: str) -> bool:
+    if name in NO_PROPERTIES:
+        return True
+    for _, _, model in components(HOST):
+        for declaration in declarations(model):
+            if name in declaration.names:
+                return True
+            if declaration.family is not None and declaration.family.fullmatch(name):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_what_a_remedy_names_is_there(error: type[WaltapError]) -> None:
+    text = rendered(error)
+    assert not [name for name in PROPERTY.findall(text) if not known(name)]
+    assert not [page for page in PAGE.findall(text) if not (ROOT / page).exists()]
+    every = {option for name in root().list_commands(None) for option in _all_options(name)}
+    assert set(OPTION.findall(text)) - {"--upgrade", "--force-reinstall"} <= every
+
+
+def _all_options(name: str) -> set[str]:
+    command = command_of([name])
+    found = options_of(command)
+    for inner in getattr(command, "commands", {}).values():
+        found |= options_of(inner)
+    return found
+
+
+def test_the_table_of_debeziums_names_does_not_name_ours() -> None:
+    assert not [name for name in KNOWN_NAMES if name.startswith("waltap.")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["snapshot"], ["offsets", "forget"], ["changelog", "lst"], ["spark", "tables"]],
+    ids=" ".join,
+)
+def test_a_command_that_is_not_there_is_not_found(words: list[str]) -> None:
+    assert command_of(words) is None
