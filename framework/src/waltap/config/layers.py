@@ -64,9 +64,12 @@ def load(path: Path) -> RawProfile:
     origin = str(path)
     try:
         data = path.read_bytes()
-    except OSError as cause:
-        problem = Problem(origin, f"cannot be read: {cause.strerror}")
-        raise ConfigurationError([problem], origin=origin) from cause
+    except (OSError, ValueError) as cause:  # ValueError: NUL, or what is no text, in the name
+        shown = origin.encode("utf-8", "backslashreplace").decode()
+        why = cause.strerror if isinstance(cause, OSError) else "this is no name of a file"
+        raise ConfigurationError(
+            [Problem(shown, f"cannot be read: {why}")], origin=shown
+        ) from cause
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
@@ -80,8 +83,9 @@ def load(path: Path) -> RawProfile:
         reader = _json if text.lstrip()[:1] == "{" else _toml
     try:
         raw = reader(text, origin)
-    except ValueError as cause:
-        problem = Problem(origin, f"cannot be parsed: {cause}", allowed=_advice(str(cause)))
+    except (ValueError, RecursionError) as cause:
+        why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
+        problem = Problem(origin, f"cannot be parsed: {why}", allowed=_advice(why))
         raise ConfigurationError([problem], origin=origin) from cause
     raw.folder = path.parent.absolute()  # links stay: secrets are often mounted beside them
     return raw

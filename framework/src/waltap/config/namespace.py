@@ -25,6 +25,9 @@ __all__ = ["Explained", "Findings", "Namespace"]
 
 P = TypeVar("P", bound=Properties)
 
+SHOWN_MAX = 1000
+"""Characters of a value that are shown."""
+
 LISTS = ("converters", "post.processors", "predicates")
 """Properties of Debezium's that list names, each of which begins further properties."""
 
@@ -71,7 +74,7 @@ class Findings:
     def filled(self, setting: Setting, *, secret: bool = False) -> object:
         """Return a setting's value with its secrets filled in; ``secret``: it is one itself.
 
-        Raises: SecretMissing.
+        Raises: SecretMissing, also for what no component can take.
         """
         value = setting.value
         if isinstance(value, str) and holds_placeholder(value):
@@ -79,6 +82,9 @@ class Findings:
             self.secrets.update(found for found in secrets if found)
         if isinstance(value, str) and (secret or looks_secret(setting.name)):
             self.kept.add(value)
+        unfit = _unfit(value)
+        if unfit is not None:
+            raise SecretMissing(unfit)
         return value
 
     def located(self, value: object, declaration: Declaration, origin: str) -> object:
@@ -148,6 +154,7 @@ class Namespace:
                     origins[name] = setting
                 except SecretMissing as cause:
                     unreadable.add(name)
+                    values.pop(name, None)
                     self.complain(setting, str(cause), declaration)
             found = values.get(name)
             if found is None and setting is None and not declaration.required:
@@ -353,11 +360,30 @@ class Namespace:
 def _shown(setting: Setting, declaration: Declaration | None) -> str:
     """Return the value as given, with its placeholders, or what stands for a secret."""
     if holds_placeholder(setting.value):
-        return str(setting.value)
+        return _printable(str(setting.value))
     secret = declaration is not None and declaration.secret
     if secret or looks_secret(setting.name):
         return HIDDEN
-    return redacted(_as_text(setting.value))
+    return _printable(redacted(_as_text(setting.value)))
+
+
+def _printable(text: str) -> str:
+    """Return a value so that every terminal and file can hold it: 5,000 characters help nobody."""
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text):,} characters)"
+
+
+def _unfit(value: object) -> str | None:
+    """Return why no component can take ``value``, None when it can."""
+    if isinstance(value, list | tuple):
+        return next((why for why in map(_unfit, value) if why is not None), None)
+    if not isinstance(value, str):
+        return None
+    if "\0" in value:
+        return "holds NUL, which no database and no file system takes"
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        return "is no text: it holds half of a character"
+    return None
 
 
 def _fitting(value: object, declaration: Declaration) -> object:

@@ -55,6 +55,8 @@ def _secret(provider: str, argument: str, folder: Path) -> str:
 
 def _from_file(argument: str, folder: Path) -> str:
     path, key = folder / argument, ""
+    if "\0" in argument:
+        raise SecretMissing("the path of a secret file holds NUL")
     if ":" in argument and not path.exists():
         name, _, key = argument.rpartition(":")
         path = folder / name

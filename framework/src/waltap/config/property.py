@@ -42,7 +42,7 @@ def identifier_of(name: str) -> str:
     plain = re.sub(r"[^a-z0-9_]", "_", name.lower())
     if plain == name and len(plain) <= LONGEST_IDENTIFIER:
         return plain
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{plain[: LONGEST_IDENTIFIER - 9]}_{digest}"
 
 

@@ -426,7 +426,7 @@ def pipeline_name(name: str) -> str:
     folder = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "pipeline"
     if folder == name:
         return name
-    return f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{folder}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

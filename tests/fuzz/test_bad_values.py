@@ -1,0 +1,78 @@
+"""Bad values of every property, and bad files: told as what they are, never as a bug of waltap."""
+
+import random
+from pathlib import Path
+
+import pytest
+from waltap.config.layers import load, read_tables
+from waltap.config.property import declarations
+from waltap.config.resolve import survey
+from waltap.errors import ConfigurationError
+from waltap.host import Host
+from waltap.reference.properties import components
+
+HOST = Host()
+BAD = [
+    "", "\0", "a\0b", "\ud800", "x" * 5000, "-1", "1e400", "9" * 5000, "[", "(", "{", "${env:NOPE_}",
+    "${file:/}", "${file:\0}", "/", ".", "true", "," * 300, "\u0663", "nan", "inf", "-", "a:b:c", "%s",
+    "\n", "'", '"', "\\", "*", "=", " ", ["\0"], [[]], {"a": 1}, 1979, -1, 1e300, True, None,
+]  # fmt: skip
+PLACES = sorted(
+    {
+        (heading.startswith("Sink"), name)
+        for heading, _, model in components(HOST)
+        for declaration in declarations(model)
+        if declaration.family is None
+        for name in declaration.names
+    }
+)
+
+
+@pytest.mark.parametrize(("sink", "name"), PLACES, ids=lambda value: str(value))
+def test_a_bad_value_is_a_problem_or_is_taken(sink: bool, name: str) -> None:
+    for value in BAD:
+        tables = {
+            "source": {"type": "postgres", "database.dbname": "d"},
+            "sink": {"type": "changelog", "path": "x"},
+        }
+        tables["sink" if sink else "source"][name] = value
+        found = survey(read_tables(tables, "p.toml"), HOST)
+        text = "".join(map(str, found.problems)) + "".join(e.value for e in found.explained)
+        assert len(text) < 200_000
+        for problem in found.problems:
+            str(problem).encode()
+
+
+FILES = [
+    b"", b"\0", b"\xff\xfe", b"{", b"[", b'{"a":{"b":1}}', b'{"config":{}}', b"name=[1]\n[source]\n",
+    b'{"name":[],"config":{"a":null}}', b"[source]\ntype=1\n", b"[sink]\ntype={a=1}\n", b"source=1\n",
+    b"[[transforms]]\ntype=[1]\n", b"transforms=1\n", b"transforms=[1]\n", b"[labels]\na=[1]\n",
+    b'[source]\ntype="postgres"\n"database.port"=1979-05-27\n', b'{"a":' + b"[" * 100_000,
+    b"a=\\u12", b"x=" + b"9" * 5000, b'[source]\n"database.hostname"={a=1}\n', b"a=" + b"{a=" * 5000,
+    b'{"connector.class":"\\ud800","topic.prefix":"\\u0000"}', b"a=[" * 5000,
+    b'{"transforms":"a,a,","transforms.a.type":1,"connector.class":1e999}', b'name="\\u0000"\n',
+    b'{"name":"\\ud800","connector.class":"postgres"}', b'{"a":' + b"9" * 5000 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["toml", "json", "properties", "x"])
+def test_a_bad_file_is_told(tmp_path: Path, ending: str) -> None:
+    numbers = random.Random(7)
+    path = tmp_path / f"p.{ending}"
+    noise = [numbers.randbytes(numbers.randrange(200)) for _ in range(100)]
+    torn = [each[: numbers.randrange(len(each) + 1)] for each in FILES]
+    for data in [*FILES, *noise, *torn]:
+        path.write_bytes(data)
+        try:
+            found = survey(load(path), HOST)
+        except ConfigurationError as error:
+            str(error).encode()
+        else:
+            assert found.problems
+
+
+@pytest.mark.parametrize("name", [".", "/", "no/such", "a\0b", "\ud800", "x" * 5000])
+def test_a_name_that_leads_to_no_file_is_told(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read") as error:
+        load(Path(name))
+    str(error.value).encode()
