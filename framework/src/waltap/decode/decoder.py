@@ -87,7 +87,9 @@ class DecoderContext:
     (schema, table) meant for the committed transaction of the third argument (None: ask the catalogue,
     which shows the present). ``gone`` tells which of the relations with these OIDs exist no more, and an
     LSN: transactions that committed after it have no rows of them. ``forget`` is to be called with the
-    OID of each such relation when the decoder lets go of it.
+    OID of each such relation when the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to
+    which a description holds: at the first transaction that committed after it, the decoder takes the
+    entry out and describes the relation anew.
     """
 
     server: ServerInfo
@@ -99,6 +101,7 @@ class DecoderContext:
     relation_at: Callable[[str, str, int], Relation | None] | None = None
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
     forget: Callable[[int], None] | None = None
+    unsettled: dict[int, int] = field(default_factory=dict)
 
 
 class Decoder(abc.ABC):

@@ -94,6 +94,7 @@ class NamedRelations:
         self._catalogue, self._captures = context.catalogue, context.captures
         self._describe, self._relation_at = context.describe, context.relation_at
         self._retirement = Retirement(context)
+        self._unsettled = context.unsettled
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
         self._views: list[tuple[str, str]] = []
@@ -104,13 +105,18 @@ class NamedRelations:
     def began(self, xid: int, lsn: int) -> Collection[Relation]:
         """Note that the rows to come are those of transaction ``xid``, which committed after ``lsn``.
 
-        What was a materialized view may be a table by now. Return relations that are gone: what the
-        decoder keeps of them is of no use any more.
+        What was a materialized view may be a table by now. Return relations that are gone, or are to be
+        described anew: what the decoder keeps of them is of no use any more.
         """
         self._xid = xid
         while self._views:
             del self._captured[self._views.pop()]
-        due = self._retirement.due(lsn) if self._retirement.pending else ()
+        due = self._retirement.due(lsn) if self._retirement.pending else frozenset()
+        if self._unsettled:
+            settled = {oid for oid, until in self._unsettled.items() if until <= lsn}
+            for oid in settled:
+                del self._unsettled[oid]
+            due |= settled
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
         for relation in gone:
             del self._current[relation.schema, relation.table]

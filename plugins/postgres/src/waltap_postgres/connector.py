@@ -435,6 +435,7 @@ class PostgresConnector(Connector):
                 describe=self.describe,
                 relation_at=self._descriptions.relation_at,
                 gone=self.catalogue.gone,
+                unsettled=self._descriptions.unsettled,
                 forget=self.context.forget,
             )
         )

@@ -194,6 +194,8 @@ class PgOutput(Decoder):
         payload.end()
         if self._cache.retirement.pending:
             self._cache.retire(commit_lsn)
+        if self._cache.unsettled:
+            self._cache.settle(commit_lsn)
         begin = Begin(payload.lsn, xid, commit_lsn, commit_ts)
         self._enter(_State.TRANSACTION, begin)
         messages.append(begin)

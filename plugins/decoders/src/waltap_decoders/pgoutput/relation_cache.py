@@ -82,6 +82,7 @@ class RelationCache:
         self._identities = identities
         self._captures, self._describe = context.captures, context.describe
         self.retirement = Retirement(context)
+        self.unsettled = context.unsettled
         self._types: dict[int, str] = {}
         self._versions: dict[int, dict[bytes, _Version]] = {}
         self._prepared: set[int] = set()
@@ -136,6 +137,18 @@ class RelationCache:
             self._versions.pop(oid, None)
             if self.session.relations.pop(oid, None) is not None:
                 self.session.drop_readers(oid)
+
+    def settle(self, lsn: int) -> None:
+        """Let relations be described anew whose description does not hold for what committed at
+        ``lsn`` or later: when their next row comes."""
+        for oid in [oid for oid, until in self.unsettled.items() if until < lsn]:
+            del self.unsettled[oid]
+            announced = self.session.relations.get(oid)
+            for version in self._versions.get(oid, {}).values():
+                if announced is not None and version.relation is announced.relation:
+                    self.session.announce(
+                        Announced(version.shown, announced.captured, announced.order)
+                    )
 
     def in_session(self, announced: Announced, xid: int) -> Announced:
         """Return ``announced``, in force in the session, described now if it has not been: it was

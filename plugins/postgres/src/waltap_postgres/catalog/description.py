@@ -88,6 +88,7 @@ class Descriptions:
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
         self._moment = Moment()
         self._described: set[int] = set()
+        self.unsettled: dict[int, int] = {}
         self._gone: set[int] = set()
 
     @classmethod
@@ -110,9 +111,18 @@ class Descriptions:
             wire, present, remembered, types, moment, again=wire.oid in self._described
         )
         if wire.oid:
+            if present is not None and described.primary_key and not present.relation.primary_key:
+                self._unsettle(wire, remembered)
             self._described.add(wire.oid)
             self._memory.put(described)
         return described
+
+    def _unsettle(self, wire: Relation, remembered: Relation | None) -> None:
+        """Let a remembered key hold for transactions that committed by now alone: nothing tells whether
+        it was dropped before the one at hand, but it is dropped."""
+        known = remembered is not None and wire.oid not in self._described
+        if known and wire.identity in ("f", "n"):
+            self.unsettled[wire.oid] = self._catalogue.wal_end()
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its data types as they are now; itself if unchanged."""
