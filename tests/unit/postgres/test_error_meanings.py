@@ -9,7 +9,7 @@ from waltap_postgres.errors import (
     DatabaseMissing,
     OutputPluginUnavailable,
     PrivilegeMissing,
-    PublicationMissing,
+    PublicationGone,
     QueryFailed,
     ServerLimit,
     ServerUnreachable,
@@ -29,7 +29,7 @@ from waltap_postgres.properties import PostgresProperties
     [
         ("55006", 'replication slot "s" is active for PID 4711', SlotActive),
         ("42704", 'replication slot "s" does not exist', SlotMissing),
-        ("42704", 'publication "p" does not exist', PublicationMissing),
+        ("42704", 'publication "p" does not exist', PublicationGone),
         ("42704", 'type "t" does not exist', QueryFailed),
         ("42710", 'replication slot "s" already exists', SlotExists),
         ("42501", "must be superuser or replication role to start walsender", PrivilegeMissing),

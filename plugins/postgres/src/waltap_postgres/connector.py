@@ -388,6 +388,7 @@ class PostgresConnector(Connector):
             decoder,
             confirmed=position.end_lsn,
             status_interval=self._status_interval(),
+            receive_timeout=self._watch.timeout_s,
         )
 
     def _open_stream(self, sql: str) -> Transport:

@@ -19,6 +19,7 @@ __all__ = [
     "PositionAhead",
     "PositionGap",
     "PrivilegeMissing",
+    "PublicationGone",
     "PublicationMissing",
     "PublicationNotPermitted",
     "QueryFailed",
@@ -169,6 +170,23 @@ class SlotUnfit(SourceError):
     code = "WT-2105"
     remedy = (
         "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+    )
+
+
+class PublicationGone(SourceError):
+    """The publication was dropped while the slot still had changes to decode.
+
+    The server decodes with the catalogue as it was at each change: a publication that is made again does
+    not exist for changes from before that, so this slot cannot be read on (PostgreSQL up to 17).
+    """
+
+    code = "WT-2113"
+    remedy = (
+        "Making {publication!r} again does not help: the slot cannot be read past the changes made "
+        "without it. Start over with a new slot and snapshot: `waltap slot drop FILE`, then `waltap "
+        "offsets clear FILE` (or run once with snapshot.mode=when_needed). Lost are the single changes "
+        "since the stored position (`waltap offsets show FILE`); what they left in the tables comes with "
+        "the snapshot, rows deleted meanwhile are not told."
     )
 
 
@@ -337,8 +355,10 @@ def source_error(
         pid = next((word for word in text.split() if word.isdigit()), "?")
         return SlotActive(text, slot=slot, pid=pid)
     if sqlstate == "42704" and "publication" in text:
-        sql = f'CREATE PUBLICATION "{publication}" FOR TABLE …'
-        return PublicationMissing(text, sql=sql)
+        return PublicationGone(
+            f"{text}: it was dropped while slot {slot!r} had changes to decode",
+            publication=publication,
+        )
     if sqlstate == "42704" and "slot" in text:
         return SlotMissing(text, position="the stored position")
     if sqlstate == "42710" and "slot" in text:

@@ -52,9 +52,11 @@ class ReplicationStream(ChangeStream):
         *,
         confirmed: int,
         status_interval: float,
+        receive_timeout: float = 0.0,
     ) -> None:
-        """Take ownership of a started ``transport``. ``status_interval`` in seconds."""
-        self._timeout_s = transport.session.watch.timeout_s
+        """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
+        ``receive_timeout`` (0: silence never counts as a lost link)."""
+        self._timeout_s = receive_timeout
         self._heard, self._asked = time.monotonic(), False
         self._transport, self._decoder = transport, decoder
         self._confirmed = self._received = confirmed

@@ -42,12 +42,13 @@ class Transport(abc.ABC):
     """An open START_REPLICATION stream. `send` may be called from another thread than `read`,
     under the caller's lock."""
 
+    heard = False
+    """Set whenever anything has come, also what is no frame."""
+
     def __init__(self, session: Session) -> None:
         self.session = session
         self.splitter = ReplicationSplitter()
         self._last_data = 0.0
-        self.heard = False
-        """Set whenever anything has come, also what is no frame."""
 
     def _gather(self) -> None:
         """Let data collect while it flows."""
