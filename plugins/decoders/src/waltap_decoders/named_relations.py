@@ -167,7 +167,9 @@ class NamedRelations:
         present = self._known(schema, table)
         if present is None and self._is_view(schema, table):
             return None
-        version = self._current.get((schema, table))
+        former = version = self._current.get((schema, table))
+        if version and present and 0 != version.shown.oid != present.oid != 0:
+            version = None  # another table has the name
         current = version.relation if version else None
         changed = version is not None and version.epoch != self.epoch
         identity = identity_then(
@@ -204,7 +206,7 @@ class NamedRelations:
             old_kind=OldTuple.NONE if not row.old else OldTuple.FULL if full else OldTuple.KEY,
             fill=(fill,) * len(names),
             complete=row.lists_all(letter),
-            replaces=current is not None and relation is not current,
+            replaces=former is not None and relation is not former.relation,
             unset=tuple(old_at[name] for name in outside if name in old_at),
             set=tuple(old_at[name] for name in required if name in old_at),
         )

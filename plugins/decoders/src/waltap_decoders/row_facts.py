@@ -95,9 +95,9 @@ def identity_then(
 
     It is the catalogue's as far as the old row does not speak against it: FULL shows every column
     that cannot be NULL, a key shows nothing else. Where there is no old row although the plugin
-    sends what the server logged, it was not FULL. An insert tells nothing: what rows before it
-    showed (``shown``) goes on. Where NULL is not told from what is not there, a row of NULLs but for
-    the key is a full one only if a row before it was for certain (``full_before``).
+    sends what the server logged, it was not FULL. An insert tells nothing against the catalogue.
+    ``shown`` is the table as rows before showed it. Where NULL is not told from what is not there, a
+    row of NULLs but for the key is a full one only if a row before it was (``full_before``).
     """
     now, present = present, present or shown
     letter, key = (present.identity, _key(present)) if present else ("d", frozenset())
@@ -106,10 +106,8 @@ def identity_then(
     if not row.old:
         if row.kind == "U":
             return Identity("d" if letter == "f" else letter, key)
-        if shown is not None:
-            told = row.key is not None and shown.identity == "d"
-            return Identity(shown.identity, key if told else _covered(shown))
-        return Identity(letter, _covered(present) if present else key)
+        told = row.key is not None and letter == "d"
+        return Identity(letter, key if told or present is None else _covered(present))
     known = shown or present
     if known is None and row.listing is Listing.ALL:
         return Identity("d", frozenset())
