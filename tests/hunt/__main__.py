@@ -17,6 +17,7 @@ from tests.hunt import machine
 from tests.hunt.engine import default_python
 from tests.hunt.machine import Result
 from tests.hunt.scenario import Scenario, draw
+from tests.servers.java import java_version
 from tests.servers.postgres import Cluster, Server
 
 KEEP = Path("/tmp/waltap-hunt")
@@ -81,7 +82,8 @@ def attempt(
     scenario: Scenario, numbers: list[int], server: Server, given: argparse.Namespace
 ) -> Result:
     keep = given.keep / f"{scenario.seed}.last"
-    return machine.run(scenario.keep(numbers), server, given.python, keep=keep)
+    java = java_version() is not None
+    return machine.run(scenario.keep(numbers), server, given.python, keep=keep, java=java)
 
 
 def kept(scenario: Scenario, given: argparse.Namespace) -> None:

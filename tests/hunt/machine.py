@@ -4,6 +4,7 @@ import contextlib
 import json
 import pickle
 import shutil
+import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -41,14 +42,24 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
 
-def run(scenario: Scenario, server: Server, python: str, *, keep: Path | None = None) -> Result:
-    """Run ``scenario`` in a database and a folder of its own; ``keep`` gets the folder's files."""
+def run(
+    scenario: Scenario,
+    server: Server,
+    python: str,
+    *,
+    keep: Path | None = None,
+    java: bool = False,
+) -> Result:
+    """Run ``scenario`` in a database and a folder of its own; ``keep`` gets the folder's files.
+
+    ``java``: whether there is a Java for Spark.
+    """
     begun = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="waltap-hunt-"))
     database = server.create_database(f"hunt_{scenario.seed}_{folder.name[-8:].lower()}")
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
     try:
-        machine = Machine(scenario, database, folder, python)
+        machine = Machine(scenario, database, folder, python, java=java)
         try:
             result = machine.run()
         finally:
@@ -66,7 +77,16 @@ def run(scenario: Scenario, server: Server, python: str, *, keep: Path | None = 
 class Machine:
     """One scenario under way. `step` does a step; `conclude` brings everything to its end."""
 
-    def __init__(self, scenario: Scenario, database: Database, folder: Path, python: str) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        database: Database,
+        folder: Path,
+        python: str,
+        *,
+        java: bool = False,
+    ) -> None:
+        self.java = java
         self.scenario, self.database, self.folder = scenario, database, folder
         self.pipeline = scenario.pipeline
         self.source = Source(database, truncates=self._tells_truncate)
@@ -390,6 +410,41 @@ class Machine:
         known = (case, rows, self.engine.lives, source)
         (self.folder / "case.pickle").write_bytes(pickle.dumps(known))
         self.findings += judge(case, transactions, self.events(), self.engine.lives, source)
+        if self.pipeline.spark and self.java and not self.findings:
+            self._spark(_steady(transactions, source) - set(late))
+
+    def _spark(self, oids: set[int]) -> None:
+        """Let Spark apply the change log, and compare the tables whose definition never changed."""
+        with self.database.connect() as connection:
+            known = catalogue.tables(connection).values()
+        names = [k.name for k in known if k.oid in oids and k.kind == "r" and "." not in k.table]
+        apply = [
+            "apply",
+            "--changelog",
+            "log",
+            "--output",
+            "lake",
+            "--once",
+            "--master",
+            "local[1]",
+        ]
+        verify = ["verify", "lake", "--dsn", self.database.dsn, "--master", "local[1]"]
+        verify += [part for name in names for part in ("--table", name)]
+        for arguments in (apply, verify) if names else (apply,):
+            done = subprocess.run(
+                [self.engine.python, "-m", "waltap", "spark", *arguments],
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=patience(120),
+            )
+            said = f"{done.stdout[-1500:]}{done.stderr[-1500:]}"
+            if "WT-5208" in said and not any(f"{name}: " in said for name in names):
+                continue  # a type became another one: that table stands still, as documented
+            if done.returncode:
+                self.findings.append(Finding("spark", f"{arguments[0]} {done.returncode}: {said}"))
+                return
 
     def _late(self, transactions: list[oracle.Transaction]) -> set[int]:
         """Tables that were made after the publication under a filtered one."""
@@ -413,6 +468,31 @@ class Machine:
         if self.engine.settings.get("two.phase.policy") != "prepare":
             return set()
         return set(self.source.prepared_xids)
+
+
+def _steady(transactions: list[oracle.Transaction], source: dict[str, Table]) -> set[int]:
+    """Return the tables (OIDs) that are as they were made, under the name that they alone ever had."""
+    images: dict[int, list[Table]] = {}
+    named: dict[str, set[int]] = {}
+    moved: set[str] = set()
+    for transaction in transactions:
+        for item in transaction.items:
+            if isinstance(item, oracle.Ddl):
+                moved |= {*item.renamed, *item.renamed.values()}
+                for name, table in item.tables.items():
+                    images.setdefault(table.oid, []).append(table)
+                    named.setdefault(name, set()).add(table.oid)
+    alone = {next(iter(oids)) for n, oids in named.items() if len(oids) == 1 and n not in moved}
+    return alone & {
+        oid
+        for oid, seen in images.items()
+        if all(
+            (t.columns, t.key, t.identity) == (seen[0].columns, seen[0].key, seen[0].identity)
+            for t in seen
+        )
+        and not seen[0].generated
+        and oid in {table.oid for table in source.values()}
+    }
 
 
 def _table(connection: psycopg.Connection[Any], known: catalogue.Known) -> Table:
