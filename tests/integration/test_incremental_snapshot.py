@@ -669,3 +669,24 @@ def test_a_signal_that_was_read_once_does_not_stop_the_next_start(short: Pipelin
     for _ in range(2):
         with short.running() as run:
             run.until(lambda: short.destination.ids("t") != [], "the row after the signals")
+
+
+def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(short: Pipeline) -> None:
+    """Its snapshot is older than the rewrite, and would see an empty table: a table that is done."""
+    database = short.database
+    assert database is not None
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, g FROM generate_series(1, 25) g"
+    )
+    waits = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND datname = current_database() AND application_name = 'waltap incremental snapshot'"
+    )
+    with short.running() as run, database.connect(autocommit=False) as other:
+        other.execute("ALTER TABLE t ALTER v TYPE bigint USING v * 2")
+        signal(database, data_collections=["public.t"])
+        run.until(lambda: database.execute(waits), "the chunk to wait")
+        other.commit()
+        run.until(lambda: len(read_rows(short.destination)) >= 25, "the rows")
+    assert sorted(int(row["id"]) for row in read_rows(short.destination)) == list(range(1, 26))
+    assert all(int(row["v"]) == 2 * int(row["id"]) for row in read_rows(short.destination))

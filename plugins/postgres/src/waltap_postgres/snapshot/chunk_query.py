@@ -24,6 +24,7 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.transaction import shapes
 from waltap_postgres.waiting import Watch
 
 __all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
@@ -138,6 +139,7 @@ class PostgresChunks:
             ((text,),) = session.execute(f"SELECT {snapshot}::text")
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
+            whole = self._kept_its_rows(session, relation)
             session.execute("COMMIT")
         except QueryCancelled as error:
             self.close()
@@ -147,9 +149,19 @@ class PostgresChunks:
         except SourceError:
             self.close()
             raise
+        if not whole:
+            return self._read(request, relation, tail)
         seen = Visibility.parse(f"{text}@0/0")
         assert seen is not None
         return Chunk(rows, seen.saw)
+
+    def _kept_its_rows(self, session: Session, relation: Relation) -> bool:
+        """Tell whether the snapshot could see the table's rows: one that was rewritten between the
+        snapshot and the reading, which waited for that, looks empty. It is locked now."""
+        oids = [relation.oid]
+        then = shapes(PostgresCatalogue(session.connection, self._properties), oids, deep=oids)
+        now = shapes(self._catalogue, oids, deep=oids)
+        return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 
     def _begun(self, limit_ms: int) -> Session:
         """Return the reading session, in a transaction that may not write; a statement in it may take

@@ -11,7 +11,7 @@ Source: PostgreSQL manual, "Data Consistency Checks at the Application Level" (c
 taken before the first query of a REPEATABLE READ transaction come before its snapshot.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.waiting import Watch
 
-__all__ = ["ReadingTransaction", "Shape", "Target"]
+__all__ = ["ReadingTransaction", "Shape", "Target", "shapes"]
 
 MOST_RENAMES = 20
 GONE = frozenset({"42P01", "3F000"})
@@ -90,10 +90,8 @@ class Shape(msgspec.Struct, frozen=True):
         return f"{'' if deep else 'ONLY '}{identifier(self.schema, self.table)}"
 
 
-def _shapes(catalogue: PostgresCatalogue, targets: Iterable[Target]) -> dict[int, Shape]:
-    """Return the shapes of the tables that exist, by OID."""
-    oids = [target.oid for target in targets]
-    deep = [target.oid for target in targets if target.deep]
+def shapes(catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]) -> dict[int, Shape]:
+    """Return the shapes of the tables that exist, by OID; of those in ``deep`` with their children."""
     return {
         oid: Shape(
             schema,
@@ -108,6 +106,11 @@ def _shapes(catalogue: PostgresCatalogue, targets: Iterable[Target]) -> dict[int
             SHAPES_SQL, (oids, deep, oids)
         )
     }
+
+
+def _shapes(catalogue: PostgresCatalogue, targets: Sequence[Target]) -> dict[int, Shape]:
+    oids = [target.oid for target in targets]
+    return shapes(catalogue, oids, deep=[target.oid for target in targets if target.deep])
 
 
 class ReadingTransaction:
