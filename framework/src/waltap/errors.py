@@ -17,6 +17,7 @@ import enum
 from typing import ClassVar
 
 __all__ = [
+    "NOT_UTF8",
     "ConfigurationError",
     "ConnectionLost",
     "DecodeError",
@@ -29,6 +30,15 @@ __all__ = [
     "SourceError",
     "WaltapError",
 ]
+
+
+NOT_UTF8 = (
+    "The database holds text that is no UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
+    "LATIN1, mend it: UPDATE … SET c = convert_from(convert(convert_to(c, 'SQL_ASCII'), 'LATIN1', "
+    "'UTF8'), 'SQL_ASCII'). The WAL keeps the bytes; to go on behind them with a new snapshot: "
+    "`waltap offsets clear FILE`, `waltap slot drop FILE`, and start again."
+)
+"""What to do about text that cannot be decoded."""
 
 
 class Retry(enum.Enum):
@@ -165,6 +175,10 @@ class DecodeError(WaltapError):
         if self.excerpt:
             text += f"; bytes from {start}: {self.excerpt}"
         super().__init__(text, decoder=decoder, lsn=lsn, offset=offset)
+
+    def advice(self) -> str:
+        """Return what mends it: text that is no UTF-8 is the database's, not the decoder's."""
+        return NOT_UTF8 if "UTF-8" in self.expected else super().advice()
 
 
 class SnapshotError(WaltapError):

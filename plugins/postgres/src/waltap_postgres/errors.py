@@ -6,7 +6,7 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 
 import re
 
-from waltap.errors import ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
+from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
 
 __all__ = [
     "AuthenticationRefused",
@@ -35,6 +35,7 @@ __all__ = [
     "SnapshotReadFailed",
     "TableOvertaken",
     "TableUnreadable",
+    "TextNotUtf8",
     "WalLevelTooLow",
     "source_error",
 ]
@@ -280,6 +281,13 @@ class OtherSlot(OffsetError):
     )
 
 
+class TextNotUtf8(SourceError):
+    """The server cannot send text as UTF-8: its database has another encoding in name only."""
+
+    code = "WT-2020"
+    remedy = NOT_UTF8
+
+
 class QueryFailed(SourceError):
     """The server refused a statement."""
 
@@ -379,6 +387,8 @@ def source_error(
         return SlotInvalidated(text, slot=slot)
     if sqlstate == "55000" and "slot" in text:
         return SlotUnfit(text, slot=slot)
+    if sqlstate in {"22021", "22P05"}:
+        return TextNotUtf8(text)
     if sqlstate == "53300":
         return ConnectionsUsedUp(text)
     if sqlstate == "53400":
