@@ -151,12 +151,12 @@ AS = {"database.password": "right"}
             {"database.dbname": "nothing"}, "WT-2004", 1, '"nothing" does not exist', "psql -l", id="no such database",
         ),
         pytest.param(
-            {"database.user": "reader", **AS, "publication.autocreate.mode": "all_tables"}, "WT-2109", 1,
-            "must be superuser", 'CREATE PUBLICATION "shop" FOR ALL TABLES', id="may not publish all tables",
+            {"database.user": "capture", **AS, "publication.autocreate.mode": "all_tables"}, "WT-2109", 1,
+            "no superuser", 'CREATE PUBLICATION "shop" FOR ALL TABLES', id="may not publish all tables",
         ),
         pytest.param(
             {"database.user": "reader", **AS, "publication.autocreate.mode": "no_tables", "table.include.list": "x"},
-            "WT-2005", 1, "to start", "ALTER ROLE reader WITH REPLICATION", id="no replication privilege",
+            "WT-2005", 1, "has no REPLICATION", 'ALTER ROLE "reader" WITH REPLICATION', id="no replication privilege",
         ),
         pytest.param(
             {"database.user": "full_house", **AS}, "WT-2010", 3, "too many connections", "max_connections",
@@ -327,9 +327,9 @@ def test_a_role_that_owns_no_table_is_told_how_to_be_given_a_publication(
     pipeline = Pipeline(shop, tmp_path, {"database.user": "capture", **AS})
     error = refusal(pipeline)
     assert error.code == "WT-2109"
-    assert "must be owner of table t" in error.problem
+    assert "public.t (of postgres)" in error.problem
     assert 'CREATE PUBLICATION "shop2" FOR TABLE "public"."t"' in error.advice()
-    assert "publication.autocreate.mode=disabled" in error.advice()
+    assert "GRANT CREATE ON DATABASE" in error.advice()
     assert nothing_left(pipeline)
 
 

@@ -91,6 +91,7 @@ def test_the_same_profile_in_another_folder_does_not_take_the_slot(
     assert refused.returncode == 1
     assert "WT-2112" in refused.stderr
     assert database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots") == before
+    assert [child.name for child in copy.iterdir()] == [path.name]
     assert run(path, folder).returncode == 0  # the first goes on without a gap
     assert delivered(folder)[2:] == [("c", 3)]
 

@@ -109,7 +109,7 @@ def register_notification_channels() -> "Iterable[NotificationChannelSpec]":  # 
 
 @hookspec
 def register_checks() -> "Iterable[CheckSpec]":  # type: ignore[empty-body]
-    """Contribute checks of ``waltap doctor``."""
+    """Contribute checks before a start: ``waltap doctor`` prints them, a run with errors is refused."""
 
 
 @hookspec

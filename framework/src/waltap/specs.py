@@ -160,7 +160,7 @@ class NotificationChannelSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec(Spec):
-    """A check of ``waltap doctor``."""
+    """A check before a start: `waltap doctor` prints it, a run obeys it. It changes nothing."""
 
     factory: "Callable[[Any], list[Check]]"
 

@@ -1,7 +1,6 @@
 """``waltap doctor``: looks at the database before a start and says what mends what it finds."""
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,6 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
     from waltap.source.connector import Check
@@ -30,13 +28,16 @@ def command(
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check everything that capture needs, and change nothing. Exit code 1 when there are errors."""
-    checks = _checks(source, sink, overrides(set_))
+    """Go through the checks that `waltap run` goes through before it makes anything, and change nothing.
+
+    Exit code 1 when there are errors, which a run would end with.
+    """
+    found = _checks(source, sink, overrides(set_))
     if as_json:
-        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+        typer.echo(json.dumps([_document(check) for check in found], indent=2))
     else:
-        _print(checks)
-    if any(check.verdict == "error" for check in checks):
+        _print(found)
+    if any(check.verdict == "error" for check in found):
         raise typer.Exit(1)
 
 
@@ -44,27 +45,22 @@ def _checks(source: str, sink: str | None, settings: dict[str, str]) -> "list[Ch
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
+    from waltap.pipeline.preflight import checks
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=settings)
-    with connected(profile, host) as (connector, _parts):
-        checks = connector.check()
-    for spec in host.checks.values():
-        try:
-            checks += spec.factory(profile)
-        except Exception as error:  # noqa: BLE001 - the other checks are worth their answers
-            checks.append(_failed(spec.name, host.blamed(error)))
-    return checks
+    with connected(profile, host) as (connector, parts):
+        return checks(parts, connector, locked=False)
 
 
-def _failed(name: str, error: Exception) -> "Check":
-    """Return what stands for a check that raised."""
-    from waltap.source.connector import Check
-
-    if isinstance(error, WaltapError):
-        return Check(name=name, verdict="error", found=error.problem, remedy=error.advice())
-    found = f"{type(error).__name__}: {error}"
-    return Check(name=name, verdict="error", found=found, remedy=WaltapError.remedy)
+def _document(check: "Check") -> dict[str, str]:
+    document = {
+        "name": check.name,
+        "verdict": check.verdict,
+        "found": check.found,
+        "remedy": check.remedy,
+    }
+    return document if check.error is None else {**document, "code": check.error.code}
 
 
 def _print(checks: "list[Check]") -> None:

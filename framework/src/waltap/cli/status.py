@@ -8,6 +8,7 @@ import typer
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
+    from waltap.errors import WaltapError
     from waltap.offsets.offset import Offset
     from waltap.source.connector import SlotStatus
 
@@ -28,11 +29,12 @@ def command(
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
+        lost = None if offset is None else connector.lost(offset)
         new: list[str] = []
         if offset is not None and profile.engine.new_tables != "ignore":
             database = f"{offset.system_id}/{offset.database}"
             new = parts.new_tables.unknown(connector, database)
-    document = {**_document(profile.name, offset, slot), "new_tables": new}
+    document = {**_document(profile.name, offset, slot, lost), "new_tables": new}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
@@ -41,13 +43,18 @@ def command(
         raise typer.Exit(1)
 
 
-def _document(name: str, offset: "Offset | None", slot: "SlotStatus | None") -> dict[str, Any]:
+def _document(
+    name: str,
+    offset: "Offset | None",
+    slot: "SlotStatus | None",
+    lost: "WaltapError | None",
+) -> dict[str, Any]:
     from waltap.source.position import lsn_text
 
-    lost = offset is not None and (slot is None or slot.wal_status == "lost")
     document: dict[str, Any] = {
         "pipeline": name,
-        "resumable": not lost,
+        "resumable": lost is None,
+        "lost": None if lost is None else str(lost),
         "offset": None,
         "slot": None,
     }
@@ -105,10 +112,8 @@ def _print(document: dict[str, Any]) -> None:
             "before."
         )
     if not document["resumable"]:
-        console.print(
-            "[red]Streaming cannot go on from the stored offset: the slot is gone.[/] Start over "
-            "with snapshot.mode=when_needed, or `waltap offsets clear FILE`."
-        )
+        console.print("[red]Streaming cannot go on from the stored offset.[/]")
+        console.print(document["lost"], markup=False)
 
 
 def _size(size: int) -> str:

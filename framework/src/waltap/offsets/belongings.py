@@ -106,7 +106,10 @@ class Belongings:
             return []
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=list[Belonging])
-        except FileNotFoundError:
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+        ):  # the folder is somebody else's to complain of
             return []
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             problem = f"what the pipeline has on the server cannot be read: {error}"

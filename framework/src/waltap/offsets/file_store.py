@@ -52,7 +52,7 @@ class FileOffsetStore(OffsetStore):
     def load(self) -> Offset | None:
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error

@@ -38,6 +38,7 @@ from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock, state_unusable
+from waltap.pipeline.preflight import checks, refuse
 from waltap.pipeline.setup import Parts, build
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.visibility import Overlap
@@ -87,7 +88,7 @@ class Engine:
         self._reconnects = Backoff(
             self._wait, retries=engine.max_retries, ceiling_s=engine.retry_delay_ms / 1000
         )
-        self._linked = self._started_once = self._cut = False
+        self._linked = self._opened = self._started_once = self._cut = False
         self._created: set[str] = set()
         self._slots: set[str] = set()
         self._look: Callable[[], None] = lambda: None
@@ -109,9 +110,10 @@ class Engine:
                     self.profile, self.host, run_id=self.run_id, stopping=self._stop.is_set
                 )
                 try:
-                    self._run_until_done(parts, parts.sink.open())
+                    self._run_until_done(parts)
                 finally:
-                    parts.sink.close()
+                    if self._opened:
+                        parts.sink.close()
             self._enter("stopped", self.profile.name)
         except Exception as error:
             told = state_unusable(error, self._state_dir()) or self.host.blamed(error)
@@ -124,9 +126,9 @@ class Engine:
             self._enter("failed", str(error))
             raise
 
-    def _run_until_done(self, parts: Parts, held: Position | None) -> None:
-        """Connect as often as it takes. ``held`` is what the sink knew of its position when it opened."""
-        fresh = True
+    def _run_until_done(self, parts: Parts) -> None:
+        """Connect as often as it takes."""
+        fresh, held = True, None
         while True:
             try:
                 if not fresh:
@@ -185,6 +187,10 @@ class Engine:
         self._linked = True
         parts.connect(connector)
         try:
+            if not self._opened:
+                refuse(checks(parts, connector, locked=True))
+                self._opened = True
+                held = parts.sink.open()
             with self._nothing_half_way(connector, parts, stored):
                 offset = _newest(stored, held)
                 start = connector.prepare(offset)

@@ -2,13 +2,21 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from waltap.errors import OffsetError
 
-__all__ = ["PipelineLock", "PipelineRunning", "StateFolderUnusable", "state_unusable"]
+__all__ = [
+    "PipelineLock",
+    "PipelineRunning",
+    "StateFolderUnusable",
+    "running",
+    "state_unusable",
+    "unusable",
+]
 
 
 class PipelineRunning(OffsetError):
@@ -41,6 +49,31 @@ def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None
     return StateFolderUnusable(f"{path} cannot be used: {error.strerror}", path=folder)
 
 
+def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
+    """Return the error of a state folder that the system refuses."""
+    return StateFolderUnusable(f"no state can be kept in {folder}: {error.strerror}", path=folder)
+
+
+def running(folder: Path) -> PipelineRunning | None:
+    """Return the error of a pipeline that runs, None when nobody holds the lock of its folder."""
+    try:
+        file = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _running(file)
+    finally:
+        os.close(file)
+    return None
+
+
+def _running(file: int) -> PipelineRunning:
+    pid = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+    return PipelineRunning(f"process {pid} runs this pipeline already", pid=pid)
+
+
 class PipelineLock:
     """A lock on the pipeline's state folder, held while the ``with`` block lasts.
 
@@ -50,32 +83,41 @@ class PipelineLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
         self._file = -1
+        self._made: list[Path] = []
 
     def __enter__(self) -> Self:
         """Take the lock. Raises: PipelineRunning, StateFolderUnusable."""
+        folder = self._path.parent
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._made = [each for each in (folder, folder.parent) if not each.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise unusable(folder, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            pid = os.read(self._file, 20).decode("ascii", "replace").strip() or "unknown"
+            told = _running(self._file)
             os.close(self._file)
-            raise PipelineRunning(f"process {pid} runs this pipeline already", pid=pid) from error
+            raise told from error
+        if not self._current():  # its last holder removed it after we had opened it
+            os.close(self._file)
+            return self.__enter__()
         try:
             os.ftruncate(self._file, 0)
             os.write(self._file, f"{os.getpid()}\n".encode())
         except OSError as error:  # a full disk lets an empty file be made
-            os.close(self._file)
-            raise self._unusable(error) from error
+            self._leave()
+            raise unusable(self._path.parent, error) from error
         return self
 
-    def _unusable(self, error: OSError) -> StateFolderUnusable:
-        folder = self._path.parent
-        problem = f"no state can be kept in {folder}: {error.strerror}"
-        return StateFolderUnusable(problem, path=folder)
+    def _current(self) -> bool:
+        """Tell whether the file that is locked is still the one of that name."""
+        try:
+            named = self._path.stat()
+        except OSError:
+            return False
+        return named.st_ino == os.fstat(self._file).st_ino
 
     def __exit__(
         self,
@@ -83,5 +125,13 @@ class PipelineLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The file stays: who removed it could take it from under the next holder.
+        # The file stays, but where a start was refused before it kept anything.
+        self._leave()
+
+    def _leave(self) -> None:
+        with suppress(OSError):
+            if self._made and [found.name for found in self._path.parent.iterdir()] == ["lock"]:
+                self._path.unlink()
+                for folder in self._made:
+                    folder.rmdir()
         os.close(self._file)

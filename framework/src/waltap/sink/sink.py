@@ -1,4 +1,4 @@
-"""The contract of a sink. Life cycle: open, (write*, flush)*, close. Single-threaded."""
+"""The contract of a sink. Life cycle: check, open, (write*, flush)*, close. Single-threaded."""
 
 import abc
 from collections.abc import Callable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.render.capture import Capture
     from waltap.render.type_mapping import TypeMapper
+    from waltap.source.connector import Check
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
 
@@ -84,6 +85,13 @@ class Sink(abc.ABC):
     """
 
     capabilities: SinkCapabilities = SinkCapabilities()
+
+    def check(self) -> list["Check"]:
+        """Look whether `open` will succeed; makes and changes nothing, here or elsewhere.
+
+        Called before `open`, also on a sink that is never opened. Raises: SinkError for one problem.
+        """
+        return []
 
     @abc.abstractmethod
     def open(self) -> Position | None:

@@ -2,7 +2,7 @@
 
 Life cycle, all in the engine's thread unless said otherwise:
 
-1. ``check()``            every problem at once, nothing changed on the server;
+1. ``check(offset)``      every problem at once, nothing changed on the server;
 2. ``prepare(offset)``    publication, slot, replica identities; returns how to go on;
 3. ``snapshot(...)``      an iterator of `SnapshotRows`, when the start asks for one;
 4. ``stream(position)``   connects and returns a `ChangeStream`;
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
+from waltap.errors import WaltapError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset
@@ -78,13 +79,22 @@ class ConnectorContext:
 class Check:
     """One thing that was looked at before a start. ``verdict``: ok, warning or error.
 
-    ``remedy`` is the command, SQL or property that mends it.
+    ``remedy`` is the command, SQL or property that mends it, and suffices. ``error`` is what a run that
+    is refused for it raises.
     """
 
     name: str
     verdict: str
     found: str
     remedy: str = ""
+    error: WaltapError | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def failed(cls, name: str, error: WaltapError) -> "Check":
+        """Return the check that found what a run would raise as ``error``."""
+        return cls(
+            name=name, verdict="error", found=error.problem, remedy=error.advice(), error=error
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +180,16 @@ class Connector(abc.ABC):
     catalogue: Catalogue
 
     @abc.abstractmethod
-    def check(self) -> list[Check]:
-        """Look at everything that capture needs; changes nothing. Raises: ConnectionLost."""
+    def check(self, offset: Offset | None) -> list[Check]:
+        """Look at everything that a start with this stored offset needs; changes nothing.
+
+        Whatever makes `prepare` refuse is an error here, and nothing else: `waltap doctor` prints the
+        checks, and a run goes through them before anything is made. Raises: ConnectionLost.
+        """
+
+    def lost(self, offset: Offset) -> WaltapError | None:
+        """Return why streaming cannot go on from ``offset``, None when it can. Raises: SourceError."""
+        return None
 
     @abc.abstractmethod
     def prepare(self, offset: Offset | None) -> Start:

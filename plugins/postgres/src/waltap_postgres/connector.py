@@ -27,7 +27,7 @@ from waltap.source.position import Position, lsn_text
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
-from waltap_postgres.catalog.preflight import preflight, tables_unreadable
+from waltap_postgres.catalog.preflight import Preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
 from waltap_postgres.decision import Decision, belonging, decide
@@ -52,6 +52,7 @@ from waltap_postgres.replication.slot import (
 )
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
+from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
 
@@ -134,14 +135,18 @@ class PostgresConnector(Connector):
     def renew(self, relation: Relation) -> Relation:
         return self._descriptions.renew(relation)
 
-    def check(self) -> list[Check]:
-        return preflight(
-            self.catalogue,
-            self.properties,
-            self.captured(),
-            plugin=self._plugin,
-            version_num=self.server.version_num,
+    def check(self, offset: Offset | None) -> list[Check]:
+        look = Preflight(
+            self.catalogue, self.properties, self.context, self.server, self.captured()
         )
+        return look.checks(lambda: self._decide(offset), self._plan, self._snapshot_tables)
+
+    def lost(self, offset: Offset) -> WaltapError | None:
+        resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
+        return resumption.lost(offset, self._read_slot())
+
+    def _snapshot_tables(self) -> list[Table]:
+        return [target.table for target in self._snapshot.targets(self.captured())]
 
     def slot(self) -> SlotStatus | None:
         slot = self._read_slot()
@@ -171,8 +176,7 @@ class PostgresConnector(Connector):
         if not decision.stream:
             return self._read_only_start(offset, snapshot=snapshot)
         if snapshot:
-            tables = [target.table for target in self._snapshot.targets(self.captured())]
-            unreadable = tables_unreadable(self.catalogue, tables, self.properties)
+            unreadable = tables_unreadable(self.catalogue, self._snapshot_tables(), self.properties)
             if unreadable is not None:
                 raise unreadable
         if slot is not None:

@@ -13,6 +13,7 @@ __all__ = [
     "ConnectionsUsedUp",
     "DatabaseMissing",
     "IdentityMissing",
+    "NothingCaptured",
     "OtherServer",
     "OtherSlot",
     "OutputPluginUnavailable",
@@ -23,8 +24,10 @@ __all__ = [
     "PublicationMissing",
     "PublicationNotPermitted",
     "QueryFailed",
+    "RowsHidden",
     "ServerLimit",
     "ServerUnreachable",
+    "SignalTableMissing",
     "SlotActive",
     "SlotExists",
     "SlotInvalidated",
@@ -125,6 +128,31 @@ class OutputPluginUnavailable(SourceError):
     )
 
 
+class NothingCaptured(SourceError):
+    """No table fits the lists: nothing would ever be delivered."""
+
+    code = "WT-2116"
+    remedy = (
+        "Correct schema.include.list, table.include.list or their exclude lists: regular expressions "
+        "that fit schema.table as a whole. Tables are named as the database has them: "
+        "SELECT schemaname, tablename FROM pg_tables."
+    )
+
+
+class RowsHidden(SourceError):
+    """Row-level security would keep rows from the snapshot, which fails rather than miss them."""
+
+    code = "WT-2114"
+    remedy = "As a superuser: ALTER ROLE {user} BYPASSRLS; or leave the tables out of the snapshot."
+
+
+class SignalTableMissing(SourceError):
+    """The signal table does not exist, or cannot be written: no signal would be seen."""
+
+    code = "WT-2115"
+    remedy = "As a superuser: {sql}; or take signal.data.collection out of the profile."
+
+
 class SlotActive(SourceError):
     """Another consumer reads the slot, or the server has not yet noticed that ours is gone."""
 
@@ -219,9 +247,9 @@ class PublicationNotPermitted(SourceError):
 
     code = "WT-2109"
     remedy = (
-        "Let somebody who may run it: {sql}; and set publication.autocreate.mode=disabled. A role makes "
-        "a publication of tables that it owns, with GRANT CREATE ON DATABASE {database} TO {user}; "
-        "only a superuser makes one of all tables."
+        "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. To let "
+        "waltap do so by itself: GRANT CREATE ON DATABASE {database} TO {user}, and membership in the "
+        "roles that own the tables; only a superuser publishes all tables."
     )
 
 

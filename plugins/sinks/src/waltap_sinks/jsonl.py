@@ -18,8 +18,9 @@ from waltap.errors import Retry, SinkError
 from waltap.events.transaction import Batch
 from waltap.render.json_lines import JsonLines
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import StopRequested
+from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Position
 
 __all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
@@ -92,6 +93,14 @@ class JsonLinesSink(Sink):
         self._accepted: Position | None = None
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
+
+    def check(self) -> list[Check]:
+        """Look whether the file can be written. Raises: LinesFileError."""
+        if self._path != STDOUT:
+            cause = refusal(Path(self._path), folder=False)
+            if cause is not None:
+                raise self._failure("cannot be written", cause) from cause
+        return [Check(name="sink jsonl", verdict="ok", found=self._path)]
 
     def open(self) -> Position | None:
         """Open the file at the end of its last whole line. Raises: LinesFileError."""

@@ -8,7 +8,8 @@ SinkError
 ├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
-└── TablesStandStill    WT-5208   changes of some tables cannot be applied
+├── TablesStandStill    WT-5208   changes of some tables cannot be applied
+└── PysparkUnfit        WT-5210   pyspark is not there, or too old
 """
 
 from waltap.errors import SinkError
@@ -19,6 +20,7 @@ __all__ = [
     "OutputDamaged",
     "OutputInUse",
     "OutputMismatch",
+    "PysparkUnfit",
     "TableUnknown",
     "TablesStandStill",
     "TypeChanged",
@@ -32,6 +34,16 @@ class JavaMissing(SinkError):
     remedy = (
         "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
         "openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH needs no Java."
+    )
+
+
+class PysparkUnfit(SinkError):
+    """The Python package of Spark is not installed, or is of another generation."""
+
+    code = "WT-5210"
+    remedy = (
+        "Install it where waltap is: pip install 'pyspark>=4.1,<4.4'. waltap run --sink changelog:PATH "
+        "needs no Spark."
     )
 
 

@@ -3,15 +3,18 @@
 import re
 import shutil
 import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from waltap.config.environment import variable
-from waltap_spark.errors import JavaMissing
+from waltap_spark.errors import JavaMissing, PysparkUnfit
 
-__all__ = ["require_java"]
+__all__ = ["require_java", "require_pyspark"]
 
 OLDEST: Final = 17
+OLDEST_SPARK: Final = 4
 NEEDED_MODULE: Final = "jdk.incubator.vector"
 """Spark 4 starts the JVM with it; a stripped-down runtime does not have it."""
 
@@ -23,14 +26,31 @@ def require_java() -> Path:
     if found is None or not Path(found).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
         raise JavaMissing(f"Spark needs Java {OLDEST} or later, and {where}")
+    _require_fit(found)
+    return Path(found)
+
+
+@cache
+def _require_fit(found: str) -> None:
+    """Ask a Java for version and modules, once in a process: it takes a while. Raises: JavaMissing."""
     said = _run(found, "-version")
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    if version is None or int(version[1]) < OLDEST:
-        is_version = version[1] if version else "unknown"
+    told = re.search(r'version "(?:1\.)?(\d+)', said)
+    if told is None or int(told[1]) < OLDEST:
+        is_version = told[1] if told else "unknown"
         raise JavaMissing(f"Spark needs Java {OLDEST} or later; {found} is version {is_version}")
     if NEEDED_MODULE not in _run(found, "--list-modules"):
         raise JavaMissing(f"{found} is a reduced Java without the module {NEEDED_MODULE}")
-    return Path(found)
+
+
+def require_pyspark() -> str:
+    """Return the version of pyspark, without importing it. Raises: PysparkUnfit."""
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError as cause:
+        raise PysparkUnfit("pyspark is not installed") from cause
+    if int(found.partition(".")[0]) < OLDEST_SPARK:
+        raise PysparkUnfit(f"pyspark is version {found}; needed is {OLDEST_SPARK} or later")
+    return found
 
 
 def _run(java: str, option: str) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 from waltap.events.transaction import Batch
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark.java import require_java
+from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.process import DriverProcess
 from waltap_spark.properties import SparkProperties
 
@@ -47,6 +48,17 @@ class SparkSink(Sink):
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
             self._driver = DriverProcess(properties, changelog, tables_of(path), log_file)
+
+    def check(self) -> list[Check]:
+        """Look for Java and pyspark, and whether the change log can be written.
+
+        Raises: JavaMissing, PysparkUnfit, and what a change log raises.
+        """
+        checks = self._log.check()
+        if self._driver is not None:
+            java, spark = require_java(), require_pyspark()
+            checks.append(Check(name="sink spark", verdict="ok", found=f"{java}, pyspark {spark}"))
+        return checks
 
     def open(self) -> Position | None:
         """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""

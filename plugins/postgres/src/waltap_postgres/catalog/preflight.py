@@ -1,6 +1,14 @@
-"""Checks before a start: everything capture needs of the server, and what mends what is missing."""
+"""Checks before a start: everything capture needs of the server, and what mends what is missing.
 
-from waltap.source.connector import Check
+Each remedy suffices: carried out as it stands, the check passes and so does the start.
+"""
+
+from collections.abc import Callable
+
+from waltap.decode.decoder import ServerInfo
+from waltap.errors import WaltapError
+from waltap.source.connector import Check, ConnectorContext
+from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.server_setting import (
     WAL_LEVEL_SQL,
@@ -8,38 +16,295 @@ from waltap_postgres.catalog.server_setting import (
     server_settings,
     wal_level_remedy,
 )
-from waltap_postgres.errors import TableUnreadable
+from waltap_postgres.decision import Decision
+from waltap_postgres.errors import (
+    ConnectionsUsedUp,
+    NothingCaptured,
+    OutputPluginUnavailable,
+    PrivilegeMissing,
+    PublicationNotPermitted,
+    RowsHidden,
+    ServerLimit,
+    SignalTableMissing,
+    SlotActive,
+    TableUnreadable,
+    WalLevelTooLow,
+)
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier, published
-from waltap_postgres.replication.slot import read_slot
+from waltap_postgres.replication.publication import PublicationPlan, identifier, published
 
-__all__ = ["preflight", "tables_unreadable"]
+__all__ = ["Preflight", "tables_unreadable"]
+
 SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "output_plugin_libraries")
+HOSTED_ROLES = ["rds_replication", "rds_superuser"]
+"""Roles of hosted servers whose members may replicate and publish without the attributes."""
+NAMED = 20
 
 
-def preflight(
-    catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
-    captured: list[Table],
-    *,
-    plugin: str,
-    version_num: int,
-) -> list[Check]:
-    """Look at everything; changes nothing."""
-    found = server_settings(catalogue, SETTINGS)
-    settings = {name: setting.value for name, setting in found.items()}
-    return [
-        _version(version_num),
-        _wal_level(found.get("wal_level")),
-        _slots(catalogue, properties, settings, version_num),
-        _senders(catalogue, settings),
-        _privileges(catalogue, properties),
-        _output_plugin(settings, plugin),
-        _captured(captured),
-        _publication(catalogue, properties, captured, plugin),
-        *_identities(captured, properties),
-        *_readable(catalogue, captured, properties),
-    ]
+class Preflight:
+    """The checks of one start; they change nothing. Raises, from every method: ConnectionLost."""
+
+    def __init__(
+        self,
+        catalogue: PostgresCatalogue,
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        server: ServerInfo,
+        captured: list[Table],
+    ) -> None:
+        self._catalogue, self._properties, self._context = catalogue, properties, context
+        self._server, self._captured = server, captured
+        self._spec = context.profile.decoder.spec
+
+    def checks(
+        self,
+        decide: Callable[[], Decision],
+        plan: Callable[[], PublicationPlan],
+        snapshot_tables: Callable[[], list[Table]],
+    ) -> list[Check]:
+        """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
+        found = [_version(self._server.version_num)]
+        decision: Decision | None = None
+        try:
+            decision = decide()
+            found.append(_start(decision))
+        except WaltapError as error:
+            found.append(Check.failed("start", error))
+        if decision is None or decision.stream:
+            found += self._of_stream(decision, plan)
+        found.append(self._tables())
+        if decision is not None and decision.snapshot:
+            found += self._of_snapshot(snapshot_tables())
+        signal = self._context.profile.capture.signal_table
+        if signal is not None:
+            found.append(self._signal(*signal))
+        return found
+
+    # --- what streaming needs ------------------------------------------------------------------
+
+    def _of_stream(
+        self, decision: Decision | None, plan: Callable[[], PublicationPlan]
+    ) -> list[Check]:
+        found = server_settings(self._catalogue, SETTINGS)
+        settings = {name: setting.value for name, setting in found.items()}
+        ((superuser, replication, create, hosted, standby, slots, senders),) = (
+            self._catalogue.query(
+                "SELECT rolsuper, rolreplication,"
+                " has_database_privilege(current_database(), 'CREATE'),"
+                " EXISTS (SELECT FROM pg_roles h WHERE h.rolname = ANY(%s)"
+                "   AND pg_has_role(h.oid, 'MEMBER')), pg_is_in_recovery(),"
+                " (SELECT count(*) FROM pg_replication_slots),"
+                " (SELECT count(*) FROM pg_stat_replication)"
+                " FROM pg_roles WHERE rolname = current_user",
+                (HOSTED_ROLES,),
+            )
+        )
+        checks = [
+            _wal_level(found.get("wal_level")),
+            self._slot(decision, slots, int(settings.get("max_replication_slots", "0"))),
+            _senders(senders, int(settings.get("max_wal_senders", "0"))),
+            self._privileges(may_replicate=superuser or replication or hosted),
+            _output_plugin(settings, self._spec.output_plugin),
+        ]
+        if "-YB-" in self._server.version:  # slots and WAL are other things there
+            checks[:3] = [_advice(check) for check in checks[:3]]
+        if not self._spec.capabilities.filters:
+            text = f"not used by {self._spec.output_plugin}"
+            return [*checks, Check(name="publication", verdict="ok", found=text)]
+        try:
+            planned = plan()
+        except WaltapError as error:
+            return [*checks, Check.failed("publication", error)]
+        denied = None
+        if standby and planned.statements:
+            denied = "the server is a standby, where nothing can be published"
+        elif not (superuser or hosted):
+            denied = self._denied(planned, create=create)
+        if denied is not None:
+            refused = PublicationNotPermitted(
+                denied,
+                sql="; ".join(planned.statements),
+                database=identifier(self._properties.dbname),
+                user=identifier(self._properties.user),
+            )
+            return [*checks, Check.failed("publication", refused)]
+        return [*checks, self._publication(planned), *_identities(self._captured)]
+
+    def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:
+        slot = None if decision is None else decision.slot
+        if slot is not None and slot.active_pid and not slot.temporary:
+            problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
+            error = SlotActive(problem, slot=slot.name, pid=slot.active_pid)
+            return Check.failed("replication slot", error)
+        found = f"{used} of {limit} slots in use"
+        if slot is None and decision is not None and used >= limit:
+            return Check.failed("replication slot", ServerLimit(found))
+        return Check(name="replication slot", verdict="ok", found=found)
+
+    def _privileges(self, *, may_replicate: bool) -> Check:
+        user = self._properties.user
+        if may_replicate:
+            return Check(name="privileges", verdict="ok", found="REPLICATION")
+        found = f"role {user} has no REPLICATION"
+        remedy = f"As a superuser: ALTER ROLE {identifier(user)} WITH REPLICATION;"
+        error = PrivilegeMissing(found, user=identifier(user))
+        return Check(name="privileges", verdict="error", found=found, remedy=remedy, error=error)
+
+    def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:
+        """Return why this role may not run the statements of ``plan``, None when it may."""
+        user = self._properties.user
+        if plan.all_tables:
+            return f"role {user!r} is no superuser, and only one publishes all tables"
+        if plan.created and not create:
+            return f"role {user!r} may not make publications in this database"
+        foreign = self._catalogue.query(
+            "SELECT n.nspname || '.' || c.relname, pg_get_userbyid(c.relowner)::text"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE (n.nspname::text, c.relname::text) IN"
+            "   (SELECT * FROM unnest(%s::text[], %s::text[]))"
+            " AND NOT pg_has_role(c.relowner, 'USAGE') ORDER BY 1",
+            ([schema for schema, _ in plan.added], [table for _, table in plan.added]),
+        )
+        if foreign:
+            names = ", ".join(f"{name} (of {owner})" for name, owner in foreign[:NAMED])
+            return f"role {user!r} may not publish tables that it does not own: {names}"
+        altered = [name for name in plan.names if name not in plan.created]
+        owners = self._catalogue.query(
+            "SELECT pubname::text, pg_get_userbyid(pubowner)::text FROM pg_publication"
+            " WHERE pubname = ANY(%s) AND NOT pg_has_role(pubowner, 'USAGE') ORDER BY 1",
+            (altered if len(plan.statements) > len(plan.created) else [],),
+        )
+        for name, owner in owners:
+            return f"publication {name!r} must be changed, and belongs to {owner}"
+        return None
+
+    def _publication(self, plan: PublicationPlan) -> Check:
+        name = self._properties.publication_name
+        if plan.statements:
+            mode = self._properties.publication_autocreate_mode
+            verb = "made" if name in plan.created else "changed"
+            return Check(
+                name="publication", verdict="ok", found=f"{name!r} will be {verb} ({mode})"
+            )
+        existing = published(self._catalogue, name) or set()
+        missing = [
+            t.relation
+            for t in self._captured
+            if (t.relation.schema, t.relation.table) not in existing and not t.partitioned
+        ]
+        if missing and self._properties.publication_autocreate_mode != "filtered":
+            tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
+            return Check(
+                name="publication",
+                verdict="warning",
+                found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
+                remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
+            )
+        return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
+
+    # --- what is read --------------------------------------------------------------------------
+
+    def _tables(self) -> Check:
+        if self._captured:
+            found = f"{len(self._captured)} tables"
+            return Check(name="captured tables", verdict="ok", found=found)
+        error = NothingCaptured("no table fits the include and exclude lists")
+        check = Check.failed("captured tables", error)
+        # Where a publication names its tables, one that is made later is not seen before a new start.
+        named = (
+            self._spec.capabilities.filters
+            and self._properties.publication_autocreate_mode
+            in {
+                "filtered",
+                "disabled",
+            }
+        )
+        return check if named and not self._context.profile.debezium else _advice(check)
+
+    def _of_snapshot(self, tables: list[Table]) -> list[Check]:
+        unreadable = tables_unreadable(self._catalogue, tables, self._properties)
+        if unreadable is not None:
+            return [Check.failed("rows", unreadable)]
+        hidden = self._catalogue.query(
+            "SELECT n.nspname || '.' || c.relname FROM unnest(%s::oid[]) o(oid)"
+            " JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relrowsecurity AND row_security_active(c.oid) ORDER BY 1",
+            ([table.relation.oid for table in tables],),
+        )
+        if hidden:
+            user = self._properties.user
+            names = ", ".join(name for (name,) in hidden[:NAMED])
+            error = RowsHidden(
+                f"policies hide rows of {names} from role {user!r}", user=identifier(user)
+            )
+            return [Check.failed("rows", error)]
+        return [Check(name="rows", verdict="ok", found=f"{len(tables)} tables can be read")]
+
+    def _signal(self, schema: str, table: str) -> Check:
+        """Signals and watermarks are rows that are written and read back in the stream."""
+        name, user = identifier(schema, table), identifier(self._properties.user)
+        ((exists, usable, fits, writable),) = self._catalogue.query(
+            "SELECT c.oid IS NOT NULL, n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE'),"
+            " (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0"
+            "   AND NOT a.attisdropped) >= 3,"
+            " c.oid IS NOT NULL AND has_table_privilege(c.oid, 'INSERT')"
+            "   AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE')"
+            " FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s"
+            " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = %s"
+            "   AND c.relkind IN ('r', 'p')",
+            (schema, table),
+        )
+        grants = f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {user}"
+        if not exists:
+            problem = f"signal table {schema}.{table} does not exist"
+            remedy = (
+                f"CREATE SCHEMA IF NOT EXISTS {identifier(schema)}; {grants}; CREATE TABLE {name} "
+                "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048)); "
+                f"ALTER TABLE {name} OWNER TO {user}"
+            )
+        elif not fits:
+            problem = f"signal table {schema}.{table} has fewer than three columns"
+            remedy = f"ALTER TABLE {name} ADD COLUMN …: it needs id, type and data, in this order"
+        elif not (usable and writable):
+            problem = f"role {self._properties.user!r} may not write signal table {schema}.{table}"
+            remedy = f"{grants}; GRANT SELECT, INSERT, DELETE ON {name} TO {user}"
+        else:
+            return Check(name="signal table", verdict="ok", found=f"{schema}.{table}")
+        check = Check.failed("signal table", SignalTableMissing(problem, sql=remedy))
+        return _advice(check) if self._context.profile.debezium else check
+
+
+def _advice(check: Check) -> Check:
+    """Return a failed check as a warning."""
+    if check.verdict != "error":
+        return check
+    return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+
+
+def _start(decision: Decision) -> Check:
+    does = ["takes a snapshot"] if decision.snapshot else []
+    if decision.stream:
+        slot = decision.slot
+        if slot is None or decision.anew:
+            does.append("streams from a new slot")
+        else:
+            does.append(
+                f"streams from slot {slot.name!r}, which stands at {lsn_text(slot.confirmed_flush_lsn)}"
+            )
+    found = " and ".join(does) or "does nothing"
+    if decision.lost is not None:
+        return Check(
+            name="start", verdict="warning", found=f"{decision.lost.problem}: the start {found}",
+            remedy="snapshot.mode asks for it",
+        )  # fmt: skip
+    if decision.adopts:
+        return Check(
+            name="start",
+            verdict="warning",
+            found=f"{found}, and takes it over from whoever made it",
+            remedy="Choose another slot.name if another consumer needs it",
+        )
+    return Check(name="start", verdict="ok", found=found)
 
 
 def _version(version_num: int) -> Check:
@@ -59,11 +324,13 @@ def _wal_level(setting: ServerSetting | None) -> Check:
             if setting and setting.waiting
             else ""
         )
+        found, remedy = f"{level}{waits}", wal_level_remedy(setting)
         return Check(
             name="wal_level",
             verdict="error",
-            found=f"{level}{waits}",
-            remedy=wal_level_remedy(setting),
+            found=found,
+            remedy=remedy,
+            error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
         )
     if setting and setting.waiting and setting.written not in {None, "logical"}:
         return Check(
@@ -75,165 +342,47 @@ def _wal_level(setting: ServerSetting | None) -> Check:
     return Check(name="wal_level", verdict="ok", found=level)
 
 
-def _slots(
-    catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
-    settings: dict[str, str],
-    version_num: int,
-) -> Check:
-    slot = read_slot(catalogue, properties.slot_name, version_num)
-    if slot is not None:
-        found = f"slot {slot.name!r} exists, plugin {slot.plugin}, database {slot.database}"
-        if slot.active_pid:
-            return Check(
-                name="replication slot",
-                verdict="warning",
-                found=f"{found}, in use by pid {slot.active_pid}",
-                remedy="Stop the other consumer, or choose another slot.name",
-            )
-        if slot.wal_status == "lost":
-            return Check(
-                name="replication slot",
-                verdict="error",
-                found=f"{found}, invalidated",
-                remedy=f"SELECT pg_drop_replication_slot('{slot.name}') and start with a new snapshot",
-            )
-        return Check(name="replication slot", verdict="ok", found=found)
-    used = catalogue.query("SELECT count(*) FROM pg_replication_slots")[0][0]
-    limit = int(settings.get("max_replication_slots", "0"))
-    found = f"{used} of {limit} slots in use"
-    if used >= limit:
-        return Check(
-            name="replication slot",
-            verdict="error",
-            found=found,
-            remedy="Raise max_replication_slots and restart, or drop a slot that nobody reads",
-        )
-    return Check(name="replication slot", verdict="ok", found=found)
-
-
-def _senders(catalogue: PostgresCatalogue, settings: dict[str, str]) -> Check:
-    used = catalogue.query("SELECT count(*) FROM pg_stat_replication")[0][0]
-    limit = int(settings.get("max_wal_senders", "0"))
+def _senders(used: int, limit: int) -> Check:
     found = f"{used} of {limit} in use"
     if used >= limit:
-        return Check(
-            name="walsenders",
-            verdict="error",
-            found=found,
-            remedy="Raise max_wal_senders and restart the server",
-        )
+        return Check.failed("walsenders", ConnectionsUsedUp(f"{found}: no walsender is free"))
     return Check(name="walsenders", verdict="ok", found=found)
-
-
-def _privileges(catalogue: PostgresCatalogue, properties: PostgresProperties) -> Check:
-    row = catalogue.query(
-        "SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE')"
-        " FROM pg_roles WHERE rolname = current_user"
-    )
-    superuser, replication, create = row[0] if row else (False, False, False)
-    user = identifier(properties.user)
-    if not (superuser or replication):
-        return Check(
-            name="privileges",
-            verdict="error",
-            found=f"role {properties.user} has no REPLICATION",
-            remedy=f"ALTER ROLE {user} WITH REPLICATION",
-        )
-    if properties.publication_autocreate_mode != "disabled" and not (superuser or create):
-        return Check(
-            name="privileges",
-            verdict="warning",
-            found=f"role {properties.user} may not create publications",
-            remedy=f"GRANT CREATE ON DATABASE {identifier(properties.dbname)} TO {user}, or make the"
-            " publication yourself and set publication.autocreate.mode=disabled",
-        )
-    return Check(name="privileges", verdict="ok", found="REPLICATION")
 
 
 def _output_plugin(settings: dict[str, str], plugin: str) -> Check:
     listed = settings.get("output_plugin_libraries")
     if listed is None:
         return Check(name="output plugin", verdict="ok", found=plugin)
-    names = [name.strip() for name in listed.split(",")]
-    if plugin in names:
+    names = [name.strip().strip('"').rpartition("/")[2] for name in listed.split(",")]
+    if plugin in names or "*" in names:
         return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
+    found = f"output_plugin_libraries is {listed!r}, without {plugin}"
     return Check(
         name="output plugin",
         verdict="error",
-        found=f"output_plugin_libraries is {listed!r}",
+        found=found,
         remedy=f"ALTER SYSTEM SET output_plugin_libraries = '{listed}, {plugin}';"
         " SELECT pg_reload_conf();",
+        error=OutputPluginUnavailable(found, plugin=plugin),
     )
 
 
-def _captured(captured: list[Table]) -> Check:
-    if captured:
-        return Check(name="captured tables", verdict="ok", found=f"{len(captured)} tables")
-    return Check(
-        name="captured tables",
-        verdict="warning",
-        found="no table fits the include and exclude lists",
-        remedy="Check schema.include.list and table.include.list (regular expressions, schema.table)",
-    )
-
-
-def _publication(
-    catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
-    captured: list[Table],
-    plugin: str,
-) -> Check:
-    name = properties.publication_name
-    if plugin not in {"pgoutput", "yboutput"}:
-        return Check(name="publication", verdict="ok", found=f"not used by {plugin}")
-    existing = published(catalogue, name)
-    if existing is None:
-        if properties.publication_autocreate_mode == "disabled":
-            return Check(
-                name="publication",
-                verdict="error",
-                found=f"{name!r} does not exist",
-                remedy=f"CREATE PUBLICATION {identifier(name)} FOR TABLE …",
-            )
-        mode = properties.publication_autocreate_mode
-        return Check(name="publication", verdict="ok", found=f"{name!r} will be made ({mode})")
-    missing = [
-        t.relation
-        for t in captured
-        if (t.relation.schema, t.relation.table) not in existing and not t.partitioned
-    ]
-    if missing and properties.publication_autocreate_mode != "filtered":
-        tables = ", ".join(identifier(r.schema, r.table) for r in missing[:20])
-        return Check(
-            name="publication",
+def _identities(captured: list[Table]) -> list[Check]:
+    """Return what is published without a usable replica identity; refused ones are no part of a plan."""
+    keyless = [table for table in captured if not table.supports_updates]
+    if not keyless:
+        return [Check(name="replica identity", verdict="ok", found="every table has one")]
+    return [
+        Check(
+            name="replica identity",
             verdict="warning",
-            found=f"{name!r} does not cover {', '.join(r.name for r in missing[:20])}",
-            remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
+            found=f"{table.relation.name} has no usable replica identity: once it is published, its"
+            " UPDATE and DELETE fail",
+            remedy=f"ALTER TABLE {identifier(table.relation.schema, table.relation.table)}"
+            " REPLICA IDENTITY FULL, or add a primary key",
         )
-    return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
-
-
-def _identities(captured: list[Table], properties: PostgresProperties) -> list[Check]:
-    checks = []
-    refuse = properties.publication_keyless_tables == "refuse"
-    for table in captured:
-        if table.supports_updates:
-            continue
-        relation = table.relation
-        checks.append(
-            Check(
-                name="replica identity",
-                verdict="error" if refuse else "warning",
-                found=f"{relation.name} has no usable replica identity: once it is published, its"
-                " UPDATE and DELETE fail",
-                remedy=f"ALTER TABLE {identifier(relation.schema, relation.table)}"
-                " REPLICA IDENTITY FULL, or add a primary key",
-            )
-        )
-    if not checks and captured:
-        checks.append(Check(name="replica identity", verdict="ok", found="every table has one"))
-    return checks
+        for table in keyless
+    ]
 
 
 def tables_unreadable(
@@ -250,22 +399,3 @@ def tables_unreadable(
         schemas=", ".join(sorted({identifier(r.schema) for r in relations})),
         user=identifier(properties.user),
     )
-
-
-def _readable(
-    catalogue: PostgresCatalogue, captured: list[Table], properties: PostgresProperties
-) -> list[Check]:
-    relations = catalogue.unreadable([t.relation for t in captured])
-    if not relations:
-        return []
-    tables = ", ".join(identifier(r.schema, r.table) for r in relations)
-    schemas = ", ".join(sorted({identifier(r.schema) for r in relations}))
-    user = identifier(properties.user)
-    return [
-        Check(
-            name="privileges",
-            verdict="error",
-            found=f"may not read {', '.join(r.name for r in relations)}",
-            remedy=f"GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {tables} TO {user}",
-        )
-    ]

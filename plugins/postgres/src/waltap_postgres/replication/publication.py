@@ -27,13 +27,16 @@ class PublicationPlan:
     """What must be done so that the server publishes what is captured.
 
     ``statements`` are run in order; ``names`` are the publications to ask for; ``created`` those
-    that the statements make.
+    that the statements make; ``added`` the (schema, table) that they publish by name; ``all_tables``
+    tells that one publishes every table.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.statements: list[str] = []
         self.created: list[str] = []
+        self.added: list[tuple[str, str]] = []
+        self.all_tables = False
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -143,6 +146,7 @@ def plan_publication(
             what = " FOR ALL TABLES" if mode == "all_tables" else ""
             plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
             plan.created.append(name)
+            plan.all_tables = mode == "all_tables"
         return plan
     _plan_filtered(plan, catalogue, properties, captured, existing, options)
     return plan
@@ -203,8 +207,10 @@ def _cover(
         what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
         plan.created.append(name)
+        plan.added += wanted
     elif wanted and not _for_all_tables(catalogue, name):
         new = [pair for pair in wanted if pair not in existing]
+        plan.added += new
         surplus = [pair for pair in _members(catalogue, name) if pair not in wanted]
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:

@@ -13,6 +13,7 @@ from waltap.decode.relation import Relation
 from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap_sinks.changelog.errors import ChangeLogGone, ChangeLogUnavailable, TransactionGap
 from waltap_sinks.changelog.manifest import (
@@ -109,6 +110,12 @@ class ChangeLogSink(Sink):
         self._snapshot_part: SnapshotPart | None = None
 
     # --- life cycle -------------------------------------------------------------------------------
+
+    def check(self) -> list[Check]:
+        """Look whether the folder can be written, and is nobody else's. Raises: ChangeLogUnavailable,
+        ChangeLogInUse."""
+        self._store.check(".lock")
+        return [Check(name="sink changelog", verdict="ok", found=self._store.location)]
 
     def open(self) -> Position | None:
         """Lock the log, find its last manifest and return its position.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.sink.place import refusal
 from waltap_sinks.changelog.errors import ChangeLogInUse, ChangeLogUnavailable
 
 if TYPE_CHECKING:
@@ -202,6 +203,32 @@ class Store:
 
     # --- one writer -------------------------------------------------------------------------------
 
+    def check(self, name: str) -> None:
+        """Look whether files could be written, and `lock` would succeed (local disks only).
+
+        Leaves nothing. Raises: ChangeLogInUse.
+        """
+        if not self.local:
+            return
+        cause = refusal(Path(self.path("")), folder=True)
+        if cause is not None:
+            raise self._failure("cannot be written", cause) from cause
+        try:
+            fd = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # nobody has ever held it
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as cause:
+            raise self._in_use(fd) from cause
+        finally:
+            os.close(fd)
+
+    def _in_use(self, fd: int) -> ChangeLogInUse:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        text = f"{self.location} is in use by process {holder}"
+        return ChangeLogInUse(text, path=self.path(""))
+
     def lock(self, name: str) -> None:
         """Hold the lock file ``name`` until `unlock` or the end of the process (local disks only).
 
@@ -218,10 +245,9 @@ class Store:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as cause:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            told = self._in_use(fd)
             os.close(fd)
-            text = f"{self.location} is in use by process {holder}"
-            raise ChangeLogInUse(text, path=path) from cause
+            raise told from cause
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
         self._lock, self._lock_name = fd, path

@@ -1,0 +1,117 @@
+"""The checks before a start: one list, which `waltap doctor` prints and `run` obeys.
+
+They change nothing. A start makes its connection, goes through the list, and only then opens the sink
+and makes publication and slot. What may pass by itself (a slot that is still read, no free walsender)
+does not refuse a start, which waits for it in its place.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from waltap.config.profile import Profile
+from waltap.errors import Retry, SourceError, WaltapError
+from waltap.host import Host
+from waltap.pipeline.lock import running, unusable
+from waltap.pipeline.setup import Parts
+from waltap.sink.place import refusal
+from waltap.source.connector import Check, Connector
+
+__all__ = ["NotReady", "checks", "refuse"]
+
+log = logging.getLogger(__name__)
+
+
+class NotReady(SourceError):
+    """A check before the start found what would make it fail."""
+
+    code = "WT-2013"
+    remedy = "{remedy}. `waltap doctor FILE` shows every check."
+
+
+def checks(parts: Parts, connector: Connector, *, locked: bool) -> list[Check]:
+    """Go through everything. ``locked``: this process holds the pipeline's lock.
+
+    Raises: ConnectionLost.
+    """
+    found = [_state(parts, locked=locked), *_of_sink(parts), *connector.check(parts.store.load())]
+    return found + _of_plugins(parts.profile, parts.host)
+
+
+def refuse(found: Iterable[Check]) -> None:
+    """Log warnings; raise the first error that does not pass by itself, the others are logged.
+
+    Raises: the error of the check, NotReady where it has none.
+    """
+    errors = []
+    for check in found:
+        passes = isinstance(check.error, SourceError) and check.error.retry is Retry.RECONNECT
+        if check.verdict == "error" and not passes:
+            errors.append(check)
+        elif check.verdict != "ok":
+            log.warning("%s: %s; %s", check.name, check.found, check.remedy)
+    for check in errors[1:]:
+        log.error("%s: %s; %s", check.name, check.found, check.remedy)
+    if errors:
+        first = errors[0]
+        problem = f"{first.name}: {first.found}"
+        raise first.error or NotReady(problem, remedy=first.remedy.rstrip("."))
+
+
+def _state(parts: Parts, *, locked: bool) -> Check:
+    folder = parts.state_dir
+    holder = None if locked else running(folder)
+    if holder is not None:
+        return Check.failed("state folder", holder)
+    elsewhere = _state_of_an_earlier_version(parts.profile, folder)
+    cause = refusal(folder, folder=True)
+    if cause is not None:
+        return Check.failed("state folder", unusable(folder, cause))
+    if elsewhere is not None and parts.store.load() is None:
+        return Check(
+            name="state folder",
+            verdict="error",
+            found=f"no offset is stored in {folder}; {elsewhere} has one of a pipeline of this name, "
+            "kept by a version whose paths started at the current directory",
+            remedy=f"If it is this pipeline's: mv {elsewhere} {folder}; if not, start from another "
+            "directory",
+        )
+    return Check(name="state folder", verdict="ok", found=str(folder))
+
+
+def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
+    """Return where a version that resolved paths elsewhere would have kept this pipeline's state, when
+    there is a state and no later version has used it."""
+    if not folder.is_relative_to(profile.folder):
+        return None
+    found = Path.cwd() / folder.relative_to(profile.folder)
+    if found == folder or (found / "belongings.json").exists():
+        return None
+    return found if (found / "offset.json").exists() else None
+
+
+def _of_sink(parts: Parts) -> list[Check]:
+    name = f"sink {parts.profile.sink.spec.name}"
+    try:
+        return parts.sink.check()
+    except WaltapError as error:
+        return [Check.failed(name, error)]
+    except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
+        return [_blamed(name, parts.host, error)]
+
+
+def _of_plugins(profile: Profile, host: Host) -> list[Check]:
+    found: list[Check] = []
+    for spec in host.checks.values():
+        try:
+            found += spec.factory(profile)
+        except Exception as error:  # noqa: BLE001 - the other checks are worth their answers
+            found.append(_blamed(spec.name, host, error))
+    return found
+
+
+def _blamed(name: str, host: Host, error: Exception) -> Check:
+    told = host.blamed(error)
+    if isinstance(told, WaltapError):
+        return Check.failed(name, told)
+    return Check(name=name, verdict="error", found=f"{type(told).__name__}: {told}")

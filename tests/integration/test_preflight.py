@@ -1,0 +1,382 @@
+"""What `doctor` says and what `run` does: the same checks, before anything is made, and remedies that
+suffice when they are carried out as they stand."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.postgres import Database
+
+NAME = re.compile(r"[^a-z0-9_]")
+
+
+def waltap(*arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "waltap", *map(str, arguments)],
+        cwd=cwd, env={**os.environ, "COLUMNS": "160", **variables},
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+
+
+class Shop:
+    """A database with one table, and a profile beside it that tests change."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        self.source: dict[str, Any] = {"type": "postgres", **database.properties()}
+        self.sink: dict[str, Any] = {"type": "jsonl", "path": "out/lines.jsonl"}
+        self.variables: dict[str, str] = {}
+
+    @property
+    def path(self) -> Path:
+        def table(values: dict[str, Any]) -> str:
+            return "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in values.items())
+
+        path = self.folder / f"{self.database.name}.toml"
+        path.write_text(f"[source]\n{table(self.source)}\n[sink]\n{table(self.sink)}\n")
+        return path
+
+    def doctor(self) -> dict[str, dict[str, str]]:
+        """Return the failed checks by name, having compared them with the exit code."""
+        done = waltap("doctor", self.path, "--json", cwd=self.folder, **self.variables)
+        assert done.stdout, done.stderr
+        failed = {c["name"]: c for c in json.loads(done.stdout) if c["verdict"] == "error"}
+        assert done.returncode == (1 if failed else 0)
+        return failed
+
+    def run(self, *more: object) -> subprocess.CompletedProcess[str]:
+        return waltap(
+            "run", self.path, "--until-idle", 0.3, *more, cwd=self.folder, **self.variables
+        )
+
+    def made(self) -> list[str]:
+        """Return what there is on the server and on the disk that the test did not make."""
+        rows = self.database.execute(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
+            " UNION ALL SELECT pubname::text FROM pg_publication"
+        )
+        names = [path.name for path in self.folder.iterdir() if path != self.path]
+        return sorted([name for (name,) in rows] + names)
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Shop:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    return Shop(database, tmp_path)
+
+
+@pytest.fixture
+def role(shop: Shop) -> Iterator[str]:
+    """Return a role that may connect and replicate, and owns nothing."""
+    name = f"r_{shop.database.name}"
+    shop.database.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'x'")
+    shop.source |= {"database.user": name, "database.password": "x"}
+    yield name
+    shop.database.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+def assert_both_refuse(shop: Shop, check: str, code: str) -> dict[str, str]:
+    """Assert that doctor and run refuse alike, and that nothing was made; return the check."""
+    before = shop.made()
+    failed = shop.doctor()
+    assert check in failed, failed
+    refused = shop.run()
+    assert refused.returncode != 0
+    assert code in refused.stderr
+    assert failed[check]["code"] == code
+    assert shop.made() == before
+    return failed[check]
+
+
+def assert_both_succeed(shop: Shop) -> None:
+    assert shop.doctor() == {}
+    done = shop.run()
+    assert done.returncode == 0, done.stderr
+
+
+def carry_out(shop: Shop, remedy: str, begin: str = "") -> None:
+    """Run the SQL of a remedy, as a superuser would: from its first word of SQL to ``; or`` or its end."""
+    words = "ALTER|CREATE|GRANT|SELECT"
+    text = remedy[re.search(begin or words, remedy).start() :]  # type: ignore[union-attr]
+    statements = []
+    for part in text.split("; "):
+        if not re.match(words, part):
+            break
+        statements.append(part.partition(" (before")[0].rstrip(".;"))
+    assert statements, remedy
+    for statement in statements:
+        shop.database.execute(statement)
+
+
+# --- the server --------------------------------------------------------------------------------------
+
+
+def test_everything_in_order_is_ready_and_runs(shop: Shop) -> None:
+    assert_both_succeed(shop)
+    assert_both_succeed(shop)  # also with state, slot and publication there
+
+
+@pytest.mark.parametrize("mode", ["filtered", "all_tables"])
+def test_tables_of_another_owner(shop: Shop, role: str, mode: str) -> None:
+    shop.source["publication.autocreate.mode"] = mode
+    shop.database.execute(f"GRANT SELECT ON t TO {role}")
+    check = assert_both_refuse(shop, "publication", "WT-2109")
+    carry_out(shop, check["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_a_table_of_another_owner_beside_a_publication_of_ours(shop: Shop, role: str) -> None:
+    database = shop.database
+    database.execute(
+        f"ALTER TABLE t OWNER TO {role}; GRANT CREATE ON DATABASE {database.name} TO {role}"
+    )
+    assert_both_succeed(shop)
+    database.execute(f"CREATE TABLE u (id int PRIMARY KEY); GRANT SELECT ON u TO {role}")
+    failed = shop.doctor()
+    refused = shop.run()
+    assert refused.returncode == 1
+    assert "WT-2109" in refused.stderr
+    carry_out(shop, failed["publication"]["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_a_table_that_may_not_be_read(shop: Shop, role: str) -> None:
+    shop.database.execute(
+        f"CREATE SCHEMA s; CREATE TABLE s.u (id int PRIMARY KEY); GRANT SELECT ON t TO {role}"
+    )
+    shop.database.execute(f"CREATE PUBLICATION {shop.database.name} FOR TABLE t, s.u")
+    check = assert_both_refuse(shop, "rows", "WT-2011")
+    carry_out(shop, check["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_rows_that_a_policy_hides(shop: Shop, role: str) -> None:
+    shop.database.execute(
+        f"GRANT SELECT ON t TO {role}; ALTER TABLE t ENABLE ROW LEVEL SECURITY;"
+        f"CREATE PUBLICATION {shop.database.name} FOR TABLE t"
+    )
+    check = assert_both_refuse(shop, "rows", "WT-2114")
+    carry_out(shop, check["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_a_role_without_replication(shop: Shop, role: str) -> None:
+    shop.database.execute(
+        f"ALTER ROLE {role} NOREPLICATION; GRANT SELECT ON t TO {role};"
+        f"CREATE PUBLICATION {shop.database.name} FOR TABLE t"
+    )
+    check = assert_both_refuse(shop, "privileges", "WT-2005")
+    carry_out(shop, check["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_a_table_without_replica_identity(shop: Shop) -> None:
+    shop.database.execute("CREATE TABLE keyless (a int)")
+    check = assert_both_refuse(shop, "publication", "WT-2107")
+    carry_out(shop, check["remedy"], begin="ALTER TABLE")
+    assert_both_succeed(shop)
+
+
+def test_no_table_that_matches(shop: Shop) -> None:
+    shop.source["table.include.list"] = r"public\.orders"
+    assert_both_refuse(shop, "captured tables", "WT-2116")
+    shop.source["table.include.list"] = r"public\.t"
+    assert_both_succeed(shop)
+
+
+def test_a_debezium_file_may_match_no_table_as_debezium_does(shop: Shop) -> None:
+    flat = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": "t", "plugin.name": "pgoutput", "table.include.list": "public.none",
+        "slot.name": shop.database.name, "publication.name": shop.database.name,
+        **shop.database.properties(),
+    }  # fmt: skip
+    path = shop.folder / "c.json"
+    path.write_text(json.dumps(flat))
+    done = waltap("run", path, "--sink", "jsonl:x", "--until-idle", 0.3, cwd=shop.folder)
+    assert done.returncode == 0, done.stderr
+    assert "no table fits" in done.stderr
+
+
+@pytest.mark.parametrize("state", ["absent", "in an absent schema", "not writable"])
+def test_a_signal_table_that_is_missing_or_of_no_use(shop: Shop, role: str, state: str) -> None:
+    database = shop.database
+    database.execute(
+        f"ALTER TABLE t OWNER TO {role}; GRANT CREATE ON DATABASE {database.name} TO {role}"
+    )
+    name = "ops.signals" if "schema" in state else "public.signals"
+    shop.source["signal.data.collection"] = name
+    if state == "not writable":
+        database.execute(
+            "CREATE TABLE signals (id text PRIMARY KEY, type text, data text);"
+            f"CREATE PUBLICATION {database.name} FOR TABLE t, signals"
+        )
+    check = assert_both_refuse(shop, "signal table", "WT-2115")
+    carry_out(shop, check["remedy"])
+    assert_both_succeed(shop)
+
+
+def test_a_slot_of_somebody_else(shop: Shop) -> None:
+    slot = shop.database.name
+    shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    check = assert_both_refuse(shop, "start", "WT-2112")
+    assert "slot.adopt=true" in check["remedy"]
+    assert "waltap slot drop FILE" in check["remedy"]
+    dropped = waltap("slot", "drop", shop.path, "--yes", cwd=shop.folder)
+    assert dropped.returncode == 0, dropped.stderr
+    assert_both_succeed(shop)
+
+
+# --- a gap -------------------------------------------------------------------------------------------
+
+
+def with_a_gap(shop: Shop) -> None:
+    assert shop.run().returncode == 0
+    slot = shop.database.name
+    shop.database.execute("INSERT INTO t VALUES (2)")
+    shop.database.execute("SELECT pg_drop_replication_slot(%s)", slot)
+    shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+
+
+def test_a_gap_is_told_by_doctor_status_and_run(shop: Shop) -> None:
+    with_a_gap(shop)
+    check = assert_both_refuse(shop, "start", "WT-6101")
+    status = waltap("status", shop.path, cwd=shop.folder)
+    assert status.returncode == 1
+    assert "WT-6101" in status.stdout
+    document = json.loads(waltap("status", shop.path, "--json", cwd=shop.folder).stdout)
+    assert document["resumable"] is False
+    commands = re.findall(r"`waltap ([a-z ]+) FILE`", check["remedy"])
+    assert commands == ["offsets clear", "slot drop"]
+    for command in commands:
+        done = waltap(*command.split(), shop.path, "--yes", cwd=shop.folder)
+        assert done.returncode == 0, done.stderr
+    assert_both_succeed(shop)
+
+
+def test_a_gap_that_the_snapshot_mode_mends_is_no_error(shop: Shop) -> None:
+    with_a_gap(shop)
+    shop.source["snapshot.mode"] = "when_needed"
+    assert_both_succeed(shop)
+    assert (shop.folder / "out" / "lines.jsonl").read_text().count('"op":"r"') == 3
+
+
+def test_a_slot_that_is_gone(shop: Shop) -> None:
+    assert shop.run().returncode == 0
+    shop.database.execute("SELECT pg_drop_replication_slot(%s)", shop.database.name)
+    check = assert_both_refuse(shop, "start", "WT-2103")
+    assert "`waltap offsets clear FILE`" in check["remedy"]
+    assert waltap("offsets", "clear", shop.path, "--yes", cwd=shop.folder).returncode == 0
+    assert_both_succeed(shop)
+
+
+# --- sinks and state ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sink", "code"),
+    [("jsonl", "WT-5001"), ("changelog", "WT-5101"), ("spark", "WT-5101")],
+)
+def test_a_sink_that_cannot_be_written(shop: Shop, sink: str, code: str) -> None:
+    (shop.folder / "out").write_text("a file in the way")
+    shop.sink = {"type": sink, "path": "out/x"}
+    assert_both_refuse(shop, f"sink {sink}", code)
+
+
+def test_spark_without_java(shop: Shop) -> None:
+    shop.sink = {"type": "spark", "path": "lake"}
+    shop.variables = {"JAVA_HOME": str(shop.folder)}
+    assert_both_refuse(shop, "sink spark", "WT-5201")
+
+
+def test_a_state_folder_that_cannot_be_made(shop: Shop) -> None:
+    (shop.folder / ".waltap").write_text("a file in the way")
+    assert_both_refuse(shop, "state folder", "WT-6005")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir() or os.geteuid() != 0, reason="needs a mount")
+@pytest.mark.parametrize(
+    ("options", "sink", "check"),
+    [
+        ("size=64k", "jsonl", "sink jsonl"),
+        ("size=64k", "changelog", "sink changelog"),
+        ("ro", "jsonl", "sink jsonl"),
+        ("size=64k", "state", "state folder"),
+        ("ro", "state", "state folder"),
+    ],
+)
+def test_a_disk_that_is_full_or_read_only(shop: Shop, options: str, sink: str, check: str) -> None:
+    mount = shop.folder / "disk"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mount)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        if options != "ro":
+            with pytest.raises(OSError, match="No space left"), (mount / "fill").open("wb") as file:
+                while True:
+                    file.write(bytes(4096))
+                    file.flush()
+        if sink == "state":
+            shop.source["waltap.state.dir"] = "disk/state"
+        else:
+            shop.sink = {"type": sink, "path": "disk/out"}
+        failed = shop.doctor()
+        assert check in failed, failed
+        before = sorted(mount.rglob("*"))
+        refused = shop.run()
+        assert refused.returncode != 0
+        assert failed[check]["code"] in refused.stderr
+        assert sorted(mount.rglob("*")) == before
+        assert shop.database.slots() == {}
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_pipeline_that_runs_already(shop: Shop) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waltap", "run", str(shop.path), "--ready-file", "ready"],
+        cwd=shop.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        import time
+
+        deadline = time.monotonic() + 30
+        while not (shop.folder / "ready").exists():
+            assert time.monotonic() < deadline, "not ready"
+            time.sleep(0.02)
+        assert shop.doctor()["state folder"]["code"] == "WT-6004"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert shop.doctor() == {}
+
+
+def test_state_that_an_earlier_version_kept_elsewhere_is_not_passed_over(
+    shop: Shop, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A version whose paths started at the current directory was run from there, like a service."""
+    assert shop.run().returncode == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (shop.folder / ".waltap").rename(elsewhere / ".waltap")
+    name = shop.path.stem
+    (elsewhere / ".waltap" / name / "belongings.json").unlink()
+    refused = waltap("run", shop.path, "--until-idle", 0.3, cwd=elsewhere)
+    assert refused.returncode == 1
+    assert "WT-2013" in refused.stderr
+    moved = re.search(r"mv (\S+) (\S+);", " ".join(refused.stderr.split()))
+    assert moved, refused.stderr
+    Path(moved[2]).parent.mkdir(exist_ok=True)
+    Path(moved[1]).rename(moved[2])
+    assert_both_succeed(shop)
+    assert (shop.folder / "out" / "lines.jsonl").read_text().count("\n") == 1
