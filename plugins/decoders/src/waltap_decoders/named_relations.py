@@ -212,10 +212,15 @@ class NamedRelations:
         )
 
     def _known(self, schema: str, table: str) -> Relation | None:
-        """Return what is known of the table that had the name."""
-        if self._relation_at is not None:
-            return self._relation_at(schema, table, self._xid)
-        return self._catalogue.relation(schema, table)
+        """Return what is known of the table that had the name. Another table than the last one of that
+        name has nothing of what was concluded for that one."""
+        if self._relation_at is None:
+            return self._catalogue.relation(schema, table)
+        found = self._relation_at(schema, table, self._xid)
+        current = self._current.get((schema, table))
+        if found is not None and current is not None and found.oid != current.shown.oid:
+            del self._current[schema, table]
+        return found
 
     def _is_view(self, schema: str, table: str) -> bool:
         """Tell whether the catalogue knows a materialized view of that name; remember it for the
