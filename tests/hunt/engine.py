@@ -168,7 +168,8 @@ class Engine:
         (self.folder / "ready").unlink(missing_ok=True)
         self._write_profile()
         number = len(self.lives)
-        self.lives.append(Life(first, self.stored()))
+        slot = self.slot_state()
+        self.lives.append(Life(first, self.stored(), confirmed=slot[0] if slot else None))
         self.harmed = bool(fsync_fails or file_limit)
         size = self.place.stat().st_size if self.place.is_file() else 0
         environment = {

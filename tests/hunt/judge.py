@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.hunt.consumer import Rows, canonical_row, differences, short
 from tests.hunt.delivered import Event
+from tests.hunt.expectation import Case, Expected, Plan
 from tests.hunt.oracle import UNSENT, Change, Ddl, State, Table, Transaction
 from tests.hunt.values import canonical, is_placeholder
 
@@ -43,59 +45,8 @@ class Life:
     first: int
     stored: int | None = None
     reconnects: bool = False
-
-
-@dataclass(slots=True)
-class Case:
-    """What the judge must know of the scenario.
-
-    ``exactly_once``: the sink never repeats. ``relations``: the wire announces relations, so columns
-    are exact. ``wire_keys``: it tells the key of its moment. ``late``: tables that joined a filtered
-    publication after it was made; ``announced``: those of them the user was told of. ``floating``:
-    transactions that may be delivered at PREPARE. ``snapshot``: whether initial data is read.
-    ``unkeyed_updates``: changes of rows without identity come as they may.
-    """
-
-    exactly_once: bool = False
-    relations: bool = True
-    wire_keys: bool = True
-    late: frozenset[int] = frozenset()
-    announced: frozenset[str] = frozenset()
-    floating: frozenset[int] = frozenset()
-    snapshot: bool = True
-    created: int = 0
-    """Where the slot began: what ends later must come. 0: it is found from the first change."""
-    logged: bool = False
-    """The events are a change log's rows."""
-    not_told: frozenset[str] = frozenset()
-    """Operations the decoder does not tell."""
-
-
-@dataclass(slots=True)
-class Expected:
-    """One event that must come. ``key``: None where none can be known, {} where there is none."""
-
-    op: str
-    change: Change
-    xid: int
-    end_lsn: int
-    optional: bool
-    oid: int
-    half: str = ""
-    """"d" or "c" of a key change."""
-    either: bool = False
-    """One update, or a delete and an insert: without a primary key, what the key is is a choice."""
-    begun: bool = False
-    """The delete of such a one came."""
-
-    def __str__(self) -> str:
-        row = self.change.old if self.op == "d" else self.change.new
-        return f"{self.op} {self.change.table} xid {self.xid} {_short(row)}"
-
-
-def _short(row: Any) -> str:
-    text = repr(row)
-    return text if len(text) < 160 else text[:157] + "…"
+    confirmed: int | None = None
+    """What the slot says that it may forget, at the start."""
 
 
 def judge(
@@ -118,79 +69,17 @@ class _Trial:
     ) -> None:
         self.case = case
         self.lives = list(lives)
-        self.items: list[Expected | Ddl] = []
-        self.loose: dict[int, list[Expected]] = {}
-        self.by_xid: dict[int, int] = {}
-        self.first: int | None = None
-        """Where the stream begins, when the slot's beginning is known."""
-        self.early: set[int] = set()
-        self.key_changed: set[int] = set()
-        self._expand(transactions)
+        plan = Plan(case, transactions)
+        self.items, self.loose, self.by_xid = plan.items, plan.loose, plan.by_xid
+        self.first, self.early, self.key_changed = plan.first, plan.early, plan.key_changed
+        self.final = plan.final
         self.findings: dict[str, list[str]] = {}
         self.state = State()
         self.at: int | None = None
         self.applied = 0
-        self.have: dict[str, _Rows] = {}
+        self.have: dict[str, Rows] = {}
         self.snapshot_open = False
         self.highest = 0
-
-    # --- what must come --------------------------------------------------------------------------
-
-    def _expand(self, transactions: Sequence[Transaction]) -> None:
-        state = State()
-        for transaction in transactions:
-            start = len(self.items)
-            if self.first is None and 0 < self.case.created < transaction.commit_lsn:
-                self.first = start
-            floating = transaction.xid in self.case.floating
-            for item in transaction.items:
-                if isinstance(item, Ddl):
-                    self._watch_keys(state, item)
-                    if floating:
-                        self.early.add(id(item))
-                    self.items.append(item)
-                    state.apply(item)
-                    continue
-                table = state.tables.get(item.table)
-                if table is None:
-                    continue  # no table of ours: a materialized view, the signal table
-                for made in self._expected(item, table, transaction):
-                    if floating:
-                        self.loose.setdefault(transaction.xid, []).append(made)
-                    else:
-                        self.items.append(made)
-                state.apply(item)
-            self.by_xid[transaction.xid] = start
-        self.final = state
-
-    def _watch_keys(self, state: State, item: Ddl) -> None:
-        by_oid = {table.oid: table for table in state.tables.values()}
-        for table in item.tables.values():
-            before = by_oid.get(table.oid)
-            if before is not None and (
-                before.primary_key != table.primary_key or before.key != table.key
-            ):
-                self.key_changed.add(table.oid)
-        moved = () if self.case.wire_keys else item.renamed
-        for name in (*item.gone, *moved):
-            if name in state.tables:
-                self.key_changed.add(state.tables[name].oid)
-
-    def _expected(
-        self, change: Change, table: Table, transaction: Transaction
-    ) -> Iterator[Expected]:
-        if change.op in self.case.not_told:
-            return
-        about = (transaction.xid, transaction.commit_lsn, table.oid in self.case.late, table.oid)
-        key = table.primary_key or (table.key if table.identity == "i" else ())
-        if change.op == "u" and change.old and change.new and key:
-            sent = [n for n in key if n in change.old]
-            if len(sent) == len(key) and any(change.old[n] != change.new[n] for n in key):
-                yield Expected("d", change, *about, half="d")
-                yield Expected("c", change, *about, half="c")
-                return
-        either = change.op == "u" and not key and change.old is not None
-        yield Expected(change.op, change, *about, either=either)
 
     # --- walking ---------------------------------------------------------------------------------
 
@@ -201,6 +90,7 @@ class _Trial:
         for event in events:
             while lives and lives[0].first <= event.at:
                 life, fresh = lives.pop(0), True
+                self._check_confirmed(life)
                 if life.stored is None:
                     self.snapshot_open = False  # it is taken anew
             if event.snapshot == "initial":
@@ -213,6 +103,17 @@ class _Trial:
             else:
                 self._changed(event, life, may_repeat=fresh or life.reconnects)
                 fresh = False
+        for life in lives:
+            self._check_confirmed(life)
+
+    def _check_confirmed(self, life: Life) -> None:
+        """What was confirmed to the server must be in the sink when the life before ended."""
+        if self.at is None or life.confirmed is None or self.case.logged:
+            return
+        for item in self.items[self.highest :]:
+            if isinstance(item, Expected) and item.end_lsn <= life.confirmed and not item.optional:
+                self._tell("confirmed", f"{item} was confirmed and not delivered, at a start")
+                return
 
     def _read(self, event: Event, *, anew: bool) -> None:
         if anew:
@@ -231,10 +132,10 @@ class _Trial:
         if table is None or table.oid in self.case.late:
             return
         assert event.after is not None
-        found = table.find(_canonical_row(event.after, table.columns))
+        found = table.find(canonical_row(event.after, table.columns))
         if found is None:
             self._tell("chunk", f"event {event.at}: row of {event.table} that the table does not"
-                       f" have there: {_short(event.after)}")  # fmt: skip
+                       f" have there: {short(event.after)}")  # fmt: skip
             return
         self._compare(event, event.after, table.rows[found], table, "chunk value")
 
@@ -458,9 +359,12 @@ class _Trial:
         pairs = zip(image.columns, before.columns, strict=True)
         return {new: old for new, old in pairs if new != old}
 
-    def _place(self, name: str) -> "_Rows":
+    def _table(self, name: str) -> Table | None:
+        return self.state.tables.get(name) or self.final.tables.get(name)
+
+    def _place(self, name: str) -> Rows:
         if name not in self.have:
-            self.have[name] = _Rows(self, name)
+            self.have[name] = Rows(name, self._table)
         return self.have[name]
 
     # --- values ----------------------------------------------------------------------------------
@@ -508,7 +412,7 @@ class _Trial:
                 self._tell("key", f"event {event.at}: {_told(event)}: key is null, the table has"
                            f" ({', '.join(table.primary_key)})")  # fmt: skip
             elif set(event.key) != set(table.primary_key) and table.identity != "i":
-                self._tell("key", f"event {event.at}: {_told(event)}: key {_short(event.key)}, the"
+                self._tell("key", f"event {event.at}: {_told(event)}: key {short(event.key)}, the"
                            f" table has ({', '.join(table.primary_key)})")  # fmt: skip
         if event.optional is not None and table.required and event.op in "cur":
             mute = [n for n in table.required if n in event.optional]
@@ -539,13 +443,13 @@ class _Trial:
                 known = (before or {}).get(name, UNSENT)
                 if not unsent and known is not UNSENT and held != known:
                     self._tell(kind, f"event {event.at}: {_told(event)}: {name} was not sent and is"
-                               f" {_short(held)}")  # fmt: skip
+                               f" {short(held)}")  # fmt: skip
             elif unsent and kind != "old":
                 self._tell(kind, f"event {event.at}: {_told(event)}: {name} holds the placeholder, it"
-                           f" is {_short(value)}")  # fmt: skip
+                           f" is {short(value)}")  # fmt: skip
             elif held != value and not unsent:
-                self._tell(kind, f"event {event.at}: {_told(event)}: {name} is {_short(held)}, it is"
-                           f" {_short(value)}")  # fmt: skip
+                self._tell(kind, f"event {event.at}: {_told(event)}: {name} is {short(held)}, it is"
+                           f" {short(value)}")  # fmt: skip
         if self.case.relations and kind == "value":
             extra = set(got) - set(wanted) - table.generated
             if extra:
@@ -569,7 +473,7 @@ class _Trial:
                 continue
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
-    def _read_later(self, start: int, name: str, table: Table, rows: "_Rows | None") -> bool:
+    def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:
         """Tell whether a table that DDL touches is what it was at some later moment: it was read anew
         then, and the changes of it until then may be left out."""
         scratch = State()
@@ -586,7 +490,7 @@ class _Trial:
             now = next((t for t in scratch.tables.values() if t.oid == table.oid), None)
             if now is None:
                 return False
-            if rows is not None and not self._differences(name, rows, now):
+            if rows is not None and not differences(name, rows, now):
                 rows.ahead = index + 1
                 for skipped in self.items[start : index + 1]:
                     if isinstance(skipped, Expected) and skipped.oid == table.oid:
@@ -615,48 +519,10 @@ class _Trial:
         return found
 
     def _difference(
-        self, kind: str, name: str, rows: "_Rows | None", table: Table, *, loosely: bool = False
+        self, kind: str, name: str, rows: Rows | None, table: Table, *, loosely: bool = False
     ) -> None:
-        for text in self._differences(name, rows, table, loosely=loosely):
+        for text in differences(name, rows, table, loosely=loosely):
             self._tell(kind, text)
-
-    @staticmethod
-    def _differences(
-        name: str, rows: "_Rows | None", table: Table, *, loosely: bool = False
-    ) -> list[str]:
-        """Return what tells a consumer's rows from a table's; ``loosely``: rows and keys alone."""
-        if rows is not None and rows.unknown:
-            return []
-        have = rows.rows if rows is not None else []
-        if not table.key or (loosely and have and any(n not in have[0] for n in table.key)):
-            if len(have) != len(table.rows):
-                return [f"{name} has {len(table.rows)} rows, {len(have)} were delivered"]
-            return []
-        told = []
-        have = [_canonical_row(row, table.columns) for row in have]
-        index = {tuple(_plain(row.get(n)) for n in table.key): row for row in have}
-        wanted = {tuple(_plain(row.get(n)) for n in table.key): row for row in table.rows}
-        missing, extra = wanted.keys() - index.keys(), index.keys() - wanted.keys()
-        if missing:
-            one = min(missing, key=repr)
-            told.append(f"{name}: {len(missing)} of {len(wanted)} rows are missing, one is {one}")
-        if extra:
-            told.append(f"{name}: {len(extra)} rows are too many, one is {min(extra, key=repr)}")
-        if loosely:
-            return told
-        for key in wanted.keys() & index.keys():
-            for column in table.columns:
-                if column in table.generated:
-                    continue
-                if column not in index[key]:
-                    told.append(f"{name} {key}: column {column} is missing")
-                    continue
-                got, value = index[key][column], wanted[key].get(column)
-                if got is not UNSENT and value is not UNSENT and got != value:
-                    told.append(
-                        f"{name} {key}: {column} is {_short(got)}, in the source {_short(value)}"
-                    )
-        return told
 
     def finish(self, source: dict[str, Table]) -> None:
         """Judge the end: nothing is missing, and the rows are the source's."""
@@ -695,98 +561,5 @@ class _Trial:
         return out
 
 
-class _Rows:
-    """The rows of one table as a consumer has them, as they came. ``unknown``: they cannot be known."""
-
-    def __init__(self, trial: _Trial, name: str) -> None:
-        self._trial, self.name = trial, name
-        self.rows: list[dict[str, Any]] = []
-        self.unknown = False
-        self.ahead = 0
-        """The item up to which the table's changes are in the rows that a snapshot read."""
-        self._lifted: dict[str, Any] | None = None
-
-    def fill(self, table: Table) -> None:
-        self.rows = [dict(row) for row in table.rows]
-
-    def put(self, event: Event, half: str = "") -> None:
-        table = self._trial.state.tables.get(self.name) or self._trial.final.tables.get(self.name)
-        columns = table.columns if table is not None else {}
-        generated = table.generated if table is not None else frozenset()
-        key = tuple(event.key) if event.key else (table.key if table is not None else ())
-        if event.op == "t":
-            self.rows.clear()
-            return
-        before = event.before
-        if event.op == "d":
-            taken = self._take(before or {}, key, columns, generated)
-            if half == "d":
-                self._lifted = taken
-            return
-        assert event.after is not None
-        after = dict(event.after)
-        for name, value in event.after.items():
-            if is_placeholder(value) or name in event.unsent:
-                after[name] = UNSENT
-        held: dict[str, Any] = {}
-        if event.op == "u" and not event.key and before is not None and table is not None:
-            held = self._take(before, table.key or tuple(columns), columns, generated) or {}
-        elif key:
-            held = self._take(after, key, columns, generated) or {}
-            if half == "c":
-                held, self._lifted = self._lifted or {}, None
-        self.rows.append({n: held.get(n, UNSENT) if v is UNSENT else v for n, v in after.items()})
-
-    def _take(
-        self,
-        image: dict[str, Any],
-        key: Iterable[str],
-        types: dict[str, str],
-        generated: frozenset[str],
-    ) -> dict[str, Any] | None:
-        def form(row: dict[str, Any]) -> list[Any]:
-            return [canonical(types.get(n, ""), row.get(n)) for n in names]
-
-        names = tuple(n for n in key or image if n not in generated)
-        wanted = form(image)
-        for index, row in enumerate(self.rows):
-            if [row.get(n) for n in names] == [image.get(n) for n in names] or form(row) == wanted:
-                return self.rows.pop(index)
-        return None
-
-    def follow(self, image: Table, before: Table, old_names: dict[str, str]) -> None:
-        """Take the columns of a new definition, and what it gives to rows that are there.
-
-        ``old_names`` is new → old column names. Rows are found by the key they had.
-        """
-        new_names = {old: new for new, old in old_names.items()}
-        key = [new_names.get(n, n) for n in before.key]
-        if not key or any(n not in image.columns for n in key):
-            key = []
-            self.unknown = self.unknown or bool(self.rows and image.columns != before.columns)
-        fresh = {tuple(_plain(row.get(n)) for n in key): row for row in image.rows}
-        followed = []
-        for row in self.rows:
-            place = tuple(
-                _plain(canonical(image.columns[n], row.get(old_names.get(n, n)))) for n in key
-            )
-            known = (fresh.get(place) if key else None) or {}
-            followed.append(
-                {
-                    n: known.get(n, row.get(n, row.get(old_names.get(n, n), UNSENT)))
-                    for n in image.columns
-                }
-            )
-        self.rows = followed
-
-
-def _canonical_row(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
-    return {name: canonical(columns.get(name, ""), value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    return repr(value) if isinstance(value, list) else value
-
-
 def _told(event: Event) -> str:
-    return f"{event.op} {event.table} xid {event.xid} {_short(event.key)}"
+    return f"{event.op} {event.table} xid {event.xid} {short(event.key)}"

@@ -26,6 +26,9 @@ from tests.servers.postgres import Cluster, Database, Server
 __all__ = ["Result", "run"]
 
 ORACLE = "oracle_of_"
+MOST_BYTES = 300 << 20
+"""What no scenario needs: its transactions are of some MB at most."""
+
 WIRE_KEYS = ("pgoutput", "wal2json")
 
 
@@ -409,6 +412,9 @@ class Machine:
         )
         known = (case, rows, self.engine.lives, source)
         (self.folder / "case.pickle").write_bytes(pickle.dumps(known))
+        if self.engine.peak_bytes > MOST_BYTES:
+            text = f"{self.engine.peak_bytes >> 20} MiB for a small scenario"
+            self.findings.append(Finding("memory", text))
         self.findings += judge(case, transactions, self.events(), self.engine.lives, source)
         if self.pipeline.spark and self.java and not self.findings:
             self._spark(_steady(transactions, source) - set(late))

@@ -86,19 +86,19 @@ def kinds(events, lives=(Life(0),), case=None, history=HISTORY, tables=None):
     return {finding.kind for finding in found}
 
 
-def test_what_is_right_is_not_found_fault_with():
+def test_what_is_right_is_not_found_fault_with() -> None:
     assert kinds(delivered()) == set()
 
 
 @pytest.mark.parametrize("number", range(2, 8))
-def test_a_change_that_does_not_come_is_lost(number):
+def test_a_change_that_does_not_come_is_lost(number) -> None:
     events = delivered()
     del events[number]
     assert "lost" in kinds(events)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_row_that_the_snapshot_lacks_is_missed_there_and_at_the_end(number):
+def test_a_row_that_the_snapshot_lacks_is_missed_there_and_at_the_end(number) -> None:
     events = delivered()
     del events[number]
     found = kinds(events)
@@ -106,86 +106,86 @@ def test_a_row_that_the_snapshot_lacks_is_missed_there_and_at_the_end(number):
     assert number == 1 or found & {"state", "snapshot"}
 
 
-def test_without_any_change_after_it_the_snapshot_is_held_against_the_end():
+def test_without_any_change_after_it_the_snapshot_is_held_against_the_end() -> None:
     history = HISTORY[:1]
     assert kinds([read(1, first=True), read(2)], history=history) == set()
     assert kinds([read(1, first=True)], history=history) == {"snapshot", "state"}
 
 
-def test_a_wrong_value_is_told():
+def test_a_wrong_value_is_told() -> None:
     events = delivered()
     events[2].after["v"] = "other"
     assert "value" in kinds(events)
 
 
-def test_a_placeholder_for_a_value_that_was_sent_is_told():
+def test_a_placeholder_for_a_value_that_was_sent_is_told() -> None:
     events = delivered()
     events[7].after["big"] = HIDDEN
     assert kinds(events) == {"value"}
 
 
-def test_a_null_key_of_a_table_with_one_is_told():
+def test_a_null_key_of_a_table_with_one_is_told() -> None:
     events = delivered()
     events[2].key = None
     assert "key" in kinds(events)
 
 
-def test_a_key_change_as_one_update_is_told():
+def test_a_key_change_as_one_update_is_told() -> None:
     events = delivered()
     events[4:6] = [Event("u", T, {"id": 9}, None, row(9, "v", HIDDEN), 3)]
     assert kinds(events) & {"lost", "foreign"}
 
 
-def test_two_changes_in_the_wrong_order_are_told():
+def test_two_changes_in_the_wrong_order_are_told() -> None:
     events = delivered()
     events[2], events[3] = events[3], events[2]
     assert kinds(events)
 
 
-def test_transactions_in_the_wrong_order_are_told():
+def test_transactions_in_the_wrong_order_are_told() -> None:
     events = delivered()
     events.insert(4, events.pop())
     assert "lost" in kinds(events)
 
 
-def test_what_was_not_stored_may_come_again_after_a_restart():
+def test_what_was_not_stored_may_come_again_after_a_restart() -> None:
     events = delivered()
     again = [*events[:7], *copy.deepcopy(events[4:7]), events[7]]
     assert kinds(again, [Life(0), Life(7, stored=20)]) == set()
 
 
-def test_what_was_stored_may_not_come_again():
+def test_what_was_stored_may_not_come_again() -> None:
     events = delivered()
     again = [*events[:7], *copy.deepcopy(events[4:7]), events[7]]
     assert kinds(again, [Life(0), Life(7, stored=30)]) == {"repeat"}
 
 
-def test_nothing_comes_again_within_a_life():
+def test_nothing_comes_again_within_a_life() -> None:
     events = delivered()
     again = [*events[:7], *copy.deepcopy(events[4:7]), events[7]]
     assert "twice" in kinds(again)
 
 
-def test_an_exactly_once_sink_has_nothing_twice():
+def test_an_exactly_once_sink_has_nothing_twice() -> None:
     events = delivered()
     again = [*events[:7], *copy.deepcopy(events[4:7]), events[7]]
     lives = [Life(0), Life(7, stored=20)]
     assert "twice" in kinds(again, lives, Case(exactly_once=True))
 
 
-def test_a_gap_after_a_restart_is_lost():
+def test_a_gap_after_a_restart_is_lost() -> None:
     events = delivered()
     del events[4:7]
     assert "lost" in kinds(events, [Life(0), Life(4, stored=30)])
 
 
-def test_a_change_of_no_transaction_is_foreign():
+def test_a_change_of_no_transaction_is_foreign() -> None:
     events = delivered()
     events.append(event("c", 99, 77))
     assert "foreign" in kinds(events)
 
 
-def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there():
+def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there() -> None:
     chunk = Event("r", T, {"id": 9}, None, row(9), snapshot="incremental")
     events = delivered()
     assert kinds([*events[:7], copy.deepcopy(chunk), events[7]]) == set()
@@ -197,12 +197,12 @@ def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there():
     assert "chunk" in kinds([*events[:7], gone, events[7]])
 
 
-def test_a_snapshot_that_is_begun_again_counts_from_its_last_beginning():
+def test_a_snapshot_that_is_begun_again_counts_from_its_last_beginning() -> None:
     events = [read(1, first=True), *delivered()]
     assert kinds(events, [Life(0), Life(1)]) == set()
 
 
-def test_rows_that_stay_after_they_are_gone_in_the_source_are_too_many():
+def test_rows_that_stay_after_they_are_gone_in_the_source_are_too_many() -> None:
     tables = source()
     tables[T].rows.pop()
     assert kinds(delivered(), tables=tables) == {"state"}
@@ -215,7 +215,7 @@ LATE = [
 ]
 
 
-def test_a_table_that_joins_later_must_be_whole_or_announced():
+def test_a_table_that_joins_later_must_be_whole_or_announced() -> None:
     late = Case(late=frozenset({7}))
     assert kinds(delivered(), case=late, history=LATE) == {"late table"}
     announced = Case(late=frozenset({7}), announced=frozenset({"public.late"}))
@@ -226,7 +226,7 @@ def test_a_table_that_joins_later_must_be_whole_or_announced():
     assert kinds([*delivered(), second, first], case=late, history=LATE) == set()
 
 
-def test_a_table_made_in_the_stream_must_be_whole():
+def test_a_table_made_in_the_stream_must_be_whole() -> None:
     assert kinds(delivered(), history=LATE) >= {"lost", "state"}
 
 
@@ -237,7 +237,7 @@ RENAMED = [
 ]
 
 
-def test_a_renamed_table_takes_its_rows_along():
+def test_a_renamed_table_takes_its_rows_along() -> None:
     gone = Event("d", "public.u", {"id": 1}, {"id": 1}, None, 6)
     assert kinds([*delivered(), gone], history=RENAMED) == set()
     wrong = Event("d", T, {"id": 1}, {"id": 1}, None, 6)
@@ -251,14 +251,14 @@ DROPPED_KEY = [
 ]
 
 
-def test_a_change_has_the_key_of_its_moment_where_the_wire_tells_it():
+def test_a_change_has_the_key_of_its_moment_where_the_wire_tells_it() -> None:
     whole = [Event("u", T, None, None, row(7), 5)]
     assert kinds([*delivered(), *whole], history=DROPPED_KEY)
     halves = [event("d", 5, 9), event("c", 5, 7)]
     assert kinds([*delivered(), *halves], history=DROPPED_KEY) == set()
 
 
-def test_transactions_told_at_prepare_may_come_early_but_must_come_whole():
+def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> None:
     floating = Case(floating=frozenset({3}))
     events = delivered()
     early = [*events[:2], *events[4:7], *events[2:4], events[7]]
@@ -274,7 +274,7 @@ FULL = [
 ]
 
 
-def test_under_full_the_old_row_comes():
+def test_under_full_the_old_row_comes() -> None:
     rows = [read(1, first=True)]
     right = event("u", 2, 1, "w", before=row(1))
     assert kinds([*rows, right], history=FULL) == set()
@@ -286,7 +286,7 @@ def test_under_full_the_old_row_comes():
 # --- what it reads with --------------------------------------------------------------------------
 
 
-def test_the_oracles_text_is_read_back():
+def test_the_oracles_text_is_read_back() -> None:
     text = (
         'table "Odd S"."t""q": UPDATE: old-key: id[integer]:1 new-tuple: id[integer]:2'
         " \"a b\"[character varying]:'it''s ]: x' n[integer[]]:'{1,NULL}'"
@@ -302,7 +302,7 @@ def test_the_oracles_text_is_read_back():
     }  # fmt: skip
 
 
-def test_a_truncate_of_several_tables_is_one_each():
+def test_a_truncate_of_several_tables_is_one_each() -> None:
     lines = [
         ("0/1", 7, "BEGIN 7"),
         ("0/2", 7, 'table public.a, public."b c": TRUNCATE: (no-flags)'),
@@ -312,7 +312,7 @@ def test_a_truncate_of_several_tables_is_one_each():
     assert [(c.op, c.table) for c in transaction.items] == [("t", "public.a"), ("t", "public.b c")]
 
 
-def test_a_marker_is_read_into_the_tables_it_tells():
+def test_a_marker_is_read_into_the_tables_it_tells() -> None:
     told = {
         "gone": ["public.x"], "renamed": {"public.a": T},
         "tables": {T: {"oid": 5, "columns": [["id", "integer"]], "key": ["id"], "primary_key": ["id"],
@@ -326,7 +326,7 @@ def test_a_marker_is_read_into_the_tables_it_tells():
     assert ddl.tables[T].rows == [{"id": 1}]
 
 
-def test_a_tombstone_is_no_event():
+def test_a_tombstone_is_no_event() -> None:
     assert from_record({"key": {"id": 1}, "value": None}) is None
 
 
@@ -347,15 +347,24 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize(("kind", "text", "held"), SAMPLES)
-def test_both_sides_of_a_value_are_one(kind, text, held):
+def test_both_sides_of_a_value_are_one(kind, text, held) -> None:
     assert from_text(kind, text) == canonical(kind, held)
 
 
-def test_every_type_of_the_catalogue_is_made_by_name():
+def test_every_type_of_the_catalogue_is_made_by_name() -> None:
     assert set(BY_NAME.values()) <= set(TYPES)
 
 
-def test_a_seed_is_one_scenario():
+def test_a_seed_is_one_scenario() -> None:
     assert draw(5) == draw(5)
     assert draw(5) != draw(6)
     assert draw(5).keep([0, 2]).steps == (draw(5).steps[0], draw(5).steps[2])
+
+
+def test_what_was_confirmed_must_be_there_when_a_life_ends() -> None:
+    events = delivered()
+    del events[4:7]
+    assert "confirmed" in kinds(events, [Life(0), Life(4, stored=20, confirmed=30)])
+    assert "confirmed" not in kinds(delivered(), [Life(0), Life(4, stored=20, confirmed=20)])
+    late = [Life(0), Life(99, stored=30, confirmed=40)]
+    assert "confirmed" in kinds(delivered()[:7], late)

@@ -1,0 +1,132 @@
+"""What must come: the committed changes as the events that they become. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.hunt.consumer import short
+from tests.hunt.oracle import Change, Ddl, State, Table, Transaction
+
+__all__ = ["Case", "Expected", "Plan"]
+
+
+@dataclass(slots=True)
+class Case:
+    """What the judge must know of the scenario.
+
+    ``exactly_once``: the sink never repeats. ``relations``: the wire announces relations, so columns
+    are exact. ``wire_keys``: it tells the key of its moment. ``late``: tables that joined a filtered
+    publication after it was made; ``announced``: those of them the user was told of. ``floating``:
+    transactions that may be delivered at PREPARE. ``snapshot``: whether initial data is read.
+    """
+
+    exactly_once: bool = False
+    relations: bool = True
+    wire_keys: bool = True
+    late: frozenset[int] = frozenset()
+    announced: frozenset[str] = frozenset()
+    floating: frozenset[int] = frozenset()
+    snapshot: bool = True
+    created: int = 0
+    """Where the slot began: what ends later must come. 0: it is found from the first change."""
+    logged: bool = False
+    """The events are a change log's rows."""
+    not_told: frozenset[str] = frozenset()
+    """Operations the decoder does not tell."""
+
+
+@dataclass(slots=True)
+class Expected:
+    """One event that must come."""
+
+    op: str
+    change: Change
+    xid: int
+    end_lsn: int
+    optional: bool
+    oid: int
+    half: str = ""
+    """"d" or "c" of a key change."""
+    either: bool = False
+    """One update, or a delete and an insert: without a primary key, what the key is is a choice."""
+    begun: bool = False
+    """The delete of such a one came."""
+
+    def __str__(self) -> str:
+        row = self.change.old if self.op == "d" else self.change.new
+        return f"{self.op} {self.change.table} xid {self.xid} {short(row)}"
+
+
+class Plan:
+    """The events of all transactions, in order, DDL between them.
+
+    ``loose``: those of transactions that may come at PREPARE. ``by_xid``: where a transaction begins.
+    ``first``: where the stream begins, when the slot's beginning is known. ``early``: DDL (id) of
+    such loose transactions. ``key_changed``: tables (OIDs) that got another key, or went. ``final``:
+    the tables at the end.
+    """
+
+    def __init__(self, case: Case, transactions: Sequence[Transaction]) -> None:
+        self.case = case
+        self.items: list[Expected | Ddl] = []
+        self.loose: dict[int, list[Expected]] = {}
+        self.by_xid: dict[int, int] = {}
+        self.first: int | None = None
+        self.early: set[int] = set()
+        self.key_changed: set[int] = set()
+        self._expand(transactions)
+
+    def _expand(self, transactions: Sequence[Transaction]) -> None:
+        state = State()
+        for transaction in transactions:
+            start = len(self.items)
+            if self.first is None and 0 < self.case.created < transaction.commit_lsn:
+                self.first = start
+            floating = transaction.xid in self.case.floating
+            for item in transaction.items:
+                if isinstance(item, Ddl):
+                    self._watch_keys(state, item)
+                    if floating:
+                        self.early.add(id(item))
+                    self.items.append(item)
+                    state.apply(item)
+                    continue
+                table = state.tables.get(item.table)
+                if table is None:
+                    continue  # no table of ours: a materialized view, the signal table
+                for made in self._expected(item, table, transaction):
+                    if floating:
+                        self.loose.setdefault(transaction.xid, []).append(made)
+                    else:
+                        self.items.append(made)
+                state.apply(item)
+            self.by_xid[transaction.xid] = start
+        self.final = state
+
+    def _watch_keys(self, state: State, item: Ddl) -> None:
+        by_oid = {table.oid: table for table in state.tables.values()}
+        for table in item.tables.values():
+            before = by_oid.get(table.oid)
+            if before is not None and (
+                before.primary_key != table.primary_key or before.key != table.key
+            ):
+                self.key_changed.add(table.oid)
+        moved = () if self.case.wire_keys else item.renamed
+        for name in (*item.gone, *moved):
+            if name in state.tables:
+                self.key_changed.add(state.tables[name].oid)
+
+    def _expected(
+        self, change: Change, table: Table, transaction: Transaction
+    ) -> Iterator[Expected]:
+        if change.op in self.case.not_told:
+            return
+        about = (transaction.xid, transaction.commit_lsn, table.oid in self.case.late, table.oid)
+        key = table.primary_key or (table.key if table.identity == "i" else ())
+        if change.op == "u" and change.old and change.new and key:
+            sent = [n for n in key if n in change.old]
+            if len(sent) == len(key) and any(change.old[n] != change.new[n] for n in key):
+                yield Expected("d", change, *about, half="d")
+                yield Expected("c", change, *about, half="c")
+                return
+        either = change.op == "u" and not key and change.old is not None
+        yield Expected(change.op, change, *about, either=either)
