@@ -45,16 +45,21 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"
         return f"trim_scale({source}::numeric)::text", f"regexp_replace({cut}, '\\\\.$', '')"
     if kind == "date":
-        return f"to_char({source}, 'YYYY-MM-DD')", f"cast({spark} as string)"
+        return _finite(source, f"to_char({source}, 'YYYY-MM-DD')"), f"cast({spark} as string)"
     if kind in ("timestamp", "timestamp_ntz"):
         moment = f"{source} AT TIME ZONE 'UTC'" if pg_type == "timestamptz" else source
         text = f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')"
-        return text, f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+        return _finite(source, text), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
     if kind == "binary" and pg_type == "bytea":
         return f"encode({source}, 'hex')", f"lower(hex({spark}))"
     if pg_type in _PLAIN:
         return f"{source}::text", f"cast({spark} as string)"
     return None
+
+
+def _finite(source: str, text: str) -> str:
+    """Return ``text``, which is NULL for infinity, with infinity as its own text."""
+    return f"CASE WHEN isfinite({source}) THEN {text} ELSE {source}::text END"
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:
