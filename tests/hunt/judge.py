@@ -189,7 +189,7 @@ class _Trial:
             self.highest = index + 1
         self.at = index + 1
         half = "c" if wanted.begun else wanted.half
-        if event.key or not again:  # rows without key that come again cannot be told from others
+        if not again:  # what comes again was followed by what is known already
             self._place(event.table).put(event, half)
 
     def _next(self, at: int) -> int | None:
