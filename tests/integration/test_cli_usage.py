@@ -50,7 +50,17 @@ def profile(tmp_path: Path) -> str:
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=["none", "help", "h"])
 def test_help_lists_every_command(arguments: tuple[str, ...]) -> None:
     answer = waltap(*arguments)
-    for command in ("init", "doctor", "explain", "run", "tail", "status", "offsets", "slot"):
+    for command in (
+        "init",
+        "doctor",
+        "explain",
+        "run",
+        "tail",
+        "status",
+        "offsets",
+        "slot",
+        "drop",
+    ):
         assert f" {command} " in answer.stdout + answer.stderr
 
 

@@ -34,6 +34,7 @@ COMMANDS = (
     "status",
     "offsets",
     "slot",
+    "drop",
     "plugins",
     "docs",
 )

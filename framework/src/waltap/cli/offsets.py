@@ -1,6 +1,8 @@
 """``waltap offsets``: show, move or forget the stored position of a pipeline."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +12,8 @@ from waltap.errors import ConfigurationError, OffsetError, Problem
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.offsets.offset import OffsetStore
+    from waltap.offsets.offset import Offset
+    from waltap.pipeline.setup import Parts
 
 __all__ = ["NothingStored", "command"]
 
@@ -35,8 +38,8 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print what is stored, as JSON."""
     import msgspec
 
-    profile, store = _store(file, set_)
-    offset = store.load()
+    profile, parts = _parts(file, set_)
+    offset = parts.store.load()
     if offset is None:
         typer.echo(f"{profile.name}: no offset is stored", err=True)
         raise typer.Exit(1)
@@ -63,44 +66,74 @@ def set_position(
     except ValueError as cause:
         problem = Problem("LSN", "is no LSN", value=lsn, allowed="e.g. 16/B374D848")
         raise ConfigurationError([problem], origin="the command line") from cause
-    profile, store = _store(file, set_)
-    offset = store.load()
-    if offset is None:
-        raise NothingStored(f"no offset is stored for {profile.name}")
-    distance = position.end_lsn - offset.position.end_lsn
-    effect = (
-        f"skips {distance} bytes of WAL: changes in them are never delivered"
-        if distance >= 0
-        else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
-        "the slot still has them"
-    )
-    question = f"{profile.name}: from {offset.position} to {lsn_text(position.end_lsn)} {effect}"
-    _confirm(question, yes=yes)
-    store.store(msgspec.structs.replace(offset, position=position, previous_end_lsn=None))
-    typer.echo(f"{profile.name}: stored {position}")
+    with _locked(file, set_) as (profile, parts):
+        store = parts.store
+        offset = store.load()
+        if offset is None:
+            raise NothingStored(f"no offset is stored for {profile.name}")
+        distance = position.end_lsn - offset.position.end_lsn
+        effect = (
+            f"skips {distance} bytes of WAL: changes in them are never delivered"
+            if distance >= 0
+            else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
+            "the slot still has them"
+        )
+        question = (
+            f"{profile.name}: from {offset.position} to {lsn_text(position.end_lsn)} {effect}"
+        )
+        _confirm(question, yes=yes)
+        store.store(msgspec.structs.replace(offset, position=position, previous_end_lsn=None))
+        typer.echo(f"{profile.name}: stored {position}")
 
 
 @command.command()
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
-    profile, store = _store(file, set_)
-    offset = store.load()
-    if offset is None:
-        typer.echo(f"{profile.name}: no offset is stored")
-        return
-    _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
-    store.clear()
-    typer.echo(f"{profile.name}: forgotten")
+    with _locked(file, set_) as (profile, parts):
+        store = parts.store
+        offset = store.load()
+        if offset is None:
+            typer.echo(f"{profile.name}: no offset is stored")
+            return
+        _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
+        _keep_slot(parts, offset)
+        store.clear()
+        typer.echo(f"{profile.name}: forgotten")
 
 
-def _store(file: str, set_: list[str] | None) -> "tuple[Profile, OffsetStore]":
+@contextmanager
+def _locked(file: str, set_: list[str] | None) -> "Iterator[tuple[Profile, Parts]]":
+    """Give the parts of a pipeline that does not run meanwhile. Raises: PipelineRunning."""
+    from waltap.pipeline.lock import PipelineLock
+
+    profile, parts = _parts(file, set_)
+    with PipelineLock(parts.state_dir):
+        yield profile, parts
+
+
+def _keep_slot(parts: "Parts", offset: "Offset") -> None:
+    """Remember whose slot it is when the offset, which told so, goes."""
+    from waltap.offsets.belongings import Belonging
+
+    entry = Belonging(
+        kind="slot",
+        name=offset.slot,
+        system_id=offset.system_id,
+        database=offset.database,
+        made=offset.slot_created_lsn > 0,
+    )
+    if parts.belongings.find(*entry.place) is None:
+        parts.belongings.keep(entry)
+
+
+def _parts(file: str, set_: list[str] | None) -> "tuple[Profile, Parts]":
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.setup import build
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
-    return profile, build(profile, host, run_id="").store
+    return profile, build(profile, host, run_id="")
 
 
 def _confirm(question: str, *, yes: bool) -> None:

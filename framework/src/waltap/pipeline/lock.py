@@ -111,6 +111,10 @@ class PipelineLock:
             raise unusable(self._path.parent, error) from error
         return self
 
+    def leave_nothing(self) -> None:
+        """At the end of the block remove the lock's file, and its folder when nothing else is in it."""
+        self._made = [self._path.parent, self._path.parent.parent]
+
     def _current(self) -> bool:
         """Tell whether the file that is locked is still the one of that name."""
         try:

@@ -19,7 +19,7 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.events.transaction import SnapshotRows
-from waltap.offsets.belongings import Belongings
+from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
 from waltap.source.memory import RelationMemory
 from waltap.source.position import Position
@@ -259,6 +259,14 @@ class Connector(abc.ABC):
     def drop_slot(self) -> bool:
         """Drop the replication slot; False when there is none. Raises: SourceError."""
         return False
+
+    def belongings(self, offset: Offset | None) -> list[Belonging]:
+        """Return what the pipeline has on this server and is still there. ``offset`` is the stored one,
+        which tells of a slot that nothing else is known of. Raises: SourceError."""
+        return []
+
+    def drop(self, belonging: Belonging) -> None:
+        """Remove a thing that the pipeline made, and forget it. Raises: SourceError."""
 
     @abc.abstractmethod
     def undo(self) -> None:

@@ -167,6 +167,31 @@ class PostgresConnector(Connector):
         self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
+    def belongings(self, offset: Offset | None) -> list[Belonging]:
+        known = {entry.place: entry for entry in self.context.belongings.all()}
+        if offset is not None and offset.slot_created_lsn:
+            entry = self._belonging("slot", offset.slot)
+            known.setdefault(entry.place, entry)
+        here = self._belonging("", "").place[2:]
+        present = self.catalogue.query(
+            "SELECT 'slot', slot_name::text FROM pg_replication_slots"
+            " WHERE database = current_database()"
+            " UNION ALL SELECT 'publication', pubname::text FROM pg_publication"
+        )
+        found = set(present)
+        return sorted(
+            entry
+            for entry in known.values()
+            if entry.place[2:] == here and (entry.kind, entry.name) in found
+        )
+
+    def drop(self, belonging: Belonging) -> None:
+        if belonging.kind == "publication":
+            self._drop_publications([belonging.name])
+            return
+        drop_slot(self.catalogue, belonging.name)
+        self.context.belongings.forget([belonging])
+
     # --- how to start -------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> Start:

@@ -1,0 +1,79 @@
+"""``waltap drop``: removes what a pipeline made, after showing it; what it delivered stays."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
+
+if TYPE_CHECKING:
+    from waltap.offsets.belongings import Belonging
+
+__all__ = ["command"]
+
+STATE = (
+    "offset.json",
+    "offset.json.new",
+    "belongings.json",
+    "belongings.json.new",
+    "tables.json",
+    "tables.json.new",
+    "relations",
+    "spill",
+)
+"""Files of the state folder that are a pipeline's own, beside the lock and what the sink keeps there."""
+
+
+def command(
+    file: FileArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    set_: SetOption = None,
+) -> None:
+    """Remove a pipeline: the slot and publications that it made, and its stored state.
+
+    Shows them first. The sink's output stays, and so does a slot that was taken over: `waltap slot
+    drop` removes that. Refused while the pipeline runs.
+    """
+    from waltap.cli.connection import connected
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline.lock import PipelineLock
+
+    host, raw = Host(), read(file)
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
+    folder = profile.engine.state_dir / profile.name
+    with PipelineLock(folder) as lock, connected(profile, host) as (connector, parts):
+        offset = parts.store.load()
+        known = connector.belongings(offset)
+        files = [path for name in STATE if (path := folder / name).exists()]
+        _show(known, files, folder)
+        if not (offset or files or any(entry.made for entry in known)):
+            typer.echo(f"{profile.name}: there is nothing to remove")
+            lock.leave_nothing()
+            return
+        if not yes:
+            question = f"Remove this of {profile.name}? What is not delivered yet is lost to it."
+            typer.confirm(question, abort=True)
+        for entry in reversed(known):  # slots before publications: what the server refuses ends it
+            if entry.made:
+                connector.drop(entry)
+        parts.store.clear()
+        for path in files:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        lock.leave_nothing()
+    typer.echo(f"{profile.name}: removed; what it delivered is where it was")
+
+
+def _show(known: "list[Belonging]", files: list[Path], folder: Path) -> None:
+    for entry in known:
+        if entry.made:
+            typer.echo(f"{entry.kind} {entry.name} in database {entry.database}")
+        else:
+            typer.echo(f"(stays: {entry.kind} {entry.name}, which was there before)")
+    for path in files:
+        typer.echo(f"state {path}")
+    for path in sorted(folder.iterdir()):
+        if path not in files and path.name != "lock":
+            typer.echo(f"(stays: {path}, which the sink keeps)")

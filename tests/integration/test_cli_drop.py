@@ -1,0 +1,103 @@
+"""`waltap drop` removes what a pipeline made and nothing else; what runs is left alone."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.postgres import Database
+
+
+def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "waltap", *map(str, arguments)],
+        cwd=cwd, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def profile(database: Database, tmp_path: Path) -> Path:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    source = "\n".join(f'"{k}" = {json.dumps(v)}' for k, v in database.properties().items())
+    path = tmp_path / f"{database.name}.toml"
+    path.write_text(
+        f'[source]\ntype = "postgres"\n{source}\n[sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
+    )
+    return path
+
+
+def run(path: Path, *more: object) -> None:
+    done = waltap("run", path, "--until-idle", 0.3, *more, cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+
+
+def publications(database: Database) -> list[str]:
+    return [name for (name,) in database.execute("SELECT pubname::text FROM pg_publication")]
+
+
+def test_drop_shows_asks_and_removes_everything_but_the_output(
+    profile: Path, database: Database
+) -> None:
+    run(profile)
+    database.execute("CREATE PUBLICATION of_somebody_else")
+    asked = waltap("drop", profile, cwd=profile.parent)  # nobody answers
+    assert asked.returncode == 1
+    for shown in (f"slot {database.name}", f"publication {database.name}", "offset.json"):
+        assert shown in asked.stdout
+    assert list(database.slots()) == [database.name]
+    done = waltap("drop", profile, "--yes", cwd=profile.parent)
+    assert done.returncode == 0, done.stderr
+    assert database.slots() == {}
+    assert publications(database) == ["of_somebody_else"]
+    assert sorted(path.name for path in profile.parent.iterdir()) == ["out.jsonl", profile.name]
+    again = waltap("drop", profile, "--yes", cwd=profile.parent)
+    assert (again.returncode, "nothing to remove" in again.stdout) == (0, True)
+    run(profile)  # and it can start over
+    assert (profile.parent / "out.jsonl").read_text().count("\n") == 2
+    assert waltap("drop", profile, "--yes", cwd=profile.parent).returncode == 0
+
+
+def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(
+    profile: Path, database: Database
+) -> None:
+    name = database.name
+    database.execute(f"CREATE PUBLICATION {name} FOR TABLE t")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+    run(profile, "--set", "slot.adopt=true")
+    done = waltap("drop", profile, "--yes", cwd=profile.parent)
+    assert done.returncode == 0, done.stderr
+    assert f"(stays: slot {name}" in done.stdout
+    assert list(database.slots()) == [name]
+    assert publications(database) == [name]
+
+
+@pytest.fixture
+def running(profile: Path) -> Iterator[Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waltap", "run", str(profile), "--ready-file", "ready"],
+        cwd=profile.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 30
+        while not (profile.parent / "ready").exists():
+            assert time.monotonic() < deadline, "not ready"
+            time.sleep(0.02)
+        yield profile
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_what_runs_is_left_alone(running: Path, database: Database) -> None:
+    for command in (("drop",), ("offsets", "clear"), ("offsets", "set")):
+        more = ["0/1"] if command[-1] == "set" else []
+        refused = waltap(*command, running, *more, "--yes", cwd=running.parent)
+        assert refused.returncode == 1
+        assert "WT-6004" in refused.stderr
+    assert list(database.slots()) == [database.name]
+    assert waltap("offsets", "show", running, cwd=running.parent).returncode == 0
