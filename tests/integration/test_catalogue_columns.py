@@ -5,7 +5,7 @@ import pytest
 
 from tests.servers.postgres import Database
 from waltap.decode.relation import Column
-from waltap.source.memory import RelationMemory
+from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.properties import PostgresProperties

@@ -13,18 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-STATE = (
-    "offset.json",
-    "offset.json.new",
-    "belongings.json",
-    "belongings.json.new",
-    "tables.json",
-    "tables.json.new",
-    "relations",
-    "spill",
-)
-"""Files of the state folder that are a pipeline's own, beside the lock and what the sink keeps there."""
-
 
 def command(
     file: FileArgument,
@@ -39,6 +27,7 @@ def command(
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
+    from waltap.offsets.state_folder import own_files
     from waltap.pipeline.lock import PipelineLock
 
     host, raw = Host(), read(file)
@@ -47,7 +36,7 @@ def command(
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, parts):
         offset = parts.store.load()
         known = connector.belongings(offset)
-        files = [path for name in STATE if (path := folder / name).exists()]
+        files = own_files(folder)
         _show(known, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
             typer.echo(f"{profile.name}: there is nothing to remove")
@@ -67,6 +56,8 @@ def command(
 
 
 def _show(known: "list[Belonging]", files: list[Path], folder: Path) -> None:
+    from waltap.offsets.state_folder import LOCK
+
     for entry in known:
         if entry.made:
             typer.echo(f"{entry.kind} {entry.name} in database {entry.database}")
@@ -75,5 +66,5 @@ def _show(known: "list[Belonging]", files: list[Path], folder: Path) -> None:
     for path in files:
         typer.echo(f"state {path}")
     for path in sorted(folder.iterdir()):
-        if path not in files and path.name != "lock":
+        if path not in files and path.name != LOCK:
             typer.echo(f"(stays: {path}, which the sink keeps)")

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-__all__ = ["replace_durably"]
+__all__ = ["draft_of", "replace_durably"]
 
 
 def replace_durably(path: Path, data: bytes) -> None:
     """Make ``data`` the content of ``path``; it outlives a crash from then on. Raises: OSError."""
-    new = path.with_suffix(path.suffix + ".new")
+    new = draft_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with new.open("wb") as file:
         file.write(data)
@@ -20,3 +20,8 @@ def replace_durably(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def draft_of(path: Path) -> Path:
+    """Return the file that a crash may leave beside ``path``."""
+    return path.with_suffix(f"{path.suffix}.new")

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from waltap.offsets.file_store import FileOffsetProperties, FileOffsetStore
 from waltap.offsets.memory_store import MemoryOffsetStore
+from waltap.offsets.state_folder import OFFSET
 from waltap.specs import OffsetStoreSpec
 
 __all__ = ["OFFSET_STORES"]
 
 
 def _file(properties: FileOffsetProperties, home: str) -> FileOffsetStore:
-    return FileOffsetStore(properties.path or Path(home) / "offset.json")
+    return FileOffsetStore(properties.path or Path(home) / OFFSET)
 
 
 OFFSET_STORES = (

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from waltap.errors import OffsetError
+from waltap.offsets.state_folder import LOCK
 
 __all__ = [
     "PipelineLock",
@@ -57,7 +58,7 @@ def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
 def running(folder: Path) -> PipelineRunning | None:
     """Return the error of a pipeline that runs, None when nobody holds the lock of its folder."""
     try:
-        file = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -81,7 +82,7 @@ class PipelineLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
+        self._path = folder / LOCK
         self._file = -1
         self._made: list[Path] = []
 
@@ -134,7 +135,7 @@ class PipelineLock:
 
     def _leave(self) -> None:
         with suppress(OSError):
-            if self._made and [found.name for found in self._path.parent.iterdir()] == ["lock"]:
+            if self._made and [found.name for found in self._path.parent.iterdir()] == [LOCK]:
                 self._path.unlink()
                 for folder in self._made:
                     folder.rmdir()

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from waltap.errors import WaltapError
+from waltap.offsets.durable_file import replace_durably
 from waltap.source.connector import Connector
 
 __all__ = ["NewTables"]
@@ -134,7 +135,4 @@ class NewTables:
         self._known.captured = sorted(self._captured)
         self._known.others = sorted(set(self._names) - self._captured)
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft = self._path.with_name(f"{self._path.name}.tmp")
-            draft.write_bytes(msgspec.json.encode(self._known))
-            draft.replace(self._path)
+            replace_durably(self._path, msgspec.json.encode(self._known))

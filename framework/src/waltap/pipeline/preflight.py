@@ -12,6 +12,7 @@ from pathlib import Path
 from waltap.config.profile import Profile
 from waltap.errors import Retry, SourceError, WaltapError
 from waltap.host import Host
+from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Parts
 from waltap.sink.place import refusal
@@ -85,9 +86,9 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
     if not folder.is_relative_to(profile.folder):
         return None
     found = Path.cwd() / folder.relative_to(profile.folder)
-    if found == folder or (found / "belongings.json").exists():
+    if found == folder or (found / BELONGINGS).exists():
         return None
-    return found if (found / "offset.json").exists() else None
+    return found if (found / OFFSET).exists() else None
 
 
 def _of_sink(parts: Parts) -> list[Check]:

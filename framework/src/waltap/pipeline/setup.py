@@ -14,13 +14,14 @@ from waltap.events.transaction import Batch
 from waltap.host import Host
 from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
+from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
 from waltap.pipeline.new_tables import NewTables
 from waltap.render.capture import Capture
 from waltap.render.format import Format, FormatContext
 from waltap.render.type_registry import TypeRegistry
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
-from waltap.source.memory import RelationMemory
+from waltap.source.relation_memory import RelationMemory
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,11 @@ class Parts:
         self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
         self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
-        self.memory = RelationMemory(self.state_dir / "relations")
+        self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
-        self.belongings = Belongings(self.state_dir / "belongings.json")
+        self.belongings = Belongings(self.state_dir / BELONGINGS)
         self.new_tables = NewTables(
-            self.state_dir / "tables.json",
+            self.state_dir / TABLES,
             _new_tables_policy(profile),
             self.capture.captures,
             lambda table, event: host.notify(
@@ -102,7 +103,7 @@ class Parts:
             self.announced(described)
         return known.described
 
-    def _version(self, relation: Relation) -> "_Known":
+    def _version(self, relation: Relation) -> _Known:
         versions = self._known.setdefault(relation.oid, {})
         known = versions.get(relation)
         if known is None:

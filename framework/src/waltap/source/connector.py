@@ -21,8 +21,8 @@ from waltap.errors import WaltapError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
-from waltap.source.memory import RelationMemory
 from waltap.source.position import Position
+from waltap.source.relation_memory import RelationMemory
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile

@@ -23,7 +23,7 @@ import msgspec
 
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
-from waltap.source.memory import RelationMemory
+from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.tables_ahead import TablesAhead
 

@@ -16,6 +16,7 @@ from struct import Struct
 import msgspec
 
 from waltap.decode.relation import Relation
+from waltap.offsets.durable_file import replace_durably
 
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]
 
@@ -91,12 +92,10 @@ class RelationMemory:
         chosen = self._relations if whole else self._unsaved
         data = b"".join(self._record(relation) for relation in chosen.values())
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             if whole:
-                draft = self._path.with_name(f"{self._path.name}.tmp")
-                draft.write_bytes(data)
-                draft.replace(self._path)
+                replace_durably(self._path, data)
             else:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("ab") as file:
                     file.write(data)
         except OSError:

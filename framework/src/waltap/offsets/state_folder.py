@@ -1,0 +1,33 @@
+"""What a pipeline's state folder holds: ``waltap.state.dir``/NAME. Sinks keep files of their own there."""
+
+from pathlib import Path
+from typing import Final
+
+from waltap.offsets.durable_file import draft_of
+
+__all__ = ["BELONGINGS", "LOCK", "OFFSET", "RELATIONS", "SPILL", "TABLES", "own_files"]
+
+LOCK: Final = "lock"
+"""Held by the process that runs the pipeline (`PipelineLock`)."""
+
+OFFSET: Final = "offset.json"
+"""What was delivered and is durable (`Offset`), unless ``waltap.offset.file`` is elsewhere."""
+
+BELONGINGS: Final = "belongings.json"
+"""Slot and publications, and which of them the pipeline made (`Belongings`)."""
+
+RELATIONS: Final = "relations"
+"""Tables as they were described last (`RelationMemory`)."""
+
+TABLES: Final = "tables.json"
+"""Tables that there were at the last start (`NewTables`)."""
+
+SPILL: Final = "spill"
+"""Folder of transactions that wait for their fate and are large, or prepared (`SpillArea`)."""
+
+
+def own_files(folder: Path) -> list[Path]:
+    """Return what there is in ``folder`` of the pipeline's own, its lock left out."""
+    files = [folder / name for name in (OFFSET, BELONGINGS, TABLES, RELATIONS)]
+    paths = [path for file in files for path in (file, draft_of(file))]
+    return [path for path in (*paths, folder / SPILL) if path.exists()]
