@@ -1,6 +1,7 @@
 """The engine under test: ``waltap run`` as a process, in a folder of its own, one life after the other."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from tests.hunt.judge import Life
 from tests.hunt.proxy import Proxy
 from tests.servers.postgres import Database
 
-__all__ = ["Engine", "Ended", "patience", "until"]
+__all__ = ["Ended", "Engine", "knows", "patience", "until"]
 
 FAULTY = '''"""Lets the Nth fsync of the sink's files fail, and loses what it should have made durable."""
 import os
@@ -46,6 +47,17 @@ os.fsync = _fsync
 """A plugin, found by its entry point as any other."""
 
 SPONTANEOUS = re.compile(r"WT-9000|Traceback \(most recent call last\)")
+
+
+@functools.cache
+def knows(python: str, name: str) -> bool:
+    """Tell whether the engine of an interpreter has a property, by its sources: an older one may not."""
+    program = (
+        "import pathlib, sys, waltap, waltap_postgres\n"
+        "folders = [pathlib.Path(m.__file__).parent for m in (waltap, waltap_postgres)]\n"
+        "sys.exit(not any(sys.argv[1] in p.read_text() for f in folders for p in f.rglob('*.py')))"
+    )
+    return subprocess.run([python, "-c", program, f'"{name}"'], check=False).returncode == 0
 
 
 def patience(seconds: float) -> float:

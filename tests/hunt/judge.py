@@ -171,6 +171,8 @@ class _Trial:
             self._begin(event)
         assert self.at is not None
         index = self._next(self.at)
+        if index is not None and event.op == "t":
+            self._reorder(index, event)
         if index is None or not self._fits(self.items[index], event):
             index = self._elsewhere(event, index, life, may_repeat)
             if index is None:
@@ -191,6 +193,18 @@ class _Trial:
         half = "c" if wanted.begun else wanted.half
         if not again:  # what comes again was followed by what is known already
             self._place(event.table).put(event, half)
+
+    def _reorder(self, index: int, event: Event) -> None:
+        """Bring forward the table that comes first of those that one TRUNCATE names."""
+        at = index
+        while at < len(self.items):
+            item = self.items[at]
+            if not isinstance(item, Expected) or item.op != "t" or item.xid != event.xid:
+                return
+            if self._fits(item, event):
+                self.items.insert(index, self.items.pop(at))
+                return
+            at += 1
 
     def _next(self, at: int) -> int | None:
         """The next event that must come; one that may be missing is passed over by `_elsewhere`."""

@@ -16,7 +16,7 @@ import psycopg
 
 from tests.hunt import catalogue, oracle
 from tests.hunt.delivered import Event, from_change_log, from_lines
-from tests.hunt.engine import SPONTANEOUS, Engine, patience, until
+from tests.hunt.engine import SPONTANEOUS, Engine, knows, patience, until
 from tests.hunt.judge import Case, Finding, judge
 from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
@@ -24,6 +24,9 @@ from tests.hunt.source import Source
 from tests.servers.postgres import Cluster, Database, Server
 
 __all__ = ["Result", "run"]
+
+RECEIVE = "waltap.receive.timeout.ms"
+"""The property by which a link is noticed that is alive and passes nothing."""
 
 ORACLE = "oracle_of_"
 MOST_BYTES = 300 << 20
@@ -105,6 +108,11 @@ class Machine:
             database, folder, python, dict(self.pipeline.settings), self.pipeline.sink
         )
         self._note_policy()
+        self.buries = any(step.kind == "hold" for step in scenario.steps) and knows(python, RECEIVE)
+        if self.buries:
+            self.engine.settings |= {RECEIVE: 3000, "slot.max.retries": 60}
+            # the server's side of such a link holds the slot until the server gives it up
+            database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '5s'")
         self.findings: list[Finding] = []
         self.floating: set[int] = set()
         self.published: set[int] | None = None
@@ -158,6 +166,7 @@ class Machine:
         if self.published is None and self.pipeline.filtered:
             self.published = set()
         self.engine.start(first=self._first(), **faults)
+        self.engine.lives[-1].reconnects = self.buries  # a busy machine may be silent for long
         return True
 
     def _note_policy(self) -> None:
@@ -238,9 +247,11 @@ class Machine:
             self.engine.proxy.cut()
 
     def step_hold(self, random: Random) -> None:
-        """Nothing passes for a moment, while TCP stays alive."""
+        """Nothing passes for a moment, or never again, while TCP stays alive."""
         if self.engine.running:
-            self.engine.lives[-1].reconnects = True
+            if self.buries and random.random() < 0.6:
+                self.engine.proxy.bury()
+                return self.source.do_work(random)
             self.engine.proxy.hold()
             self.source.do_work(random)
             until(lambda: not self.engine.running, 0.5)
