@@ -194,6 +194,9 @@ class Machine:
 
     def step_catch_up(self, random: Random) -> None:
         self._start(random)
+        state = self.engine.slot_state()
+        if state is None or state[0] is None:
+            self.source.decide_all()  # the slot waits for them
         self._caught_up(patience(15))
 
     def step_window(self, random: Random) -> None:
