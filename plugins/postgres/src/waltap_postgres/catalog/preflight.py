@@ -72,7 +72,7 @@ class Preflight:
             found.append(Check.failed("start", error))
         if decision is None or decision.stream:
             found += self._of_stream(decision, plan)
-        found.append(self._tables())
+        found.append(self._tables(decision))
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
         signal = self._context.profile.capture.signal_table
@@ -204,7 +204,7 @@ class Preflight:
 
     # --- what is read --------------------------------------------------------------------------
 
-    def _tables(self) -> Check:
+    def _tables(self, decision: Decision | None) -> Check:
         if self._captured:
             found = f"{len(self._captured)} tables"
             return Check(name="captured tables", verdict="ok", found=found)
@@ -219,7 +219,10 @@ class Preflight:
                 "disabled",
             }
         )
-        return check if named and not self._context.profile.debezium else _advice(check)
+        # What a table held before it was dropped may still be in the WAL that is to be read.
+        resumes = decision is not None and decision.offset is not None
+        fatal = named and not resumes and not self._context.profile.debezium
+        return check if fatal else _advice(check)
 
     def _of_snapshot(self, tables: list[Table]) -> list[Check]:
         unreadable = tables_unreadable(self._catalogue, tables, self._properties)
