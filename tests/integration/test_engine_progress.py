@@ -292,6 +292,7 @@ def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
 
 def test_max_seconds_ends_a_run_that_waits_for_its_server(private_server, tmp_path: Path) -> None:
     database = private_server.create_database("gone")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline = Pipeline(database, tmp_path, {"retriable.restart.connector.wait.ms": 60_000})
     with pipeline.running(ready=True, limits=Limits(max_seconds=3)) as run:
         private_server.kill()
