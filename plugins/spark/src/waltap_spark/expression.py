@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["column_of", "order", "quoted", "sent", "the_same"]
+__all__ = ["column_of", "held", "order", "quoted", "sent", "the_same"]
 
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
 
@@ -38,5 +38,11 @@ def sent(name: str) -> "Column":
     """Tell whether a row brings a value of the column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
-    return (F.col("_op") != "d") & ~held
+    return (F.col("_op") != "d") & ~held(name)
+
+
+def held(name: str) -> "Column":
+    """Tell whether a row says that its value of the column ``name`` is the earlier one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.coalesce(F.array_contains("_unchanged", name), F.lit(False))

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waltap_spark.expression import column_of, order, sent, the_same
+from waltap_spark.expression import column_of, held, order, sent, the_same
 from waltap_spark.schema import LOG_FIELDS
 
 if TYPE_CHECKING:
@@ -63,19 +63,28 @@ def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: st
     """Return ``keys`` with a column that tells whether ``base`` has a row under each."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    here = base.select(
-        *(column_of(part).alias(f"_at {n}") for n, part in enumerate(key)),
-        F.lit(True).alias(name),
-    )
-    found = keys.join(here, _at(key, key), "left").drop(*(f"_at {n}" for n in range(len(key))))
+    here = base.select(*_set_aside(key), F.lit(True).alias(name))
+    found = keys.join(here, _at(key), "left").drop(*(f"_at {n}" for n in range(len(key))))
     return found.withColumn(name, F.coalesce(name, F.lit(False)))
 
 
-def _at(key: Sequence[str], names: Sequence[str]) -> "Column":
-    """Return the condition that ``names`` are equal to the columns ``_at n``."""
-    same = [the_same(column_of(name), column_of(f"_at {n}")) for n, name in enumerate(names)]
-    assert len(key) == len(same)
+def _set_aside(key: Sequence[str]) -> "list[Column]":
+    """Return the columns of ``key`` under the names ``_at n``, to join by (`_at`)."""
+    return [column_of(name).alias(f"_at {n}") for n, name in enumerate(key)]
+
+
+def _at(key: Sequence[str]) -> "Column":
+    """Return the condition that the columns of ``key`` are equal to the columns ``_at n``."""
+    same = [the_same(column_of(name), column_of(f"_at {n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, other: one & other, same)
+
+
+def _at_then(key: Sequence[str]) -> "Column":
+    """Return the condition of `_at`, of the same transaction."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    then = [F.col(name) == F.col(f"{name} then") for name in TRANSACTION]
+    return functools.reduce(lambda one, other: one & other, then, _at(key))
 
 
 # --- values that move along ---------------------------------------------------------------------------
@@ -120,13 +129,11 @@ def _placed(
         there = F.coalesce("_earlier", "_in_base")
         was = F.when(was, F.lit(True)).when(F.col("_gone") > 0, there).otherwise(F.lit(False))
     steps = steps.withColumn("_was", was).select(
-        *(column_of(name).alias(f"_at {n}") for n, name in enumerate(key)),
+        *_set_aside(key),
         *(F.col(name).alias(f"{name} then") for name in TRANSACTION),
         "_was",
         (F.col("_gone") + 1).alias("_left"),
     )
-    then = [F.col(name) == F.col(f"{name} then") for name in TRANSACTION]
-    match = functools.reduce(lambda one, other: one & other, then, _at(key, key))
     so_far = (
         Window.partitionBy(*names, *TRANSACTION)
         .orderBy(*WITHIN)
@@ -140,7 +147,7 @@ def _placed(
         .otherwise(gone + 1)
     )
     events = rows.select(*names, *TRANSACTION, *WITHIN, "_op", "_unchanged")
-    joined = events.join(steps, match)
+    joined = events.join(steps, _at_then(key))
     return joined.select(
         *names, *TRANSACTION, *WITHIN, "_op", "_unchanged", "_was", "_left", number.alias("_row")
     )
@@ -153,13 +160,12 @@ def _settle_column(
     from pyspark.sql import functions as F  # noqa: N812
 
     place = F.struct(*TRANSACTION, "_seq")
-    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
-    is_move = (F.col("_sub") == 1) & (F.col("_op") == "c") & held
+    is_move = (F.col("_sub") == 1) & (F.col("_op") == "c") & held(name)
     ends = _ends(table.key, placed, name).where("_op = 'd' and _sub = 0")
     nodes = (
         placed.where(is_move)
         .select(place.alias("_id"))
-        .join(ends.select(place.alias("_id"), "_before", *_old(table.key)), "_id")
+        .join(ends.select(place.alias("_id"), "_before", *_set_aside(table.key)), "_id")
         .localCheckpoint()
     )
     roots = _roots(nodes)
@@ -172,7 +178,7 @@ def _settle_column(
         known, F.col("_before._when") == F.col("_when")
     )
     here = base.select(*map(column_of, table.key), column_of(name).alias("_value"))
-    from_base = found.where("_before is null").join(here, _at(table.key, table.key), "left")
+    from_base = found.where("_before is null").join(here, _at(table.key), "left")
     fixed = from_rows.select("_id", "_value").unionByName(from_base.select("_id", "_value"))
     fixed = fixed.select(F.col("_id").alias("_fixed"), F.col("_value").alias("_settled"))
     joined = rows.join(fixed, is_move & (place == F.col("_fixed")), "left")
@@ -189,10 +195,6 @@ def _settle_column(
     return joined.select(*columns)
 
 
-def _old(key: Sequence[str]) -> "list[Column]":
-    return [column_of(part).alias(f"_at {n}") for n, part in enumerate(key)]
-
-
 def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
     """Return ``placed`` with ``_before``: the last event that brought, or carried along, the value of
     ``name`` of the row that each is about (null: the base has it)."""
@@ -200,9 +202,9 @@ def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [column_of(part) for part in key]
-    held = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
-    brings = (F.col("_op") != "d") & (~held | ((F.col("_sub") == 1) & (F.col("_op") == "c")))
-    event = F.when(brings, F.struct(order().alias("_when"), (~held).alias("_known")))
+    known = ~held(name)
+    brings = (F.col("_op") != "d") & (known | ((F.col("_sub") == 1) & (F.col("_op") == "c")))
+    event = F.when(brings, F.struct(order().alias("_when"), known.alias("_known")))
     same_row = (
         Window.partitionBy(*names, *TRANSACTION, "_row")
         .orderBy(*WITHIN)
@@ -220,13 +222,11 @@ def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
         Window.partitionBy(*names).orderBy(*TRANSACTION).rowsBetween(Window.unboundedPreceding, -1)
     )
     left = left.select(
-        *_old(key),
+        *_set_aside(key),
         *(F.col(part).alias(f"{part} then") for part in TRANSACTION),
         F.last("_leaves", ignorenulls=True).over(earlier).alias("_earlier"),
     )
-    then = [F.col(part) == F.col(f"{part} then") for part in TRANSACTION]
-    match = functools.reduce(lambda one, other: one & other, then, _at(key, key))
-    joined = found.join(left, match)
+    joined = found.join(left, _at_then(key))
     started_there = F.col("_was") & (F.col("_row") == 1)
     before = F.coalesce("_within", F.when(started_there, F.col("_earlier")))
     return joined.select(*names, *TRANSACTION, *WITHIN, "_op", before.alias("_before"))
