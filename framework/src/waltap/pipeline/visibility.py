@@ -33,9 +33,14 @@ class Visibility:
         if not text:
             return None
         snapshot, _, horizon = text.partition("@")
-        xmin, xmax, in_progress = snapshot.split(":")
+        return cls.of_snapshot(snapshot, parse_lsn(horizon))
+
+    @classmethod
+    def of_snapshot(cls, text: str, horizon: int = 0) -> "Visibility":
+        """Return what the snapshot saw that the server writes as ``text``."""
+        xmin, xmax, in_progress = text.split(":")
         running = frozenset(int(xid) for xid in in_progress.split(",") if xid)
-        return cls(int(xmin), int(xmax), running, parse_lsn(horizon))
+        return cls(int(xmin), int(xmax), running, horizon)
 
     def saw(self, xid: int) -> bool:
         """Tell whether the 32-bit ``xid`` of the stream had committed in the snapshot's eyes."""

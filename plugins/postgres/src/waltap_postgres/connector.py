@@ -37,7 +37,7 @@ from waltap_postgres.replication.publication import (
     PublicationPlan,
     identifier,
     plan_publication,
-    published,
+    published_by_any,
     published_operations,
     streams_new,
 )
@@ -500,14 +500,12 @@ class PostgresConnector(Connector):
         return self._snapshot.estimates.get(relation.oid) or None
 
     def captured_tables(self) -> dict[str, str]:
-        covered: set[tuple[str, str]] | None = None
-        for name in self._publications:
-            covered = (covered or set()) | (published(self.catalogue, name) or set())
+        covered = published_by_any(self.catalogue, self._publications)
         captured = {table.relation.oid for table in self.captured()}
         return {
             oid: ".".join(place)
             for oid, place in self.existing_tables().items()
-            if int(oid) in captured and (covered is None or place in covered)
+            if int(oid) in captured and (not self._publications or place in covered)
         }
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:

@@ -9,6 +9,7 @@ import re
 from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
 
 __all__ = [
+    "WAL_LEVEL_SQL",
     "AuthenticationRefused",
     "ConnectionsUsedUp",
     "DatabaseMissing",
@@ -42,6 +43,9 @@ __all__ = [
     "WalLevelTooLow",
     "source_error",
 ]
+
+
+WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
 
 
 class ServerUnreachable(ConnectionLost):
@@ -408,9 +412,7 @@ def source_error(
     if sqlstate == "42501":
         return PrivilegeMissing(text, user=user)
     if sqlstate == "55000" and "wal_level" in text:
-        return WalLevelTooLow(
-            text, sql="ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
-        )
+        return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
     if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
         return SlotInvalidated(text, slot=slot)
     if sqlstate == "55000" and "slot" in text:

@@ -11,13 +11,13 @@ from waltap.source.connector import Check, ConnectorContext
 from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.server_setting import (
-    WAL_LEVEL_SQL,
     ServerSetting,
     server_settings,
     wal_level_remedy,
 )
 from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
+    WAL_LEVEL_SQL,
     ConnectionsUsedUp,
     NothingCaptured,
     OutputPluginUnavailable,

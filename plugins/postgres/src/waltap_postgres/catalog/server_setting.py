@@ -5,17 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.errors import WalLevelTooLow
+from waltap_postgres.errors import WAL_LEVEL_SQL, WalLevelTooLow
 
 __all__ = [
-    "WAL_LEVEL_SQL",
     "ServerSetting",
     "server_settings",
     "wal_level_explained",
     "wal_level_remedy",
 ]
-
-WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,8 +74,8 @@ class TablesAhead:
             return
         self._next_load = now + PAUSE_S
         ((text,),) = self._catalogue.query("SELECT txid_current_snapshot()::text")
-        seen = Visibility.parse(f"{text}@0/0")
-        if seen is None or not seen.saw(xid):
+        seen = Visibility.of_snapshot(text)
+        if not seen.saw(xid):
             return
         self._seen = seen
         for table in self._catalogue.tables_of(self._expected):

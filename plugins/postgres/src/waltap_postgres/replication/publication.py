@@ -16,6 +16,7 @@ __all__ = [
     "identifier",
     "plan_publication",
     "published",
+    "published_by_any",
     "published_operations",
     "streams_new",
 ]
@@ -113,6 +114,11 @@ def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] |
         (name,),
     )
     return set(rows)
+
+
+def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:
+    """Return (schema, table) of what these publications cover together."""
+    return {place for name in names for place in published(catalogue, name) or ()}
 
 
 def plan_publication(

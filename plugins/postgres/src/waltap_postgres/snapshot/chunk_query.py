@@ -24,7 +24,7 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
-from waltap_postgres.snapshot.transaction import shapes
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.waiting import Watch
 
 __all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
@@ -130,13 +130,10 @@ class PostgresChunks:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
         query = f"COPY (SELECT {names} FROM {table}{tail}) TO STDOUT"
-        snapshot = (
-            "pg_current_snapshot()" if self._version_num >= 130000 else "txid_current_snapshot()"
-        )
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
             session = self._begun(limit_ms)
-            ((text,),) = session.execute(f"SELECT {snapshot}::text")
+            ((text,),) = session.execute("SELECT txid_current_snapshot()::text")
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             whole = self._kept_its_rows(session, relation)
@@ -151,9 +148,7 @@ class PostgresChunks:
             raise
         if not whole:
             return self._read(request, relation, tail)
-        seen = Visibility.parse(f"{text}@0/0")
-        assert seen is not None
-        return Chunk(rows, seen.saw)
+        return Chunk(rows, Visibility.of_snapshot(text or "").saw)
 
     def _kept_its_rows(self, session: Session, relation: Relation) -> bool:
         """Tell whether the snapshot could see the table's rows: one that was rewritten between the
@@ -172,8 +167,7 @@ class PostgresChunks:
             )
             self._session.execute("SET row_security = off")
         self._session.execute(
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-            f" SET LOCAL statement_timeout = {limit_ms}"
+            f"BEGIN ISOLATION LEVEL {ONE_SNAPSHOT}; SET LOCAL statement_timeout = {limit_ms}"
         )
         return self._session
 

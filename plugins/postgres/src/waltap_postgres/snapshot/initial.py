@@ -7,19 +7,18 @@ from waltap.config.profile import Profile
 from waltap.events.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import published
+from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Target
 from waltap_postgres.waiting import Watch
 
 __all__ = ["InitialSnapshot"]
 
 log = logging.getLogger(__name__)
 
-EXPORTED = "REPEATABLE READ READ ONLY"
 ISOLATION = {
     "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
-    "repeatable_read": EXPORTED,
+    "repeatable_read": ONE_SNAPSHOT,
     "read_committed": "READ COMMITTED READ ONLY",
     "read_uncommitted": "READ UNCOMMITTED READ ONLY",
 }
@@ -96,7 +95,7 @@ class InitialSnapshot:
         return ReadingTransaction(self._properties, self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
-        return EXPORTED if exported else ISOLATION[self._properties.snapshot_isolation_mode]
+        return ONE_SNAPSHOT if exported else ISOLATION[self._properties.snapshot_isolation_mode]
 
     def pieces(
         self, captured: list[Table], published_as: Sequence[str], lsn: int
@@ -121,9 +120,7 @@ class InitialSnapshot:
         tables = self._captured(then)
         if not published_as or all(table.relation.oid in known for table in tables):
             return tables
-        covered = set[tuple[str, str]]()
-        for name in published_as:
-            covered |= published(self._now, name) or set()
+        covered = published_by_any(self._now, published_as)
         return [
             t
             for t in tables

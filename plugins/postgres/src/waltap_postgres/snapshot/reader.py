@@ -16,7 +16,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.copy_text import copy_rows
-from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class TablesReader:
         for _ in range(MOST_TRIES):
             transaction = self._later()
             try:
-                transaction.begin(None, "REPEATABLE READ READ ONLY")
+                transaction.begin(None, ONE_SNAPSHOT)
                 visible = transaction.seen()
                 table = transaction.catalogue.table_of(target.oid)
                 if table is None:

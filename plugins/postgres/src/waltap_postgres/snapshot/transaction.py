@@ -23,7 +23,10 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.waiting import Watch
 
-__all__ = ["ReadingTransaction", "Shape", "Target", "shapes"]
+__all__ = ["ONE_SNAPSHOT", "ReadingTransaction", "Shape", "Target", "shapes"]
+
+ONE_SNAPSHOT = "REPEATABLE READ READ ONLY"
+"""The isolation in which all statements of a transaction see the same."""
 
 MOST_RENAMES = 20
 GONE = frozenset({"42P01", "3F000"})
@@ -163,9 +166,8 @@ class ReadingTransaction:
 
     def seen(self) -> str:
         """Return which transactions the snapshot contains, as `Offset.visible` has it."""
-        new = self.session.pgconn.server_version >= 130000
         ((text,),) = self.session.execute(
-            f"SELECT {'pg_current_snapshot' if new else 'txid_current_snapshot'}() || '@' || CASE"
+            "SELECT txid_current_snapshot() || '@' || CASE"
             " WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
             " ELSE pg_current_wal_insert_lsn() END"
         )
