@@ -243,7 +243,7 @@ class Host:
 
     @property
     def checks(self) -> Mapping[str, CheckSpec]:
-        """Return the checks of ``waltap doctor`` by name."""
+        """Return the checks before a start by name."""
         return self._specs(CheckSpec)
 
     @property
