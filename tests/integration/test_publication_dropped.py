@@ -30,7 +30,7 @@ def command(pipeline: Pipeline, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("way", ["clear", "when_needed"])
+@pytest.mark.parametrize("way", ["clear", "when_needed after the drop"])
 def test_a_publication_dropped_under_a_slot(pipeline: Pipeline, way: str) -> None:
     database = pipeline.database
     assert database is not None
@@ -50,3 +50,43 @@ def test_a_publication_dropped_under_a_slot(pipeline: Pipeline, way: str) -> Non
     pipeline.catch_up()
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
     assert pipeline.destination.ids("t", "c") == [3]
+
+
+@pytest.mark.parametrize("libpq", [{}, {"driver.gssencmode": "prefer"}], ids=["socket", "libpq"])
+@pytest.mark.parametrize("when", ["down", "streaming"])
+def test_when_needed_starts_over_by_itself(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, when: str, libpq: dict[str, str]
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= {"snapshot.mode": "when_needed", **libpq}
+    change = (
+        f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1"
+    )
+    pipeline.catch_up()
+    if when == "down":
+        database.execute(change)
+    with pipeline.running() as run:
+        if when == "streaming":
+            database.execute(change)
+        run.until(lambda: pipeline.destination.ids("t", "r") == [1, 2], "the new snapshot")
+        run.until(lambda: run.engine.state == "streaming", "streaming")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change after it")
+        assert [(e.code, retried) for e, retried in run.notices.failures] == [("WT-2117", True)]
+    assert "Lost are the single changes since" in caplog.text
+    pipeline.catch_up()  # once is enough
+    assert pipeline.destination.ids("t") == [1, 2, 3]
+
+
+def test_without_a_reconnect_the_remedy_is_told(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= {"snapshot.mode": "when_needed", "errors.max.retries": 0}
+    pipeline.catch_up()
+    database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
+    with pytest.raises(PublicationGone, match=r"slot drop FILE"):
+        pipeline.catch_up()
+    command(pipeline, "slot", "drop")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "r") == [1, 1, 2]

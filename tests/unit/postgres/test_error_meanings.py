@@ -10,6 +10,7 @@ from waltap_postgres.errors import (
     OutputPluginUnavailable,
     PrivilegeMissing,
     PublicationGone,
+    PublicationMissing,
     QueryFailed,
     ServerLimit,
     ServerUnreachable,
@@ -20,6 +21,7 @@ from waltap_postgres.errors import (
     SlotUnfit,
     WalLevelTooLow,
     source_error,
+    stream_error,
 )
 from waltap_postgres.properties import PostgresProperties
 
@@ -29,7 +31,7 @@ from waltap_postgres.properties import PostgresProperties
     [
         ("55006", 'replication slot "s" is active for PID 4711', SlotActive),
         ("42704", 'replication slot "s" does not exist', SlotMissing),
-        ("42704", 'publication "p" does not exist', PublicationGone),
+        ("42704", 'publication "p" does not exist', PublicationMissing),
         ("42704", 'type "t" does not exist', QueryFailed),
         ("42710", 'replication slot "s" already exists', SlotExists),
         ("42501", "must be superuser or replication role to start walsender", PrivilegeMissing),
@@ -145,3 +147,9 @@ def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -
     assert error.code == "WT-2003"
     assert sql in error.advice()
     assert said.startswith("password") or "PASSWORD" not in error.advice() or "CREATE" in sql
+
+
+def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone() -> None:
+    error = stream_error("42704", 'publication "p" does not exist', slot="s", publication="p")
+    assert type(error) is PublicationGone
+    assert error.retry is Retry.NEVER

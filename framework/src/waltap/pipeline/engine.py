@@ -27,6 +27,7 @@ from waltap.errors import (
     Retry,
     SinkError,
     SnapshotError,
+    SourceError,
     WaltapError,
 )
 from waltap.events.assembly import Assembler
@@ -91,6 +92,7 @@ class Engine:
         self._linked = self._opened = self._started_once = self._cut = False
         self._created: set[str] = set()
         self._slots: set[str] = set()
+        self._unreadable: dict[str, SourceError] = {}
         self._look: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
@@ -158,12 +160,11 @@ class Engine:
 
     def _may_retry(self, error: WaltapError) -> bool:
         """A link that never stood is an error of set-up; one that broke comes back, also before
-        anything was delivered."""
+        anything was delivered, as does a slot that the next connection makes anew."""
         if error.retry is not Retry.RECONNECT or self._reconnects.spent:
             return False
-        return self._started_once or (
-            self._linked and isinstance(error, ConnectionLost | SnapshotError)
-        )
+        comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(self._unreadable)
+        return self._started_once or (self._linked and comes_back)
 
     # --- one connection -----------------------------------------------------------------------
 
@@ -176,6 +177,7 @@ class Engine:
             stopping=self._stop.is_set,
             created=self._created,
             slots=self._slots,
+            unreadable=self._unreadable,
             reconnects=self._started_once,
             announced=parts.announced,
             memory=parts.memory,

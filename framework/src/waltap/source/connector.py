@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
-from waltap.errors import WaltapError
+from waltap.errors import SourceError, WaltapError
 from waltap.events.transaction import SnapshotRows
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
@@ -48,18 +48,18 @@ class StopRequested(Exception):
 class ConnectorContext:
     """What a connector may know when it is made.
 
-    ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives
-    the replica identity to read a relation with. ``profile`` names decoder and snapshotter.
-    ``stopping`` tells, during waits, that the engine wants to stop. ``created`` and ``slots`` are the
-    connector's to keep names of publications that it made, and of slots that it began to make on the
-    server, over the reconnects of one run; ``reconnects`` tells that this run has streamed, or read
-    rows, before. ``announced`` is to be called with each relation that the server announces in the
-    stream, described. ``memory`` holds what was described before; the connector opens it for its
-    database, and puts in what it describes. ``belongings`` is what the pipeline has on servers, over
-    its runs: a connector keeps an entry before it makes a slot or a publication, and forgets it after
-    the thing is gone. A slot that is there, while neither an offset nor an entry ties it to the
-    pipeline, is another's: it is not used without consent. ``forget`` is to be called with the OID of a
-    relation that is gone and has no rows to come.
+    ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives the
+    replica identity to read a relation with. ``profile`` names decoder and snapshotter. ``stopping``
+    tells, during waits, that the engine wants to stop. ``created`` and ``slots`` are the connector's to
+    keep names of publications that it made, and of slots that it began to make on the server, over the
+    reconnects of one run, as is ``unreadable``: why a slot, by name, cannot be read on and is to be made
+    anew. ``reconnects`` tells that this run has streamed, or read rows, before. ``announced`` is to be
+    called with each relation that the server announces in the stream, described. ``memory`` holds what
+    was described before; the connector opens it for its database, and puts in what it describes.
+    ``belongings`` is what the pipeline has on servers, over its runs: a connector keeps an entry before
+    it makes a slot or a publication, and forgets it after the thing is gone. A slot that is there, while
+    neither an offset nor an entry ties it to the pipeline, is another's: it is not used without consent.
+    ``forget`` is to be called with the OID of a relation that is gone and has no rows to come.
     """
 
     profile: "Profile"
@@ -68,6 +68,7 @@ class ConnectorContext:
     stopping: Callable[[], bool] = lambda: False
     created: set[str] = field(default_factory=set)
     slots: set[str] = field(default_factory=set)
+    unreadable: dict[str, SourceError] = field(default_factory=dict)
     reconnects: bool = False
     announced: "Callable[[Relation], None]" = lambda _relation: None
     memory: RelationMemory = field(default_factory=RelationMemory)

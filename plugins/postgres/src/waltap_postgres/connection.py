@@ -12,7 +12,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from waltap.errors import ConfigurationError, ConnectionLost, Problem, WaltapError
-from waltap_postgres.errors import ServerUnreachable, source_error
+from waltap_postgres.errors import ServerUnreachable, source_error, stream_error
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
 
@@ -347,14 +347,15 @@ class Session:
         """Ask another way whether the server works on what this connection waits for."""
         return self.watch.busy is not None and self.watch.busy(self.pgconn)
 
-    def error(self, result: "pq.abc.PGresult") -> WaltapError:
-        """Return what a failed result means."""
+    def error(self, result: "pq.abc.PGresult", *, streaming: bool = False) -> WaltapError:
+        """Return what a failed result means; ``streaming``: it ended a stream of changes."""
         sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
         text = message.decode("utf-8", "replace").strip()
         if not sqlstate:
             return unreachable(text, self.properties)
-        return source_error(sqlstate, text, plugin=self.plugin, **identify(self.properties))
+        meaning = stream_error if streaming else source_error
+        return meaning(sqlstate, text, plugin=self.plugin, **identify(self.properties))
 
     def close(self) -> None:
         """Close the connection; may be called twice."""

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 
 import msgspec
 import psycopg
@@ -30,8 +29,8 @@ from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import Preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
-from waltap_postgres.decision import Decision, belonging, decide
-from waltap_postgres.errors import PrivilegeMissing, SlotActive
+from waltap_postgres.decision import Decision, belonging, decide, mends
+from waltap_postgres.errors import PrivilegeMissing, PublicationGone, SlotActive, SlotUnreadable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
@@ -198,6 +197,14 @@ class PostgresConnector(Connector):
         decision = self._decide(offset)
         offset = decision.offset
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
+        if lost is not None and snapshot:
+            log.warning(
+                "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
+                "tables comes with the snapshot, rows deleted meanwhile are not told",
+                lost.problem,
+                lsn_text(offset.position.end_lsn) if offset else "the slot was made",
+                extra={"error_code": lost.code, "slot": self.properties.slot_name},
+            )
         if not decision.stream:
             return self._read_only_start(offset, snapshot=snapshot)
         if snapshot:
@@ -218,9 +225,7 @@ class PostgresConnector(Connector):
             self._captured = None
         if slot is None or decision.anew:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
-        notes = (f"{lost.problem}: a new snapshot is taken",) if lost else ()
-        start = self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
-        return replace(start, notes=notes)
+        return self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
 
     def _decide(self, offset: Offset | None) -> Decision:
         return decide(
@@ -309,6 +314,7 @@ class PostgresConnector(Connector):
                 waiting=self._while_slot_is_made,
             )
         self._made_slot = True
+        self.context.unreadable.pop(properties.slot_name, None)
         self._exported = made.snapshot
         self.context.memory.start_anew(table.relation for table in self.captured())
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
@@ -418,7 +424,17 @@ class PostgresConnector(Connector):
             confirmed=position.end_lsn,
             status_interval=self._status_interval(),
             receive_timeout=self._watch.timeout_s,
+            ended=self._given_up,
         )
+
+    def _given_up(self, error: PublicationGone) -> SourceError:
+        """Return what the end of a slot that cannot be read on means; where the snapshot mode mends it,
+        the next connection of this run makes the slot anew."""
+        if not mends(self.context):
+            return error
+        slot = self.properties.slot_name
+        self.context.unreadable[slot] = error
+        return SlotUnreadable(error.problem, slot=slot)
 
     def _open_stream(self, sql: str) -> Transport:
         """Start replication; between our look at the slot and this, another may have taken it."""
@@ -428,6 +444,9 @@ class PostgresConnector(Connector):
             transport = open_transport(session)
             try:
                 transport.start(sql)
+            except PublicationGone as error:
+                transport.close()
+                raise self._given_up(error) from error
             except SlotActive:
                 transport.close()
                 if not self.properties.slot_max_retries:

@@ -15,7 +15,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
 from waltap_postgres.resumption import Resumption
 
-__all__ = ["Decision", "belonging", "decide"]
+__all__ = ["Decision", "belonging", "decide", "mends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,8 @@ def decide(
     ours = incomplete and offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and slot.name in context.slots
     ours = ours or begun
-    lost = resumption.lost(offset, slot)
+    unreadable = context.unreadable.get(slot.name) if slot is not None else None
+    lost = resumption.lost(offset, slot) or unreadable
     known = Known(
         offset=offset is not None,
         snapshot_incomplete=incomplete,
@@ -84,11 +85,19 @@ def decide(
         stream=True,
         slot=slot,
         offset=offset,
-        anew=slot is None or slot.invalidated or ours,
+        anew=slot is None or slot.invalidated or ours or unreadable is not None,
         lost=lost,
         adopts=adopts,
         begun=begun,
     )
+
+
+def mends(context: ConnectorContext) -> bool:
+    """Tell whether a reconnect would take a new snapshot, were the stored position lost now."""
+    known = Known(offset=True, snapshot_incomplete=False, position_available=False, reconnects=True)
+    snapshotter = _snapshotter(context)
+    recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
+    return recovers and context.profile.engine.max_retries != 0
 
 
 def belonging(

@@ -35,6 +35,7 @@ __all__ = [
     "SlotMissing",
     "SlotNotOurs",
     "SlotUnfit",
+    "SlotUnreadable",
     "SnapshotInterrupted",
     "SnapshotReadFailed",
     "TableOvertaken",
@@ -42,6 +43,7 @@ __all__ = [
     "TextNotUtf8",
     "WalLevelTooLow",
     "source_error",
+    "stream_error",
 ]
 
 
@@ -216,10 +218,22 @@ class PublicationGone(SourceError):
     code = "WT-2113"
     remedy = (
         "Making {publication!r} again does not help: the slot cannot be read past the changes made "
-        "without it. Start over with a new slot and snapshot: `waltap slot drop FILE`, then `waltap "
-        "offsets clear FILE` (or run once with snapshot.mode=when_needed). Lost are the single changes "
-        "since the stored position (`waltap offsets show FILE`); what they left in the tables comes with "
-        "the snapshot, rows deleted meanwhile are not told."
+        "without it. Start over with a new slot and snapshot: run with snapshot.mode=when_needed "
+        "(with errors.max.retries=0 after `waltap slot drop FILE`), or `waltap slot drop FILE`, then "
+        "`waltap offsets clear FILE`. Lost are the single changes since the stored position (`waltap "
+        "offsets show FILE`); what they left in the tables comes with the snapshot, rows deleted "
+        "meanwhile are not told."
+    )
+
+
+class SlotUnreadable(SourceError):
+    """The slot cannot be read on, and the snapshot mode mends that: the next connection gives it up."""
+
+    code = "WT-2117"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap makes slot {slot!r} anew by itself and takes a new snapshot; when it ended before, start "
+        "it again."
     )
 
 
@@ -395,10 +409,7 @@ def source_error(
         pid = next((word for word in text.split() if word.isdigit()), "?")
         return SlotActive(text, slot=slot, pid=pid)
     if sqlstate == "42704" and "publication" in text:
-        return PublicationGone(
-            f"{text}: it was dropped while slot {slot!r} had changes to decode",
-            publication=publication,
-        )
+        return PublicationMissing(text, sql=f'CREATE PUBLICATION "{publication}" FOR TABLE …')
     if sqlstate == "42704" and "slot" in text:
         return SlotMissing(text, position="the stored position")
     if sqlstate == "42710" and "slot" in text:
@@ -429,6 +440,19 @@ def source_error(
     if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
         return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
     return QueryFailed(text, sqlstate=sqlstate or "unknown")
+
+
+def stream_error(
+    sqlstate: str, message: str, *, slot: str, publication: str, **facts: str
+) -> SourceError | OffsetError:
+    """Return the error for what a walsender said while it decoded, with the catalogue as it was at the
+    change."""
+    if sqlstate == "42704" and "publication" in message:
+        return PublicationGone(
+            f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
+            publication=publication,
+        )
+    return source_error(sqlstate, message, slot=slot, publication=publication, **facts)
 
 
 def _way_in(text: str, user: str, database: str) -> str:

@@ -7,6 +7,7 @@ what `confirm` was told.
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from operator import itemgetter
 
@@ -19,9 +20,10 @@ from waltap.decode.message import (
     StreamCommit,
     StreamPrepare,
 )
-from waltap.errors import ConnectionLost
+from waltap.errors import ConnectionLost, SourceError
 from waltap.source.connector import ChangeStream, StopRequested
 from waltap.source.position import lsn_text
+from waltap_postgres.errors import PublicationGone
 from waltap_postgres.replication.transport import Transport
 from waltap_postgres.replication.wire import status_update
 
@@ -53,9 +55,12 @@ class ReplicationStream(ChangeStream):
         confirmed: int,
         status_interval: float,
         receive_timeout: float = 0.0,
+        ended: Callable[[PublicationGone], SourceError] = lambda error: error,
     ) -> None:
         """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
-        ``receive_timeout`` (0: silence never counts as a lost link)."""
+        ``receive_timeout`` (0: silence never counts as a lost link). ``ended`` returns what to raise
+        when the slot cannot be read on."""
+        self._ended = ended
         self._timeout_s = receive_timeout
         self._heard, self._asked = time.monotonic(), False
         self._transport, self._decoder = transport, decoder
@@ -75,7 +80,10 @@ class ReplicationStream(ChangeStream):
         if self._failure is not None:
             raise self._failure
         transport = self._transport
-        frames = transport.read(timeout)
+        try:
+            frames = transport.read(timeout)
+        except PublicationGone as error:
+            raise self._ended(error) from error
         if transport.heard:
             transport.heard = False
             self._heard, self._asked = time.monotonic(), False

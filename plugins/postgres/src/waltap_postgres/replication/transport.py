@@ -15,7 +15,7 @@ from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.source.connector import StopRequested
 from waltap_postgres.connection import Session, driver_error, identify
-from waltap_postgres.errors import source_error
+from waltap_postgres.errors import source_error, stream_error
 from waltap_postgres.replication.wire import (
     CopyEnded,
     CopySplitter,
@@ -87,7 +87,7 @@ class Transport(abc.ABC):
             text = f"{text} ({context.splitlines()[0]})"
         session = self.session
         facts = identify(session.properties)
-        return source_error(fields.get("C", ""), text, plugin=session.plugin, **facts)
+        return stream_error(fields.get("C", ""), text, plugin=session.plugin, **facts)
 
 
 class SocketTransport(Transport):
@@ -225,7 +225,7 @@ class LibpqTransport(Transport):
         if size == -1:
             result = pgconn.get_result()
             if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-                raise self.session.error(result)
+                raise self.session.error(result, streaming=True)
             raise ConnectionLost("the server ended the replication stream")
 
     def send(self, message: bytes) -> None:
