@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from waltap.decode.relation import Relation
-from waltap.events.transaction import Batch
+from waltap.events.transaction import Batch, Heartbeat
 from waltap.hookspecs import hookimpl
 from waltap.pipeline import Limits
 
@@ -300,6 +300,55 @@ def test_a_process_that_was_killed_leaves_no_lock(pipeline: Pipeline) -> None:
 
 
 # --- heartbeats -------------------------------------------------------------------------------------
+
+
+def beats(pipeline: Pipeline) -> int:
+    parts = [part for batch in pipeline.destination.batches for part in batch.parts]
+    return sum(isinstance(part, Heartbeat) for part in parts)
+
+
+def test_heartbeats_and_their_query_wait_for_no_event(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
+    settings = {
+        "snapshot.mode": "no_data",
+        "table.include.list": "public.t",
+        "heartbeat.interval.ms": 20,
+        "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
+    }
+    for _ in ("with a new slot", "with an offset that no event gave"):
+        before = beats(pipeline)
+        database.execute("TRUNCATE beats")
+        with pipeline.running(**settings) as run:
+            run.until(lambda: beats(pipeline) > before + 1, "heartbeats")
+            run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0], "their query")
+    assert pipeline.destination.events == []
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("mode", ["initial", "initial_only"])
+def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
+    pipeline: Pipeline, mode: str, rows: int
+) -> None:
+    if not rows:
+        assert pipeline.database is not None
+        pipeline.database.execute("TRUNCATE t")
+    pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": mode}
+    pipeline.catch_up()
+    assert beats(pipeline) == 1
+    kinds = [type(part) for batch in pipeline.destination.batches for part in batch.parts]
+    assert kinds[-1] is Heartbeat
+
+
+def test_the_first_heartbeat_of_a_stream_comes_after_the_period(pipeline: Pipeline) -> None:
+    assert pipeline.database is not None
+    pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": "no_data"}
+    for number in (2, 3):
+        with pipeline.running() as run:
+            pipeline.database.execute("INSERT INTO t VALUES (%s)", number)
+            run.until(lambda: pipeline.destination.ids("t")[-1:] == [number], "the change")  # noqa: B023
+    assert beats(pipeline) == 0
 
 
 def test_a_heartbeat_query_that_fails_is_a_warning(

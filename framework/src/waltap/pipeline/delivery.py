@@ -151,10 +151,10 @@ class Delivery:
         self.written = max(self.written, position)
         return position.end_lsn
 
-    @property
-    def has_offset(self) -> bool:
-        """Tell whether there is a position that an event, in this run or before, has given."""
-        return self.events > 0 or self.previous_end_lsn is not None
+    def due(self, seconds: float) -> bool:
+        """Tell whether something written has waited ``seconds`` for its flush."""
+        since = self.unflushed_since
+        return since is not None and time.monotonic() - since >= seconds
 
     @property
     def counts_records(self) -> bool:

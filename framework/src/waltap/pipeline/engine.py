@@ -31,7 +31,7 @@ from waltap.errors import (
     WaltapError,
 )
 from waltap.events.assembly import Assembler
-from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.events.transaction import Heartbeat, TransactionPart
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
@@ -41,6 +41,7 @@ from waltap.pipeline.limits import Limits, Silence, batches, cut
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.preflight import checks, refuse
 from waltap.pipeline.setup import Parts, build
+from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.visibility import Overlap
 from waltap.sink.sink import ReaderGone
@@ -209,6 +210,7 @@ class Engine:
             if stream is not None:
                 self._stream(connector, stream, parts, delivery, whole=start.snapshot)
             elif not start.stream and not self._stop.is_set():
+                delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 self._ready()
             if connector.finish():
                 parts.store.clear()
@@ -282,51 +284,23 @@ class Engine:
 
     def _snapshot(self, connector: Connector, delivery: Delivery, start: Start) -> None:
         self._enter("snapshot", self.profile.name)
-        interval = self.profile.engine.flush_interval_ms / 1000
-        self._progress("started", "", 0, None)
-        table, rows, opens = "", 0, True
-        for piece in connector.snapshot(start):
-            piece.opens, opens = opens, False
-            if piece.relation.name != table:
-                self._table_done(table, rows)
-                table, rows = piece.relation.name, 0
-                total = connector.estimate(piece.relation)
-                self._progress("table_started", table, 0, total)
-            self._cut_rows(piece, delivery)
-            delivery.write([piece], snapshot=True)
-            self._started_once = True
-            rows += len(piece.rows)
-            self._progress("progress", table, rows, total)
-            if self._due(delivery, interval):
-                delivery.flush()
-            if self._stop.is_set() or self._over(delivery):
-                self._stop.set()
-                delivery.flush()
-                self._progress("aborted", "", rows, None)
-                return
-        self._table_done(table, rows)
-        delivery.finish_snapshot()
-        self._reconnects.succeeded()
-        self._progress("completed", "", rows, None)
-
-    def _cut_rows(self, piece: SnapshotRows, delivery: Delivery) -> None:
-        left = self._left(delivery)
-        if left is not None and left < len(piece.rows):
-            piece.rows, piece.complete = piece.rows[:left], False
-
-    def _progress(self, event: str, table: str, rows: int, total: int | None) -> None:
-        self.host.notify(
-            "on_snapshot",
+        phase = SnapshotPhase(
+            delivery,
+            self.host,
             pipeline=self.profile.name,
-            event=event,
-            table=table,
-            rows=rows,
-            total=total,
+            flush_s=self.profile.engine.flush_interval_ms / 1000,
+            left=lambda: self._left(delivery),
+            ends=lambda: self._stop.is_set() or self._over(delivery),
         )
-
-    def _table_done(self, table: str, rows: int) -> None:
-        if table:
-            self._progress("table_completed", table, rows, rows)
+        try:
+            if phase.run(connector, start):
+                self._reconnects.succeeded()
+                if self.profile.engine.heartbeat_interval_ms:
+                    _beat(connector, delivery)  # at once, however long the period
+            else:
+                self._stop.set()
+        finally:
+            self._started_once = self._started_once or phase.begun
 
     # --- stream -------------------------------------------------------------------------------
 
@@ -385,7 +359,7 @@ class Engine:
         silence = self._silence(connector)
         gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
         now = time.monotonic()
-        next_beat, next_idle = now, now + idle_s
+        next_beat, next_idle = now + beat_s, now + idle_s
         while not self._stop.is_set():
             ask = self.limits.until_lsn is not None or (
                 silence is not None and not silence.caught_up
@@ -412,12 +386,11 @@ class Engine:
                 stream.ask()
             if gathered.due(now):
                 self._write(delivery, gathered.take(), incremental)
-            if self._due(delivery, flush_s):
+            if delivery.due(flush_s):
                 self._flush(stream, assembler, delivery)
-            if beat_s and now >= next_beat and delivery.has_offset:
+            if beat_s and now >= next_beat:
                 next_beat = now + beat_s
-                connector.heartbeat()
-                delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
+                _beat(connector, delivery)
             if now >= next_idle:
                 self._reconnects.succeeded()  # the link has stood for a while
                 self._look()
@@ -479,10 +452,6 @@ class Engine:
             with_chunks = incremental.process(batch, _now_us())
             delivery.signals = incremental.stored
             delivery.write(list[Part](with_chunks))
-
-    def _due(self, delivery: Delivery, seconds: float) -> bool:
-        since = delivery.unflushed_since
-        return since is not None and time.monotonic() - since >= seconds
 
     def _flush(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
         end_lsn = delivery.flush()
@@ -589,6 +558,11 @@ class Engine:
                 self._stop.wait(max(0.0, left))
                 self._stop.set()
         return not self._stop.wait(seconds)
+
+
+def _beat(connector: Connector, delivery: Delivery) -> None:
+    connector.heartbeat()
+    delivery.write([Heartbeat(ts=time.time_ns() // 1_000_000)])
 
 
 def _now_us() -> int:

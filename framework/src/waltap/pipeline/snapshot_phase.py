@@ -1,0 +1,82 @@
+"""The part of a connection that comes before streaming: what is there already goes to the sink."""
+
+from collections.abc import Callable
+
+from waltap.events.transaction import SnapshotRows
+from waltap.host import Host
+from waltap.pipeline.delivery import Delivery
+from waltap.source.connector import Connector, Start
+
+__all__ = ["SnapshotPhase"]
+
+
+class SnapshotPhase:
+    """Delivers one initial snapshot, and tells observers how far it is.
+
+    ``flush_s`` is how long rows wait for a flush, in seconds. ``left`` returns how many rows may still be
+    delivered, None without a limit; ``ends`` whether the run is to end. ``begun`` tells that rows, or
+    the opening of the snapshot, have been written.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        host: Host,
+        *,
+        pipeline: str,
+        flush_s: float,
+        left: Callable[[], int | None],
+        ends: Callable[[], bool],
+    ) -> None:
+        self._delivery, self._host, self._pipeline = delivery, host, pipeline
+        self._flush_s, self._left, self._ends = flush_s, left, ends
+        self.begun = False
+
+    def run(self, connector: Connector, start: Start) -> bool:
+        """Deliver every piece and close the snapshot; False when the run ends before that: then what was
+        written is flushed, and the snapshot stays open."""
+        delivery = self._delivery
+        self._tell("started", "", 0, None)
+        table, rows, opens = "", 0, True
+        total: int | None = None
+        for piece in connector.snapshot(start):
+            piece.opens, opens = opens, False
+            if piece.relation.name != table:
+                self._table_done(table, rows)
+                table, rows = piece.relation.name, 0
+                total = connector.estimate(piece.relation)
+                self._tell("table_started", table, 0, total)
+            self._cut(piece)
+            delivery.write([piece], snapshot=True)
+            self.begun = True
+            rows += len(piece.rows)
+            self._tell("progress", table, rows, total)
+            if delivery.due(self._flush_s):
+                delivery.flush()
+            if self._ends():
+                delivery.flush()
+                self._tell("aborted", "", rows, None)
+                return False
+        self._table_done(table, rows)
+        delivery.finish_snapshot()
+        self._tell("completed", "", rows, None)
+        return True
+
+    def _cut(self, piece: SnapshotRows) -> None:
+        left = self._left()
+        if left is not None and left < len(piece.rows):
+            piece.rows, piece.complete = piece.rows[:left], False
+
+    def _table_done(self, table: str, rows: int) -> None:
+        if table:
+            self._tell("table_completed", table, rows, rows)
+
+    def _tell(self, event: str, table: str, rows: int, total: int | None) -> None:
+        self._host.notify(
+            "on_snapshot",
+            pipeline=self._pipeline,
+            event=event,
+            table=table,
+            rows=rows,
+            total=total,
+        )
