@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 
 import msgspec
 import psycopg
@@ -29,8 +30,8 @@ from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import Preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
-from waltap_postgres.decision import Decision, belonging, decide, mends
-from waltap_postgres.errors import PrivilegeMissing, PublicationGone, SlotActive, SlotUnreadable
+from waltap_postgres.decision import Decision, belonging, decide, given_up
+from waltap_postgres.errors import PrivilegeMissing, PublicationGone, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
@@ -46,8 +47,8 @@ from waltap_postgres.replication.slot import (
     create_slot,
     drop_slot,
     end_reader,
-    open_transactions,
     read_slot,
+    wait_notice,
 )
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
@@ -58,9 +59,6 @@ from waltap_postgres.snapshot.initial import InitialSnapshot
 __all__ = ["PostgresConnector"]
 
 log = logging.getLogger(__name__)
-
-SLOT_SILENCE_S = 1.5
-"""After so long the server is asked what keeps a new slot waiting."""
 
 
 class PostgresConnector(Connector):
@@ -78,13 +76,14 @@ class PostgresConnector(Connector):
         self._exported: str | None = None
         self._publications: tuple[str, ...] = ()
         self._made_publications: list[str] = []
-        self._made_slot = self._told_of_wait = False
+        self._made_slot = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
         self._connection = connect(properties, role="catalogue", watch=self._watch)
         self.catalogue = PostgresCatalogue(self._connection, properties)
         self._descriptions = Descriptions.of(self.catalogue, context)
+        self._wait_notice = wait_notice(self.catalogue, properties.slot_name)
         self._snapshot = InitialSnapshot(
             properties, context.profile, self.catalogue, self._captured_of, self._watch
         )
@@ -197,14 +196,6 @@ class PostgresConnector(Connector):
         decision = self._decide(offset)
         offset = decision.offset
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
-        if lost is not None and snapshot:
-            log.warning(
-                "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
-                "tables comes with the snapshot, rows deleted meanwhile are not told",
-                lost.problem,
-                lsn_text(offset.position.end_lsn) if offset else "the slot was made",
-                extra={"error_code": lost.code, "slot": self.properties.slot_name},
-            )
         if not decision.stream:
             return self._read_only_start(offset, snapshot=snapshot)
         if snapshot:
@@ -332,18 +323,11 @@ class PostgresConnector(Connector):
         )
 
     def _while_slot_is_made(self, seconds: float) -> None:
-        """Called every half second; says once what the server waits for."""
+        """Called every half second."""
         if self.context.stopping():
             raise StopRequested
         self._snapshot.look_after_locks()
-        if self._told_of_wait or seconds < SLOT_SILENCE_S:
-            return
-        self._told_of_wait = True
-        log.warning(
-            "the slot can be made once open transactions have ended: %s",
-            "; ".join(open_transactions(self.catalogue)) or "none that this role can see",
-            extra={"slot": self.properties.slot_name},
-        )
+        self._wait_notice(seconds)
 
     def _start_with_old_slot(self, offset: Offset | None, slot: Slot, *, snapshot: bool) -> Start:
         """Go on with a slot that exists. A snapshot beside it cannot use an exported snapshot: the
@@ -424,17 +408,8 @@ class PostgresConnector(Connector):
             confirmed=position.end_lsn,
             status_interval=self._status_interval(),
             receive_timeout=self._watch.timeout_s,
-            ended=self._given_up,
+            ended=partial(given_up, self.context, self.properties.slot_name),
         )
-
-    def _given_up(self, error: PublicationGone) -> SourceError:
-        """Return what the end of a slot that cannot be read on means; where the snapshot mode mends it,
-        the next connection of this run makes the slot anew."""
-        if not mends(self.context):
-            return error
-        slot = self.properties.slot_name
-        self.context.unreadable[slot] = error
-        return SlotUnreadable(error.problem, slot=slot)
 
     def _open_stream(self, sql: str) -> Transport:
         """Start replication; between our look at the slot and this, another may have taken it."""
@@ -446,7 +421,7 @@ class PostgresConnector(Connector):
                 transport.start(sql)
             except PublicationGone as error:
                 transport.close()
-                raise self._given_up(error) from error
+                raise given_up(self.context, self.properties.slot_name, error) from error
             except SlotActive:
                 transport.close()
                 if not self.properties.slot_max_retries:

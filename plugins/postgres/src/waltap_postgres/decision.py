@@ -1,5 +1,6 @@
 """How a start goes on: decided from offset, slot, server and snapshot mode, before anything is made."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,13 +10,16 @@ from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.source.connector import ConnectorContext
+from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.errors import SlotNotOurs, SlotUnfit
+from waltap_postgres.errors import PublicationGone, SlotNotOurs, SlotUnfit, SlotUnreadable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
 from waltap_postgres.resumption import Resumption
 
-__all__ = ["Decision", "belonging", "decide", "mends"]
+__all__ = ["Decision", "belonging", "decide", "given_up"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,14 @@ def decide(
     recovers = snapshot and snapshotter.recovers_lost_position()
     if lost is not None and not (recovers or ours):
         raise lost
+    if lost is not None and recovers:
+        log.warning(
+            "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
+            "tables comes with the snapshot, rows deleted meanwhile are not told",
+            lost.problem,
+            lsn_text(offset.position.end_lsn) if offset else "the slot was made",
+            extra={"error_code": lost.code, "slot": properties.slot_name},
+        )
     return Decision(
         snapshot=snapshot,
         stream=True,
@@ -92,12 +104,16 @@ def decide(
     )
 
 
-def mends(context: ConnectorContext) -> bool:
-    """Tell whether a reconnect would take a new snapshot, were the stored position lost now."""
+def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> SourceError:
+    """Return what the end of a slot that cannot be read on means. Where a reconnect takes a new snapshot
+    when the position is lost, it makes the slot anew."""
     known = Known(offset=True, snapshot_incomplete=False, position_available=False, reconnects=True)
     snapshotter = _snapshotter(context)
     recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
-    return recovers and context.profile.engine.max_retries != 0
+    if not recovers or not context.profile.engine.max_retries:
+        return error
+    context.unreadable[slot] = error
+    return SlotUnreadable(error.problem, slot=slot)
 
 
 def belonging(

@@ -22,8 +22,8 @@ __all__ = [
     "create_slot",
     "drop_slot",
     "end_reader",
-    "open_transactions",
     "read_slot",
+    "wait_notice",
 ]
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 CREATE_DEADLINE_S = 120.0
 DROP_DEADLINE_S = 5.0
 POLL_S = 0.1
+SLOT_SILENCE_S = 1.5
+"""After so long the server is asked what keeps a new slot waiting."""
 
 
 class SlotNotCreated(SourceError):
@@ -200,7 +202,26 @@ def drop_slot(catalogue: PostgresCatalogue, name: str) -> bool:
             return bool(dropped)
 
 
-def open_transactions(catalogue: PostgresCatalogue) -> list[str]:
+def wait_notice(catalogue: PostgresCatalogue, slot: str) -> Callable[[float], None]:
+    """Return what to call, again and again, with the seconds for which ``slot`` is being made: it says
+    once what the server waits for."""
+    told = False
+
+    def notice(seconds: float) -> None:
+        nonlocal told
+        if told or seconds < SLOT_SILENCE_S:
+            return
+        told = True
+        log.warning(
+            "the slot can be made once open transactions have ended: %s",
+            "; ".join(_open_transactions(catalogue)) or "none that this role can see",
+            extra={"slot": slot},
+        )
+
+    return notice
+
+
+def _open_transactions(catalogue: PostgresCatalogue) -> list[str]:
     """Return what is known of the transactions that hold up a new slot, the oldest first."""
     rows = catalogue.query(
         "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
