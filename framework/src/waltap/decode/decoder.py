@@ -5,14 +5,22 @@ Life cycle: the factory of a `DecoderSpec` is called with a `DecoderContext` onc
 """
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from waltap.decode.message import Message
 from waltap.decode.relation import DataType, Relation
 
-__all__ = ["Catalogue", "Decoder", "DecoderCapabilities", "DecoderContext", "Frame", "ServerInfo"]
+__all__ = [
+    "Catalogue",
+    "Decoder",
+    "DecoderCapabilities",
+    "DecoderContext",
+    "Frame",
+    "ServerInfo",
+    "Standings",
+]
 
 Frame = tuple[int, bytes]
 """(WAL start of the frame, payload of the output plugin)."""
@@ -42,6 +50,23 @@ class Catalogue(Protocol):
     def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
         """Tell whether rows of that name which transaction ``xid`` wrote are of a materialized view,
         not of a table: output plugins that apply no publication send both."""
+
+
+class Standings(Protocol):
+    """Whether what `DecoderContext.relation_at` said of a name holds still.
+
+    Whoever keeps an answer of ``relation_at`` takes what stands for the name before it asks, and asks
+    anew where another value stands for a later transaction.
+    """
+
+    def due(self, xid: int) -> bool:
+        """Tell, when transaction ``xid`` begins, whether what stands for the names that it has rows of is
+        to be looked at. After a transaction without rows, which may have done anything, it always is;
+        what a transaction did beside its rows is looked for as often as is cheap."""
+
+    def of(self, schema: str, table: str, xid: int) -> Hashable:
+        """Return what stands for a name at committed transaction ``xid``: two equal values mean the same
+        table (or view) of the same replica identity and the same key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +110,12 @@ class DecoderContext:
     be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
     ``relation_at`` is for decoders whose wire names tables and does not tell what they are: what
     (schema, table) meant for the committed transaction of the third argument (None: ask the catalogue,
-    which shows the present). ``gone`` tells which of the relations with these OIDs exist no more, and an
-    LSN: transactions that committed after it have no rows of them. ``forget`` is to be called with the
-    OID of each such relation when the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to
-    which a description holds: at the first transaction that committed after it, the decoder takes the
-    entry out and describes the relation anew.
+    which shows the present), and ``standings`` whether that holds still (None: nobody knows). ``gone``
+    tells which of the relations with these OIDs exist no more, and an LSN: transactions that committed
+    after it have no rows of them. ``forget`` is to be called with the OID of each such relation when
+    the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to which a description holds: at
+    the first transaction that committed after it, the decoder takes the entry out and describes the
+    relation anew.
     """
 
     server: ServerInfo
@@ -99,6 +125,7 @@ class DecoderContext:
     captures: Callable[[str, str], bool] | None = None
     describe: Callable[[Relation], Relation] | None = None
     relation_at: Callable[[str, str, int], Relation | None] | None = None
+    standings: Standings | None = None
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
     forget: Callable[[int], None] | None = None
     unsettled: dict[int, int] = field(default_factory=dict)

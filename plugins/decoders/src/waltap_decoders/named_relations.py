@@ -5,7 +5,7 @@ identity, and it leaves out values. What is missing is concluded (`row_facts`). 
 anew only when its shape changed, so that a stable table keeps one `Relation` object.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 import msgspec
@@ -74,20 +74,27 @@ class _Version:
     """A table at one point of the stream: as the rows show it, and completed from the catalogue.
 
     ``epoch``: the last one in which rows showed all of it. ``full``: the last old row was a full one.
+    ``standing`` is what stood for the name when the catalogue was asked, ``turn`` when that was compared
+    last, ``doubted``: it is another by now.
     """
 
     shown: Relation
     relation: Relation
     epoch: int
     full: bool = False
+    standing: Hashable = None
+    turn: int = 0
+    doubted: bool = False
 
 
 class NamedRelations:
     """The tables of one session. Asks the catalogue once per make-up of rows, never per row.
 
-    Of ``context``, its catalogue, ``captures``, ``describe`` and ``relation_at`` are used. ``epoch``
-    counts the transactions without rows, which is what an ALTER TABLE looks like: what was concluded
-    for rows that do not name every column is to be concluded anew in the next epoch.
+    Of ``context``, its catalogue, ``captures``, ``describe``, ``relation_at`` and ``standings`` are used.
+    ``epoch`` counts the transactions without rows, which is what an ALTER TABLE looks like: what was
+    concluded for rows that do not name every column is to be concluded anew in the next epoch. ``turn``
+    grows with each transaction at which the decoder is to ask, for each table at its first row, whether
+    it `holds`; in each new epoch for one.
     """
 
     def __init__(self, context: DecoderContext) -> None:
@@ -95,12 +102,13 @@ class NamedRelations:
         self._describe, self._relation_at = context.describe, context.relation_at
         self._retirement = Retirement(context)
         self._unsettled = context.unsettled
+        self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _Version] = {}
         self._views: list[tuple[str, str]] = []
         self._xid = 0
         self._last: Message | None = None
-        self.epoch = 0
+        self.epoch = self.turn = self._turned = 0
 
     def began(self, xid: int, lsn: int) -> Collection[Relation]:
         """Note that the rows to come are those of transaction ``xid``, which committed after ``lsn``.
@@ -109,6 +117,9 @@ class NamedRelations:
         described anew: what the decoder keeps of them is of no use any more.
         """
         self._xid = xid
+        if self._turned != self.epoch or (self._standings and self._standings.due(xid)):
+            self.turn += 1
+            self._turned = self.epoch
         while self._views:
             del self._captured[self._views.pop()]
         due = self._retirement.due(lsn) if self._retirement.pending else frozenset()
@@ -146,8 +157,9 @@ class NamedRelations:
         """Return the relation as last seen, else as the catalogue has it, else without columns;
         None where it is a materialized view."""
         current = self._current.get((schema, table))
-        if current is not None:
+        if current is not None and self._compared(current):
             return current.relation
+        standing = self._standing(schema, table)
         present = self._known(schema, table)
         if present is None and self._is_view(schema, table):
             return None
@@ -155,7 +167,15 @@ class NamedRelations:
         columns = tuple(_column(ColumnFact(column.name), column, column.number) for column in known)
         key = frozenset(column.name for column in known if column.in_identity)
         letter = present.identity if present else "d"
-        return self._version(schema, table, columns, letter, key, present)
+        relation = self._version(schema, table, columns, letter, key, present)
+        self._stands(schema, table, standing)
+        return relation
+
+    def holds(self, relation: Relation) -> bool:
+        """Tell whether a relation is the table's still; if not, nothing that the decoder keeps of its rows
+        is of use any more."""
+        version = self._current.get((relation.schema, relation.table))
+        return version is not None and version.relation is relation and self._compared(version)
 
     def confirm(self, schema: str, table: str) -> None:
         """A row of this epoch showed that the table is as it was."""
@@ -164,10 +184,13 @@ class NamedRelations:
     def layout(self, schema: str, table: str, row: RowFacts) -> Layout | None:
         """Return the layout of rows made up like ``row``; None where they are not of a table, but
         of a materialized view: what REFRESH did is no change of data."""
+        former = version = self._current.get((schema, table))
+        if former is not None:
+            self._compared(former)
+        standing = self._standing(schema, table)
         present = self._known(schema, table)
         if present is None and self._is_view(schema, table):
             return None
-        former = version = self._current.get((schema, table))
         if version and present and 0 != version.shown.oid != present.oid != 0:
             version = None  # another table has the name
         current = version.relation if version else None
@@ -190,6 +213,7 @@ class NamedRelations:
         columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in told)
         letter, key, required = identity
         relation = self._version(schema, table, columns, letter, key, present, row.key)
+        self._stands(schema, table, standing)
         full = letter == "f"
         made = self._current[schema, table]
         made.epoch = self.epoch
@@ -206,21 +230,33 @@ class NamedRelations:
             old_kind=OldTuple.NONE if not row.old else OldTuple.FULL if full else OldTuple.KEY,
             fill=(fill,) * len(names),
             complete=row.lists_all(letter),
-            replaces=former is not None and relation is not former.relation,
+            replaces=former is not None and (former.doubted or relation is not former.relation),
             unset=tuple(old_at[name] for name in outside if name in old_at),
             set=tuple(old_at[name] for name in required if name in old_at),
         )
 
     def _known(self, schema: str, table: str) -> Relation | None:
-        """Return what is known of the table that had the name. Another table than the last one of that
-        name has nothing of what was concluded for that one."""
-        if self._relation_at is None:
-            return self._catalogue.relation(schema, table)
-        found = self._relation_at(schema, table, self._xid)
-        current = self._current.get((schema, table))
-        if found is not None and current is not None and found.oid != current.shown.oid:
-            del self._current[schema, table]
-        return found
+        """Return what is known of the table that had the name."""
+        if self._relation_at is not None:
+            return self._relation_at(schema, table, self._xid)
+        return self._catalogue.relation(schema, table)
+
+    def _standing(self, schema: str, table: str) -> Hashable:
+        standings = self._standings
+        return standings.of(schema, table, self._xid) if standings else None
+
+    def _compared(self, version: _Version) -> bool:
+        """Tell, asking once in a turn, whether what the catalogue said of a table stands still."""
+        if self._standings is not None and version.turn != self.turn:
+            version.turn = self.turn
+            standing = self._standing(version.shown.schema, version.shown.table)
+            version.doubted |= standing != version.standing
+        return not version.doubted
+
+    def _stands(self, schema: str, table: str, standing: Hashable) -> None:
+        """Note what stood for a table before the catalogue was asked for it."""
+        version = self._current[schema, table]
+        version.standing, version.turn, version.doubted = standing, self.turn, False
 
     def _is_view(self, schema: str, table: str) -> bool:
         """Tell whether the catalogue knows a materialized view of that name; remember it for the
@@ -261,11 +297,13 @@ class NamedRelations:
             wire_key=primary_key,
         )
         current = self._current.get((schema, table))
-        if current is None or not current.shown.same_shape(shown):
+        if current is None or current.doubted or not current.shown.same_shape(shown):
             describe = self._describe if self.captured(schema, table) else None
             relation = shown
             if describe is not None:
                 relation = describe(msgspec.structs.replace(shown, xid=self._xid))
+            if current is not None and current.relation.same_shape(relation):
+                relation = current.relation
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
             self._retirement.grown([version.shown.oid for version in self._current.values()])

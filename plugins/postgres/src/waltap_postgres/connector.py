@@ -458,6 +458,7 @@ class PostgresConnector(Connector):
                 captures=self.context.captures,
                 describe=self.describe,
                 relation_at=self._descriptions.relation_at,
+                standings=self._descriptions.standings,
                 gone=self.catalogue.gone,
                 unsettled=self._descriptions.unsettled,
                 forget=self.context.forget,

@@ -44,9 +44,15 @@ and the zone of timetz."""
 _KINDS = {INSERT: "I", UPDATE: "U"}
 
 
-@dataclass(frozen=True, slots=True)
+_Rows = tuple[int, str, str, *tuple[object, ...]]
+"""The make-up of a row: its operation, schema and table, and what it names."""
+
+
+@dataclass(slots=True)
 class _Plan:
-    """How rows of one make-up are read."""
+    """How rows of one make-up are read; ``turn`` is the last one in which this is known to hold."""
+
+    turn: int
 
     layout: Layout
     new: tuple[DatumKind, ...]
@@ -78,7 +84,7 @@ class DecoderBufs(Decoder):
 
     def __init__(self, context: DecoderContext) -> None:
         self._relations = NamedRelations(context)
-        self._plans: dict[tuple[object, ...], _Plan] = {}
+        self._plans: dict[_Rows, _Plan] = {}
         self._tables: dict[str, tuple[str, str]] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
@@ -112,6 +118,8 @@ class DecoderBufs(Decoder):
             self._let_go(self._relations.began(xid, frame.lsn))
             messages.append(self._begin)
         elif op == COMMIT:
+            if begin is not None:
+                self._relations.commit(begin, messages)
             messages.append(Commit(frame.lsn, 0, frame.lsn, message.commit_time, xid))
             self._begin = None
         else:
@@ -143,6 +151,8 @@ class DecoderBufs(Decoder):
             tuple([(datum.column_name, datum.column_type) for datum in old]),
         )
         plan = self._plans.get(key)
+        if plan is not None and plan.turn != self._relations.turn:
+            plan = self._renewed(key, plan)
         shown = _values(frame, old, plan.old) if old and plan else []
         if plan is None or (old and not plan.layout.holds(shown)):
             plan = self._new_plan(frame, key, message)
@@ -188,9 +198,17 @@ class DecoderBufs(Decoder):
         self._show(relation, messages)
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
-    def _new_plan(
-        self, frame: _Frame, key: tuple[int, str, str, *tuple[object, ...]], message: RowMessage
-    ) -> _Plan | None:
+    def _renewed(self, key: _Rows, plan: _Plan) -> _Plan | None:
+        """Return a plan of a former turn if it holds in this one."""
+        schema, table = key[1:3]
+        if not self._relations.holds(plan.layout.relation):
+            self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
+            return None
+        self._relations.confirm(schema, table)
+        plan.turn = self._relations.turn
+        return plan
+
+    def _new_plan(self, frame: _Frame, key: _Rows, message: RowMessage) -> _Plan | None:
         """Keep and return the plan of rows like this one; None where they are not of a table."""
         op, schema, table, *_ = key
         info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
@@ -206,6 +224,7 @@ class DecoderBufs(Decoder):
         if layout.replaces:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
         plan = self._plans[key] = _Plan(
+            self._relations.turn,
             layout,
             tuple(datum_kind(fact.type_oid) for fact in new),
             tuple(datum_kind(fact.type_oid) for fact in old),

@@ -71,11 +71,17 @@ class _Columns(NamedTuple):
 _NO_COLUMNS = _Columns((), (), [])
 
 
+_Rows = tuple[str, str, str, *tuple[object, ...]]
+"""The make-up of a row: its kind, schema and table, and what it names."""
+
+
 @dataclass(slots=True)
 class _Plan:
-    """How rows of one make-up are read; ``epoch`` is the last one in which this is known to hold."""
+    """How rows of one make-up are read; ``epoch`` and ``turn`` are the last ones in which this is known to
+    hold."""
 
     epoch: int
+    turn: int
     layout: Layout
     new: tuple[ToText, ...]
     old: tuple[ToText, ...]
@@ -100,7 +106,7 @@ class Wal2Json(Decoder):
             special_numbers=properties.numbers_as_strings,
         )
         self._relations = NamedRelations(context)
-        self._plans: dict[tuple[object, ...], _Plan] = {}
+        self._plans: dict[_Rows, _Plan] = {}
         self._announced: set[Relation] = set()
         self._begin: Begin | None = None
         self._chunks = 0
@@ -335,11 +341,9 @@ class Wal2Json(Decoder):
     ) -> None:
         key = (kind, schema, table, new.names, new.oids, old.names, old.oids, pk)
         plan = self._plans.get(key)
-        if plan is None or plan.epoch != self._relations.epoch:
-            if plan is not None and plan.layout.complete:
-                self._relations.confirm(schema, table)
-                plan.epoch = self._relations.epoch
-            else:
+        if plan is None or plan.turn != self._relations.turn:
+            plan = self._renewed(key, plan)
+            if plan is None:
                 plan = self._plan(lsn, data, kind, schema, table, new, old, pk)
                 if plan is None:
                     skip(messages)
@@ -362,6 +366,23 @@ class Wal2Json(Decoder):
                 messages.append(Update(relation, lsn, after, before, layout.old_kind))
                 return
         messages.append(Update(relation, lsn, after))
+
+    def _renewed(self, key: _Rows, plan: _Plan | None) -> _Plan | None:
+        """Return a plan of a former turn if it holds in this one."""
+        relations = self._relations
+        if plan is None:
+            return None
+        schema, table = key[1:3]
+        if not relations.holds(plan.layout.relation):
+            self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
+            return None
+        if plan.epoch != relations.epoch:
+            if not plan.layout.complete:
+                return None
+            relations.confirm(schema, table)
+            plan.epoch = relations.epoch
+        plan.turn = relations.turn
+        return plan
 
     def _plan(
         self,
@@ -399,7 +420,7 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        return _Plan(self._relations.epoch, layout, new_texts, old_texts)
+        return _Plan(self._relations.epoch, self._relations.turn, layout, new_texts, old_texts)
 
     def _let_go(self, relations: Collection[Relation]) -> None:
         """Forget what is kept of relations that are gone."""

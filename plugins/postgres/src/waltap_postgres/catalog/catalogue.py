@@ -69,7 +69,8 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                                (i.indpred IS NOT NULL)::text, i.indisclustered::text, i.xmin::text]
                          ORDER BY ic.relname)
           FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid), c.xmin::text
+         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid), c.xmin::text,
+       (SELECT rt.xmin::text FROM pg_type rt WHERE rt.oid = c.reltype)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
@@ -100,8 +101,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX. ``changed``
     gives, per column number, the transaction that last changed what is said of the column here;
     ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
-    one that made the table, renamed it, or set its identity last. ``defaults_known``: False while
-    someone has locked the table; its columns have no defaults here then.
+    one that made the table, renamed it, or altered it last. ``named`` is the one that gave it its
+    name: the row type has the table's name and schema, and is not written when the table is altered.
+    ``defaults_known``: False while someone has locked the table; its columns have no defaults here
+    then.
     """
 
     relation: Relation
@@ -115,6 +118,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[int, tuple[int, ...]] = {}
     key_changed: int = 0
     row_changed: int = 0
+    named: int = 0
     defaults_known: bool = True
 
     @property
@@ -298,7 +302,7 @@ class PostgresCatalogue:
         return found
 
     def _table(self, row: tuple[Any, ...], defaults: dict[int, str] | None) -> Table:
-        oid, schema, name, identity, kind, partition, estimate, attributes, rows, changed = row
+        oid, schema, name, identity, kind, partition, estimate, attributes, rows, *by = row
         names = {int(a[7]): a[0] for a in attributes or ()}
         not_null = {int(a[7]) for a in attributes or () if a[3] == "true"}
         indexes = [_index(found) for found in rows or ()]
@@ -353,7 +357,8 @@ class PostgresCatalogue:
                 int(a[7]): tuple(int(xid) for xid in a[9:11] if xid) for a in attributes or ()
             },
             key_changed=chosen.changed if chosen else 0,
-            row_changed=int(changed),
+            row_changed=int(by[0]),
+            named=int(by[1]),
             defaults_known=defaults is not None,
         )
 

@@ -16,7 +16,6 @@ Columns are matched by name and, where that fails, by their place: the wire list
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import msgspec
@@ -25,9 +24,11 @@ from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.catalog.moment import WRAP, Moment
+from waltap_postgres.catalog.standings import Standings
 from waltap_postgres.catalog.tables_ahead import TablesAhead
 
-__all__ = ["Descriptions", "Moment", "joined"]
+__all__ = ["Descriptions", "joined"]
 
 log = logging.getLogger(__name__)
 
@@ -44,28 +45,6 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
           FROM (SELECT txid_current_snapshot() AS snapshot OFFSET 0) s OFFSET 0) x
 """
 """The 64-bit id nearest to the end of the snapshot is the one that the 32 bits of the wire mean."""
-
-_WRAP, _HALF = 1 << 32, 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A transaction, and the first id that no transaction had when the catalogue was asked."""
-
-    xid: int = 0
-    horizon: int = 0
-
-    def precedes(self, changed: int) -> bool:
-        """Tell whether a row of the catalogue that transaction ``changed`` wrote is newer.
-
-        What was changed takes a lock that excludes writers of the table, so that of two such
-        transactions one ended before the other touched the table; ids tell which, unless one began long
-        before it did. An id that is ahead of all is an old one, of before the last wrap-around.
-        """
-        if not self.xid or not changed:
-            return False
-        later = 0 < (changed - self.xid) % _WRAP < _HALF
-        return later and 0 < (self.horizon - changed) % _WRAP < _HALF
 
 
 class Descriptions:
@@ -90,6 +69,8 @@ class Descriptions:
         self._described: set[int] = set()
         self.unsettled: dict[int, int] = {}
         self._gone: set[int] = set()
+        self._keyed: dict[int, int] = {}
+        self.standings = Standings(catalogue, self._when_visible)
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
@@ -142,21 +123,30 @@ class Descriptions:
         """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
         known of it, or it was no table. For wires that name tables and say little of them.
 
-        What has the name now does not count where it got it, or its identity, after ``xid``.
+        What has the name now does not count where it got it, or its identity, after ``xid``. A key that
+        is gone leaves no row that would tell when it went: it counts for transactions that began before it
+        was seen last, or before it was seen to be gone.
         """
         moment = self._when_visible(xid)
         now, then = self._ahead.table(schema, table, xid), self._memory.named(schema, table)
         if now is None and self._catalogue.is_materialized_view(schema, table, xid):
             return None
-        if now is None or then is None:
-            return now.relation if now else then
-        if now.relation.oid != then.oid:
-            return then if moment.precedes(now.row_changed) else now.relation
+        if now is None:
+            return then
+        oid, keyed = now.relation.oid, any(column.in_identity for column in now.relation.columns)
+        if keyed:
+            self._keyed[oid] = moment.horizon
+        if then is None:
+            return now.relation
+        if oid != then.oid:
+            return then if moment.precedes(now.named) else now.relation
         flagged = {column.name for column in then.columns if column.in_identity}
         names = {column.name for column in now.relation.columns}
         if any(moment.precedes(xid) for xid in now.writers) or not names.issuperset(flagged):
             return then
-        if not flagged or any(column.in_identity for column in now.relation.columns):
+        if keyed or not flagged:
+            return now.relation
+        if (xid - self._keyed.setdefault(oid, moment.horizon)) % WRAP < WRAP // 2:
             return now.relation
         columns = tuple(
             msgspec.structs.replace(column, in_identity=column.name in flagged)
@@ -215,7 +205,7 @@ class Descriptions:
                 break
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
-        self._moment = Moment(xid, xmax % _WRAP)
+        self._moment = Moment(xid, xmax % WRAP)
         return self._moment
 
 
