@@ -81,7 +81,10 @@ class Plan:
             start = len(self.items)
             if self.first is None and 0 < self.case.created < transaction.commit_lsn:
                 self.first = start
-            floating = transaction.xid in self.case.floating
+            floating = (
+                transaction.xid in self.case.floating
+                and transaction.commit_lsn > self.case.created  # else the snapshot has it
+            )
             for item in transaction.items:
                 if isinstance(item, Ddl):
                     self._watch_keys(state, item)

@@ -478,19 +478,19 @@ class _Trial:
             if table.oid in self.case.late:
                 continue
             place = later.get(table.oid, name)
-            if place is None:
-                continue
             rows = self.have.get(name)
-            if rows is None and place not in self.state.tables:
+            if rows is None and place is not None and place not in self.state.tables:
                 rows = self.have.get(place)
             if table.oid in later and self._read_later(start, name, table, rows):
                 continue
+            if place is None:
+                continue  # gone, perhaps before it was read
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
     def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:
         """Tell whether a table that DDL touches is what it was at some later moment: it was read anew
         then, and the changes of it until then may be left out."""
-        scratch = State()
+        scratch, until = State(), None
         scratch.tables[name] = replace(table, rows=[dict(row) for row in table.rows])
         for index in range(start, len(self.items)):
             item = self.items[index]
@@ -503,14 +503,16 @@ class _Trial:
                 continue
             now = next((t for t in scratch.tables.values() if t.oid == table.oid), None)
             if now is None:
-                return False
+                break
             if rows is not None and not differences(name, rows, now):
-                rows.ahead = index + 1
-                for skipped in self.items[start : index + 1]:
-                    if isinstance(skipped, Expected) and skipped.oid == table.oid:
-                        skipped.optional = True
-                return True
-        return False
+                until = index + 1  # the last such moment: what lies between may come, or not
+        if rows is None or until is None:
+            return False
+        rows.ahead = until
+        for skipped in self.items[start:until]:
+            if isinstance(skipped, Expected) and skipped.oid == table.oid:
+                skipped.optional = True
+        return True
 
     def _renamed_after(self, start: int) -> dict[int, str | None]:
         """Return oid → name for tables that DDL touched later; None where they are gone."""
