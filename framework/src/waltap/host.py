@@ -35,11 +35,14 @@ from waltap.plugin_errors import (
     WrongSpec,
 )
 from waltap.specs import (
+    KIND_OF,
+    KINDS,
     CheckSpec,
     CommandSpec,
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
+    Kind,
     NotificationChannelSpec,
     OffsetStoreSpec,
     ReplicaIdentitySpec,
@@ -53,10 +56,8 @@ from waltap.specs import (
 )
 
 __all__ = [
-    "KINDS",
     "Health",
     "Host",
-    "Kind",
     "Plugin",
     "nearest",
 ]
@@ -69,39 +70,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Spec | TypeSpec)
 
 
-# --- kinds and plugins ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of capability: the host's attribute, the hook that contributes it, its spec."""
-
-    attribute: str
-    noun: str
-    hook: str
-    spec: type[Spec] | type[TypeSpec]
-
-
-KINDS: tuple[Kind, ...] = tuple(
-    Kind(attribute, noun, f"register_{attribute}", spec)
-    for attribute, noun, spec in (
-        ("connectors", "connector", ConnectorSpec),
-        ("decoders", "decoder", DecoderSpec),
-        ("replica_identities", "replica identity", ReplicaIdentitySpec),
-        ("snapshotters", "snapshot mode", SnapshotterSpec),
-        ("types", "type mapping", TypeSpec),
-        ("formats", "format", FormatSpec),
-        ("transforms", "transform", TransformSpec),
-        ("topic_naming", "topic naming strategy", TopicNamingSpec),
-        ("sinks", "sink", SinkSpec),
-        ("offset_stores", "offset store", OffsetStoreSpec),
-        ("signal_channels", "signal channel", SignalChannelSpec),
-        ("notification_channels", "notification channel", NotificationChannelSpec),
-        ("checks", "check", CheckSpec),
-        ("commands", "command", CommandSpec),
-    )
-)
-_KIND_OF: dict[object, Kind] = {kind.spec: kind for kind in KINDS}
+# --- plugins -------------------------------------------------------------------------------------
 
 
 class Health(enum.Enum):
@@ -261,12 +230,12 @@ class Host:
         Raises: SpecMissing, with the known names, the nearest one and the plugins that could not
         be loaded; DuplicateName when two plugins claim the name.
         """
-        registry = self._registry(_KIND_OF[kind])
+        registry = self._registry(KIND_OF[kind])
         if name in registry.clashes:
             raise registry.clashes[name]
         spec: S | None = registry.by_any_name.get(name) or registry.whatever_case(name)
         if spec is None:
-            raise self._missing(_KIND_OF[kind], name, registry)
+            raise self._missing(KIND_OF[kind], name, registry)
         return spec
 
     def plugins(self) -> list[Plugin]:
@@ -452,7 +421,7 @@ class Host:
         self._notices.clear()
 
     def _specs(self, kind: type[S]) -> Mapping[str, S]:
-        return MappingProxyType(self._registry(_KIND_OF[kind]).specs)
+        return MappingProxyType(self._registry(KIND_OF[kind]).specs)
 
     def _registry(self, kind: Kind) -> _Registry:
         """Return what there is of ``kind``; the hooks are called on first use."""

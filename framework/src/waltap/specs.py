@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from waltap.source.connector import Check, Connector
 
 __all__ = [
+    "KINDS",
+    "KIND_OF",
     "CheckSpec",
     "CommandSpec",
     "ConnectorSpec",
     "DecoderSpec",
     "FormatSpec",
+    "Kind",
     "NotificationChannelSpec",
     "OffsetStoreSpec",
     "ReplicaIdentitySpec",
@@ -170,3 +173,35 @@ class CommandSpec(Spec):
     """A sub-command of the CLI: the factory gives a typer application or a callable."""
 
     factory: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of capability: the host's attribute, the hook that contributes it, its spec."""
+
+    attribute: str
+    noun: str
+    hook: str
+    spec: type[Spec] | type[TypeSpec]
+
+
+KINDS: tuple[Kind, ...] = tuple(
+    Kind(attribute, noun, f"register_{attribute}", spec)
+    for attribute, noun, spec in (
+        ("connectors", "connector", ConnectorSpec),
+        ("decoders", "decoder", DecoderSpec),
+        ("replica_identities", "replica identity", ReplicaIdentitySpec),
+        ("snapshotters", "snapshot mode", SnapshotterSpec),
+        ("types", "type mapping", TypeSpec),
+        ("formats", "format", FormatSpec),
+        ("transforms", "transform", TransformSpec),
+        ("topic_naming", "topic naming strategy", TopicNamingSpec),
+        ("sinks", "sink", SinkSpec),
+        ("offset_stores", "offset store", OffsetStoreSpec),
+        ("signal_channels", "signal channel", SignalChannelSpec),
+        ("notification_channels", "notification channel", NotificationChannelSpec),
+        ("checks", "check", CheckSpec),
+        ("commands", "command", CommandSpec),
+    )
+)
+KIND_OF: dict[object, Kind] = {kind.spec: kind for kind in KINDS}

@@ -11,7 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from waltap.errors import PluginError
 from waltap.hookspecs import hookimpl
-from waltap.host import KINDS, Health, Host, Plugin
+from waltap.host import Health, Host, Plugin
+from waltap.specs import KINDS
 from waltap.plugin_errors import (
     DuplicateName,
     HookRaised,

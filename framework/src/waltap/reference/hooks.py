@@ -7,8 +7,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_args
 
 from waltap import hookspecs
-from waltap.host import KINDS, Kind
 from waltap.reference.markdown import GENERATED, table
+from waltap.specs import KINDS, Kind
 
 __all__ = ["hooks_page"]
 
