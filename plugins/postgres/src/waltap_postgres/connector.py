@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
 
@@ -33,14 +33,7 @@ from waltap_postgres.connection import Session, connect, driver_error, watch
 from waltap_postgres.decision import Decision, belonging, decide, given_up
 from waltap_postgres.errors import PrivilegeMissing, PublicationGone, SlotActive
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import (
-    PublicationPlan,
-    identifier,
-    plan_publication,
-    published_by_any,
-    published_operations,
-    streams_new,
-)
+from waltap_postgres.replication.publications import Publications
 from waltap_postgres.replication.slot import (
     Slot,
     await_free,
@@ -74,8 +67,6 @@ class PostgresConnector(Connector):
         self._replication: Session | None = None
         self._reading = False
         self._exported: str | None = None
-        self._publications: tuple[str, ...] = ()
-        self._made_publications: list[str] = []
         self._made_slot = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
@@ -84,6 +75,14 @@ class PostgresConnector(Connector):
         self.catalogue = PostgresCatalogue(self._connection, properties)
         self._descriptions = Descriptions.of(self.catalogue, context)
         self._wait_notice = wait_notice(self.catalogue, properties.slot_name)
+        self._publications = Publications(
+            self.catalogue,
+            self._connection,
+            properties,
+            context,
+            captured=self.captured,
+            belonging=lambda name: self._belonging("publication", name),
+        )
         self._snapshot = InitialSnapshot(
             properties, context.profile, self.catalogue, self._captured_of, self._watch
         )
@@ -137,7 +136,9 @@ class PostgresConnector(Connector):
         look = Preflight(
             self.catalogue, self.properties, self.context, self.server, self.captured()
         )
-        return look.checks(lambda: self._decide(offset), self._plan, self._snapshot_tables)
+        return look.checks(
+            lambda: self._decide(offset), self._publications.plan, self._snapshot_tables
+        )
 
     def lost(self, offset: Offset) -> WaltapError | None:
         resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
@@ -185,7 +186,7 @@ class PostgresConnector(Connector):
 
     def drop(self, belonging: Belonging) -> None:
         if belonging.kind == "publication":
-            self._drop_publications([belonging.name])
+            self._publications.drop([belonging.name])
             return
         drop_slot(self.catalogue, belonging.name)
         self.context.belongings.forget([belonging])
@@ -210,7 +211,7 @@ class PostgresConnector(Connector):
                 slot = self._read_slot()  # it went with the connection that made it
             else:
                 self._take(slot, decision, offset)
-        self._publish()
+        self._publications.make()
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
@@ -256,27 +257,6 @@ class PostgresConnector(Connector):
         with closing(self._replication_session()) as session:
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
         return content or ""
-
-    def _publish(self) -> None:
-        """Make or adjust the publication where the decoder uses one."""
-        if not self._decoder_spec.spec.capabilities.filters:
-            return
-        plan = self._plan()
-        entries = [self._belonging("publication", name) for name in plan.created]
-        with self.context.belongings.making(*entries):
-            plan.run(self._connection, self.properties)
-        self._publications = plan.names
-        self._made_publications = plan.created
-        self.context.created.update(plan.created)
-
-    def _plan(self) -> PublicationPlan:
-        return plan_publication(
-            self.catalogue,
-            self.properties,
-            self.captured(),
-            operations=published_operations(self.context.profile.capture),
-            version_num=self.server.version_num,
-        )
 
     def _start_with_new_slot(
         self, old: Slot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
@@ -386,7 +366,7 @@ class PostgresConnector(Connector):
                 self._snapshot.lock(self.captured(), exported=False)
             self._snapshot.begin(self._exported)
         yield from self._snapshot.pieces(
-            self.captured(), self._publications, start.position.end_lsn
+            self.captured(), self._publications.names, start.position.end_lsn
         )
         self._reading, self._exported = False, None
 
@@ -447,13 +427,11 @@ class PostgresConnector(Connector):
         options: dict[str, object] = dict(spec.forced_options)
         if properties is not None:
             options = {**properties.model_dump(by_alias=True), **options}
-        if not self._publications and spec.capabilities.filters:
-            self._publications = self._plan().names
         return spec.factory(
             DecoderContext(
                 server=server,
                 catalogue=self.catalogue,
-                publications=self._publications,
+                publications=self._publications.find(),
                 options=options,
                 captures=self.context.captures,
                 describe=self.describe,
@@ -495,12 +473,12 @@ class PostgresConnector(Connector):
         return self._snapshot.estimates.get(relation.oid) or None
 
     def captured_tables(self) -> dict[str, str]:
-        covered = published_by_any(self.catalogue, self._publications)
-        captured = {table.relation.oid for table in self.captured()}
+        tables, captured = self.existing_tables(), {t.relation.oid for t in self.captured()}
+        covered = self._publications.cover(tables.values())
         return {
             oid: ".".join(place)
-            for oid, place in self.existing_tables().items()
-            if int(oid) in captured and (not self._publications or place in covered)
+            for oid, place in tables.items()
+            if int(oid) in captured and place in covered
         }
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
@@ -509,10 +487,7 @@ class PostgresConnector(Connector):
         return {str(oid): place for oid, place in tables.items() if place != signals}
 
     def streams_new(self, schema: str, table: str) -> bool:
-        if not self._publications:
-            return True
-        number = self.server.version_num
-        return streams_new(self.catalogue, self._publications, schema, number)
+        return self._publications.streams_new(schema)
 
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
         self._chunks = PostgresChunks(
@@ -550,8 +525,7 @@ class PostgresConnector(Connector):
             self._release()
             self.drop_slot()
             self._made_slot = False
-        self._drop_publications(self._made_publications)
-        self._made_publications = []
+        self._publications.undo()
 
     def finish(self) -> bool:
         """Do what a clean stop asks for: ``slot.drop.on.stop``, ``publication.drop.on.stop``."""
@@ -560,17 +534,8 @@ class PostgresConnector(Connector):
         if properties.slot_drop_on_stop and not properties.slot_temporary:
             self.drop_slot()
         if properties.publication_drop_on_stop:
-            self._drop_publications(self.context.created)
+            self._publications.drop(self.context.created)
         return properties.slot_drop_on_stop or properties.slot_temporary
-
-    def _drop_publications(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            try:
-                self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
-            except psycopg.Error as error:
-                raise driver_error(error, self.properties) from error
-            self.context.created.discard(name)
-            self.context.belongings.forget([self._belonging("publication", name)])
 
     def _release(self) -> None:
         if self._replication is not None:
@@ -584,5 +549,5 @@ class PostgresConnector(Connector):
         self._release()
         if self.properties.slot_temporary and self.properties.publication_drop_on_stop:
             with suppress(WaltapError):  # a run that leaves nothing behind may also end by an error
-                self._drop_publications(list(self.context.created))
+                self._publications.drop(self.context.created)
         self._connection.close()

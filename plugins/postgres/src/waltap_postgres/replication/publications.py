@@ -1,0 +1,101 @@
+"""The publications of one connection: planned, made, asked what they cover, and dropped again."""
+
+from collections.abc import Callable, Iterable
+
+import psycopg
+
+from waltap.offsets.belongings import Belonging
+from waltap.source.connector import ConnectorContext
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.connection import driver_error
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import (
+    PublicationPlan,
+    identifier,
+    plan_publication,
+    published_by_any,
+    published_operations,
+    streams_new,
+)
+
+__all__ = ["Publications"]
+
+
+class Publications:
+    """``names`` are those that the stream asks for, () before that is known, and always where the
+    decoder uses none.
+
+    ``captured`` gives the captured tables, ``belonging`` the entry of a publication by its name.
+    """
+
+    def __init__(
+        self,
+        catalogue: PostgresCatalogue,
+        connection: "psycopg.Connection[tuple[object, ...]]",
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        *,
+        captured: Callable[[], list[Table]],
+        belonging: Callable[[str], Belonging],
+    ) -> None:
+        self._catalogue, self._connection = catalogue, connection
+        self._properties, self._context = properties, context
+        self._captured, self._belonging = captured, belonging
+        self._version_num = connection.info.server_version
+        self._used = context.profile.decoder.spec.capabilities.filters
+        self._made: list[str] = []
+        self.names: tuple[str, ...] = ()
+
+    def plan(self) -> PublicationPlan:
+        """Decide what to do; changes nothing. Raises: PublicationMissing, IdentityMissing."""
+        return plan_publication(
+            self._catalogue,
+            self._properties,
+            self._captured(),
+            operations=published_operations(self._context.profile.capture),
+            version_num=self._version_num,
+        )
+
+    def make(self) -> None:
+        """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
+        if not self._used:
+            return
+        plan = self.plan()
+        entries = [self._belonging(name) for name in plan.created]
+        with self._context.belongings.making(*entries):
+            plan.run(self._connection, self._properties)
+        self.names, self._made = plan.names, plan.created
+        self._context.created.update(plan.created)
+
+    def find(self) -> tuple[str, ...]:
+        """Return `names`; those that are there already when none was made."""
+        if not self.names and self._used:
+            self.names = self.plan().names
+        return self.names
+
+    def cover(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return which of these (schema, table) are published; all where there is no publication."""
+        return (
+            set(places) & published_by_any(self._catalogue, self.names)
+            if self.names
+            else set(places)
+        )
+
+    def streams_new(self, schema: str) -> bool:
+        """Tell whether tables made in ``schema`` are published without being named."""
+        return not self.names or streams_new(self._catalogue, self.names, schema, self._version_num)
+
+    def undo(self) -> None:
+        """Drop those that `make` made."""
+        self.drop(self._made)
+        self._made = []
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Drop these, and forget them. Raises: SourceError, OffsetError."""
+        for name in sorted(names):
+            try:
+                self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
+            except psycopg.Error as error:
+                raise driver_error(error, self._properties) from error
+            self._context.created.discard(name)
+            self._context.belongings.forget([self._belonging(name)])
