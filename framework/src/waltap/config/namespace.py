@@ -50,10 +50,9 @@ class Explained:
 class Findings:
     """What one resolution found.
 
-    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``:
-    its name, as soon as it is known; ``secrets``:
-    values to hide in messages; ``kept``: those of them that are secrets for good, and not only
-    because a placeholder gave them.
+    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``: its
+    name, as soon as it is known; ``secrets``: values that placeholders gave, hidden in messages here;
+    ``kept``: values of properties that are secrets, hidden in every later text (`hide`).
     """
 
     debezium: bool
