@@ -208,20 +208,21 @@ class Preflight:
         if self._captured:
             found = f"{len(self._captured)} tables"
             return Check(name="captured tables", verdict="ok", found=found)
-        error = NothingCaptured("no table fits the include and exclude lists")
-        check = Check.failed("captured tables", error)
-        # Where a publication names its tables, one that is made later is not seen before a new start.
-        named = (
-            self._spec.capabilities.filters
-            and self._properties.publication_autocreate_mode
-            in {
-                "filtered",
-                "disabled",
-            }
+        capture = self._context.profile.capture
+        listed = (
+            capture.schema_include
+            or capture.schema_exclude
+            or capture.table_include
+            or capture.table_exclude
         )
+        what = "no table fits the include and exclude lists" if listed else "there is no table yet"
+        check = Check.failed("captured tables", NothingCaptured(what))
+        # Where a publication names its tables, one that is made later is not seen before a new start.
+        mode = self._properties.publication_autocreate_mode
+        named = self._spec.capabilities.filters and mode in {"filtered", "disabled"}
         # What a table held before it was dropped may still be in the WAL that is to be read.
         resumes = decision is not None and decision.offset is not None
-        fatal = named and not resumes and not self._context.profile.debezium
+        fatal = named and listed and not resumes and not self._context.profile.debezium
         return check if fatal else _advice(check)
 
     def _of_snapshot(self, tables: list[Table]) -> list[Check]:
