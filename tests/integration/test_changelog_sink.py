@@ -1,6 +1,7 @@
 """The change log: whole transactions only, in order, typed, none lost, none doubled."""
 
 import datetime as dt
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogInUse,
+    ChangeLogOlder,
     ChangeLogRetired,
     ColumnNameTaken,
     TransactionGap,
@@ -569,3 +571,39 @@ def test_a_value_that_does_not_fit_is_null_told_once_and_counted(
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == len(set(warnings)) == 7, "each column and reason once"
     assert "column n of public.odd: numeric NaN or infinity; null is written" in warnings[0]
+
+
+def test_an_older_copy_in_the_place_of_the_log_is_noticed(tmp_path: Path) -> None:
+    log, copy, newer = tmp_path / "log", tmp_path / "copy", tmp_path / "newer"
+
+    def start(*, resumes: bool = True) -> ChangeLogSink:
+        made = ChangeLogSink(
+            ChangeLogProperties(path=str(log)), context(tmp_path / "state", resumes=resumes)
+        )
+        try:
+            made.open()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    db = Database()
+    made = start()
+    for key in ("1", "2"):
+        db.insert(PEOPLE, [key, "Ann", "long"])
+        made.write(batch(db.commit()))
+        made.flush()
+        if key == "1":
+            shutil.copytree(log, copy)
+    made.close()
+    start().close()
+    log.rename(newer)
+    copy.rename(log)
+    with pytest.raises(ChangeLogOlder, match="published up to"):
+        start()
+    log.rename(copy)
+    newer.rename(log)
+    start().close()
+    log.rename(newer)
+    copy.rename(log)
+    start(resumes=False).close()  # without a stored offset a new epoch begins

@@ -1,5 +1,6 @@
 """Messages to transactions: what is handed out when, what is dropped, what survives a restart."""
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -465,6 +466,43 @@ def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_
     again = assembler(tmp_path, resume=Position(201))
     assert again.open_transactions == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after it", "while it is read"])
+def test_prepared_rows_outlive_the_loss_of_their_folder(tmp_path: Path, when: str) -> None:
+    folder = tmp_path / "spill"
+    rows = [row(n) for n in range(1, 2000)]
+    first = assembler(folder)
+    first.feed(prepared("g", rows))
+    if when == "before the commit":
+        shutil.rmtree(folder)
+    parts = first.feed([decided("g")])
+    if when == "while it is read":
+        shutil.rmtree(folder)
+        first.confirmable(60)
+    while first.backlog:
+        parts += first.feed(())
+    assert numbers(parts) == list(range(1, 2000))
+    if when == "after it":
+        shutil.rmtree(folder)
+    first.confirmable(60)
+    shutil.rmtree(folder)
+    first.close()  # nothing of the commit was confirmed: it comes again
+    second = assembler(folder, resume=Position(60))
+    parts = second.feed([decided("g")])
+    while second.backlog:
+        parts += second.feed(())
+    assert numbers(parts) == list(range(1, 2000))
+
+
+def test_a_folder_lost_while_a_transaction_is_prepared_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "spill"
+    first = assembler(folder, memory=0)
+    first.feed(segment(7, [row(1, 7)], first=True))
+    shutil.rmtree(folder, ignore_errors=True)
+    first.feed([StreamPrepare(0, 7, 50, 51, 3, "g")])
+    first.close()
+    assert numbers(assembler(folder, resume=Position(60)).feed([decided("g")])) == [1]
 
 
 def test_a_prepare_sent_again_replaces_what_was_kept(tmp_path: Path) -> None:

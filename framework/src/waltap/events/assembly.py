@@ -142,9 +142,11 @@ class Assembler:
         """Return how far the server may be told that all is durable, when ``end_lsn`` is.
 
         To be called after everything up to ``end_lsn`` became durable: files of prepared
-        transactions that were decided before are removed. Less than ``end_lsn`` comes back only
-        where prepared transactions wait in memory alone.
+        transactions that were decided before are removed, those of others written again where
+        somebody deleted them. Less than ``end_lsn`` comes back only where prepared transactions wait
+        in memory alone.
         """
+        self._area.look_after()
         while self._decided and self._decided[0][0] <= end_lsn:
             self._decided.pop(0)[1].discard()
         if self._area.folder is None and self._prepared:

@@ -13,6 +13,7 @@ server never sends their rows again after that.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -129,11 +130,17 @@ class SpillArea:
 
     def close(self) -> None:
         """Remove the files of everything but prepared transactions."""
+        self.look_after()
         for spool in list(self._spools):
             if spool.record_path is None:
                 spool.discard()
             else:
                 spool.close()
+
+    def look_after(self) -> None:
+        """See that prepared transactions are still on disk; what somebody deleted is written again."""
+        for spool in self._spools:
+            spool.look_after()
 
     def forget(self, spool: "Spool") -> None:
         """Take a discarded spool off the books."""
@@ -181,6 +188,7 @@ class Spool:
         "_file_bytes",
         "_marks",
         "_numbers",
+        "_record",
         "_relations",
         "begin_lsn",
         "count",
@@ -203,6 +211,7 @@ class Spool:
         self.memory_bytes = 0
         self.path: Path | None = None
         self.record_path: Path | None = None
+        self._record: PreparedRecord | None = None
         self._blobs: list[bytes] = []
         self._file: BinaryIO | None = None
         self._file_bytes = 0
@@ -305,7 +314,7 @@ class Spool:
         assert self._file is not None
         assert self.path is not None
         name = f"prepared-{end_lsn:016x}-{self.xid}"
-        record = PreparedRecord(
+        record = self._record = PreparedRecord(
             xid=self.xid,
             gid=gid,
             begin_lsn=self.begin_lsn,
@@ -318,20 +327,48 @@ class Spool:
             relations=self._relations,
         )
         with self._guarded():
+            if not self.path.exists():
+                self._write_again(folder, self.path)
             self._file.flush()
             os.fsync(self._file.fileno())
             self.path = self.path.rename(folder / f"{name}.spill")
-            draft = folder / f"{name}.tmp"
-            with draft.open("wb") as file:
-                file.write(msgspec.msgpack.encode(record))
-                file.flush()
-                os.fsync(file.fileno())
-            self.record_path = draft.rename(folder / f"{name}.record")
-            _sync_folder(folder)
+            self.record_path = _write_record(folder, name, record)
+
+    def look_after(self) -> None:
+        """Write what `persist` wrote again when it was deleted: the open file still has the rows."""
+        if self.record_path is None or self._record is None or self.path is None:
+            return
+        if self._file is None or (self.record_path.exists() and self.path.exists()):
+            return
+        folder = self.record_path.parent
+        with self._guarded():
+            if not self.path.exists():
+                self._write_again(folder, self.path)
+            self.record_path = _write_record(folder, self.record_path.stem, self._record)
+
+    def _write_again(self, folder: Path, path: Path) -> None:
+        """Give the rows of the file, which lost its name, a new one at ``path``."""
+        lost = self._file
+        assert lost is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        lost.flush()
+        place = lost.tell()
+        lost.seek(0)
+        found = path.open("w+b")
+        try:
+            shutil.copyfileobj(lost, found)
+            found.flush()
+            os.fsync(found.fileno())
+            found.seek(place)  # it may be half read
+        except BaseException:
+            found.close()
+            raise
+        self._file = found
+        lost.close()
 
     def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
         """Become the spool that an earlier run persisted."""
-        self.path, self.record_path = path, record_path
+        self.path, self.record_path, self._record = path, record_path, record
         self._file = path.open("r+b")
         actual = os.fstat(self._file.fileno()).st_size
         if actual < record.size:
@@ -348,6 +385,7 @@ class Spool:
         that resumes from there needs it no more."""
         if self.record_path is None:
             return
+        self.look_after()
         name = self.record_path.stem.partition("@")[0]
         with self._guarded():
             marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
@@ -465,6 +503,18 @@ def _row(
     if kind == _UPDATE:
         return Update(relation, lsn, after, before, _OLD_KINDS[flags], xid)
     return Delete(relation, lsn, before, _OLD_KINDS[flags], xid)
+
+
+def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
+    """Write the description of a prepared transaction durably; return its path."""
+    draft = folder / f"{name}.tmp"
+    with draft.open("wb") as file:
+        file.write(msgspec.msgpack.encode(record))
+        file.flush()
+        os.fsync(file.fileno())
+    path = draft.rename(folder / f"{name}.record")
+    _sync_folder(folder)
+    return path
 
 
 def _sync_folder(folder: Path) -> None:

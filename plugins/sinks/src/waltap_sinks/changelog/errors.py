@@ -8,7 +8,8 @@ SinkError
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
 ├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
 ├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
-└── ChangeLogMissing        WT-5108   there is no change log where one is to be read
+├── ChangeLogMissing        WT-5108   there is no change log where one is to be read
+└── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
 """
 
 from waltap.errors import Retry, SinkError
@@ -18,6 +19,7 @@ __all__ = [
     "ChangeLogGone",
     "ChangeLogInUse",
     "ChangeLogMissing",
+    "ChangeLogOlder",
     "ChangeLogRetired",
     "ChangeLogUnavailable",
     "ColumnNameTaken",
@@ -85,6 +87,17 @@ class ChangeLogGone(SinkError):
     remedy = (
         "Put {path} back as it was and start again: it goes on from its last manifest, nothing is lost. "
         "To begin a new log there with a new snapshot: `waltap offsets clear FILE`."
+    )
+
+
+class ChangeLogOlder(SinkError):
+    """The log ends before what this pipeline has published: an older copy was put in its place."""
+
+    code = "WT-5109"
+    remedy = (
+        "What lies between was confirmed to the server and does not come again. Put the newer copy of "
+        "{path} back and start again; or go on with this one and a new snapshot: `waltap slot drop FILE` "
+        "and `waltap offsets clear FILE`."
     )
 
 

@@ -14,8 +14,13 @@ from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
-from waltap.source.position import Position
-from waltap_sinks.changelog.errors import ChangeLogGone, ChangeLogUnavailable, TransactionGap
+from waltap.source.position import Position, lsn_text
+from waltap_sinks.changelog.errors import (
+    ChangeLogGone,
+    ChangeLogOlder,
+    ChangeLogUnavailable,
+    TransactionGap,
+)
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -82,7 +87,7 @@ class ChangeLogSink(Sink):
         self._fail_stop = FailStop(self._store.location)
         self._gap = FailStop(self._store.location)
         """What a failed write dropped would be missing before what comes after it."""
-        self._published_once = context.state_dir / "changelog.published"
+        self._published_note = context.state_dir / "changelog.published"
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
         self._reset()
@@ -122,7 +127,7 @@ class ChangeLogSink(Sink):
 
         Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
         a new epoch: the LSNs of what comes may belong to another server.
-        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone.
+        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone, ChangeLogOlder.
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
@@ -134,8 +139,8 @@ class ChangeLogSink(Sink):
         last = log.last()
         if last is None:
             if not self._context.resumes:
-                self._published_once.unlink(missing_ok=True)
-            elif self._was_published():
+                self._published_note.unlink(missing_ok=True)
+            elif self._was_published() is not None:
                 raise self._gone("is empty, but this pipeline has written to it")
             self._start_bucket()
             return None
@@ -146,6 +151,13 @@ class ChangeLogSink(Sink):
         if not self._context.resumes:
             self._epoch = last.mark.epoch + 1
             return None
+        published = self._was_published()
+        if published is not None and last.mark < published:
+            raise ChangeLogOlder(
+                f"{self._store.location} ends at {lsn_text(last.mark.end_lsn)}; this pipeline has "
+                f"published up to {lsn_text(published.end_lsn)}",
+                path=self._store.location,
+            )
         self._epoch = last.mark.epoch
         if last.snapshot is not None and not last.snapshot.complete:
             return None  # the snapshot is taken anew; nothing of it counts yet
@@ -441,17 +453,24 @@ class ChangeLogSink(Sink):
     def _gone(self, what: str) -> ChangeLogGone:
         return ChangeLogGone(f"{self._store.location} {what}", path=self._store.location)
 
-    def _remember_published(self) -> None:
-        """Note in the pipeline's state that this log holds something: an empty one is then not it."""
+    def _remember_published(self, mark: Mark) -> None:
+        """Note in the pipeline's state how far this log goes: an empty or older one is then not it."""
+        note = self._published_note
+        draft = note.with_suffix(".tmp")
         with contextlib.suppress(OSError):
-            self._published_once.parent.mkdir(parents=True, exist_ok=True)
-            self._published_once.write_text(self._store.path(""))
+            note.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(f"{self._store.path('')}\n{mark}")
+            draft.replace(note)
 
-    def _was_published(self) -> bool:
+    def _was_published(self) -> Mark | None:
+        """Return how far this log went when this pipeline wrote to it last; None: it never did, or this
+        is not known."""
         try:
-            return self._published_once.read_text() == self._store.path("")
-        except OSError:
-            return False
+            path, _, mark = self._published_note.read_text().rpartition("\n")
+            epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
+        except (OSError, ValueError):
+            return None
+        return Mark(epoch, end_lsn, ordinal) if path == self._store.path("") else None
 
     def _publish(self) -> Position | None:
         if self._position is None:
@@ -486,9 +505,8 @@ class ChangeLogSink(Sink):
         return self._position
 
     def _published(self, manifest: Manifest) -> None:
-        if self._mark == NOTHING:
-            self._remember_published()
         self._mark = manifest.mark
+        self._remember_published(manifest.mark)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
         self._whole = _Pending()
