@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from waltap.errors import WaltapError
+
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -118,3 +120,45 @@ def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
         assert there.notices.new_tables == [("public.fresh", event)]
     told = run(pipeline)
     assert told == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
+
+
+TAKEN_OUT = {
+    "taken out": "ALTER PUBLICATION {p} DROP TABLE fresh",
+    "made anew": "DROP PUBLICATION {p}; CREATE PUBLICATION {p} FOR TABLE old, signals",
+}
+
+
+@pytest.mark.parametrize("signals", [True, False], ids=["signals", "no signals"])
+@pytest.mark.parametrize("by_hand", TAKEN_OUT.values(), ids=TAKEN_OUT)
+def test_a_table_that_was_taken_out_of_the_publication_joins_again(
+    old: Database, tmp_path: Path, signals: bool, by_hand: str
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | (SIGNALS if signals else {}))
+    made(old)
+    assert run(pipeline) == []
+    old.execute(by_hand.format(p=old.name))
+    old.execute("INSERT INTO fresh VALUES (51)")
+    with pipeline.running() as there:
+        old.execute("INSERT INTO fresh VALUES (52)")
+        there.until(lambda: 52 in pipeline.destination.ids("fresh"), "what comes after")
+        if signals:
+            there.until(lambda: 51 in pipeline.destination.ids("fresh"), "what came meanwhile")
+        told = "snapshot" if signals else "incomplete"
+        assert there.notices.new_tables == [("public.fresh", told)]
+    assert run(pipeline) == []
+
+
+def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
+    old: Database, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED)
+    made(old)
+    assert run(pipeline) == []
+    old.execute(f"ALTER PUBLICATION {old.name} DROP TABLE fresh; INSERT INTO fresh VALUES (51)")
+    with pytest.raises(WaltapError), pipeline.running(**{"slot.stream.params": "no_such=1"}):
+        pass
+    assert old.execute(
+        "SELECT count(*) FROM pg_publication_tables WHERE pubname = %s AND tablename = 'fresh'",
+        old.name,
+    ) == [(1,)]
+    assert run(pipeline) == [("public.fresh", "incomplete")]

@@ -30,10 +30,7 @@ def command(
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
         lost = None if offset is None else connector.lost(offset)
-        new: list[str] = []
-        if offset is not None and profile.engine.new_tables != "ignore":
-            database = f"{offset.system_id}/{offset.database}"
-            new = parts.new_tables.unknown(connector, database)
+        new = [] if offset is None else parts.new_tables.unknown(connector, offset)
     document = {**_document(profile.name, offset, slot, lost), "new_tables": new}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
@@ -108,8 +105,8 @@ def _print(document: dict[str, Any]) -> None:
     console.print(table)
     if document["new_tables"]:
         console.print(
-            "New tables join at the next start; waltap.new.tables says what becomes of their rows from "
-            "before."
+            "New tables, and those that the server was made to stream no more or not all of, join at the "
+            "next start; waltap.new.tables says what becomes of their rows from before."
         )
     if not document["resumable"]:
         console.print("[red]Streaming cannot go on from the stored offset.[/]")

@@ -196,6 +196,7 @@ class Engine:
                 held = parts.sink.open()
             with self._nothing_half_way(connector, parts, stored):
                 offset = _newest(stored, held)
+                parts.new_tables.prepare(connector)
                 start = connector.prepare(offset)
                 for note in start.notes:
                     log.info(note)
@@ -328,10 +329,8 @@ class Engine:
         try:
             try:
                 incremental = self._incremental(connector, parts, delivery)
-                offset = delivery.offset
                 ask = incremental.ask_for if incremental is not None else None
-                database = f"{offset.system_id}/{offset.database}"
-                parts.new_tables.begin(connector, database, whole=whole, ask=ask)
+                parts.new_tables.begin(connector, delivery.offset, whole=whole, ask=ask)
                 self._look = partial(parts.new_tables.look, connector)
                 self._pull(connector, stream, assembler, incremental, delivery)
             finally:

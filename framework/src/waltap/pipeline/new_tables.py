@@ -3,7 +3,8 @@
 What was captured at the last start is kept beside the offset. A table that joins at a start without a
 snapshot has rows that neither a snapshot nor the stream has brought, unless the stream brings every table
 from its creation on and it was made since. OIDs tell tables apart: one that was dropped and made again
-under its name is another.
+under its name is another. A table that the server was made to stream no more, or not all of, and that
+the start puts right, joins like one that was never captured.
 """
 
 import logging
@@ -16,6 +17,7 @@ import msgspec
 
 from waltap.errors import WaltapError
 from waltap.offsets.durable_file import replace_durably
+from waltap.offsets.offset import Offset
 from waltap.source.connector import Connector
 
 __all__ = ["NewTables"]
@@ -60,16 +62,27 @@ class NewTables:
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
 
+    def prepare(self, connector: Connector) -> None:
+        """Look before the connector prepares a start, which puts right what the server streams: what it
+        did not stream until then counts as captured no more, also when this start is killed."""
+        before = self._stored()
+        gaps = connector.unsent() & set(before.captured) if before is not None else set()
+        if before is not None and gaps:
+            before.captured = sorted(set(before.captured) - gaps)
+            before.others = sorted(gaps | set(before.others))
+            self._write(before)
+
     def begin(
         self,
         connector: Connector,
-        database: str,
+        offset: Offset,
         *,
         whole: bool,
         ask: Callable[[str], bool] | None,
     ) -> None:
         """Look at a start, when streaming has begun. ``whole``: a snapshot has read every table.
         ``ask`` asks for the rows of one, and tells whether that went well."""
+        database = _database(offset)
         captured, before = connector.captured_tables(), self._load(database)
         self._names = connector.existing_tables()
         self._captured = set(captured)
@@ -108,12 +121,21 @@ class NewTables:
             self._names = present
             self._save()
 
-    def unknown(self, connector: Connector, database: str) -> list[str]:
+    def unknown(self, connector: Connector, offset: Offset) -> list[str]:
         """Return the tables that the next start will find to be new."""
-        before = self._load(database)
-        known = set(before.captured) if before is not None else None
-        tables = connector.captured_tables()
-        return sorted(n for i, n in tables.items() if known is not None and i not in known)
+        before = self._load(_database(offset))
+        if before is None or self._policy == "ignore":
+            return []
+        known = set(before.captured) - connector.unsent()
+        return sorted(n for i, n in connector.captured_tables().items() if i not in known)
+
+    def interrupted(self, connector: Connector, offset: Offset) -> list[str]:
+        """Return those of them that were captured, and are not streamed as things stand, or not all."""
+        before = self._load(_database(offset))
+        if before is None or self._policy == "ignore":
+            return []
+        known = connector.unsent().intersection(before.captured)
+        return sorted(n for i, n in connector.captured_tables().items() if i in known)
 
     def _say(self, event: str, name: str) -> None:
         if self._policy == "ignore":
@@ -124,15 +146,25 @@ class NewTables:
         self._tell(name, event)
 
     def _load(self, database: str) -> _Known | None:
+        known = self._stored()
+        return known if known is not None and known.database == database else None
+
+    def _stored(self) -> _Known | None:
         try:
-            known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
+            return msgspec.json.decode(self._path.read_bytes(), type=_Known)
         except (OSError, msgspec.MsgspecError):
             return None
-        return known if known.database == database else None
 
     def _save(self) -> None:
         assert self._known is not None
         self._known.captured = sorted(self._captured)
         self._known.others = sorted(set(self._names) - self._captured)
+        self._write(self._known)
+
+    def _write(self, known: _Known) -> None:
         with suppress(OSError):
-            replace_durably(self._path, msgspec.json.encode(self._known))
+            replace_durably(self._path, msgspec.json.encode(known))
+
+
+def _database(offset: Offset) -> str:
+    return f"{offset.system_id}/{offset.database}"

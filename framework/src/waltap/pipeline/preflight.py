@@ -12,6 +12,7 @@ from pathlib import Path
 from waltap.config.profile import Profile
 from waltap.errors import Retry, SourceError, WaltapError
 from waltap.host import Host
+from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Parts
@@ -35,7 +36,10 @@ def checks(parts: Parts, connector: Connector, *, locked: bool) -> list[Check]:
 
     Raises: ConnectionLost.
     """
-    found = [_state(parts, locked=locked), *_of_sink(parts), *connector.check(parts.store.load())]
+    offset = parts.store.load()
+    found = [_state(parts, locked=locked), *_of_sink(parts), *connector.check(offset)]
+    if offset is not None and all(check.verdict != "error" for check in found):
+        found += _interrupted(parts, connector, offset)
     return found + _of_plugins(parts.profile, parts.host)
 
 
@@ -89,6 +93,22 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
     if found == folder or (found / BELONGINGS).exists():
         return None
     return found if (found / OFFSET).exists() else None
+
+
+def _interrupted(parts: Parts, connector: Connector, offset: Offset) -> list[Check]:
+    """Return what was captured, and what the server streams no more or not all of as things stand."""
+    names = parts.new_tables.interrupted(connector, offset)
+    if not names:
+        return []
+    return [
+        Check(
+            name="streamed tables",
+            verdict="warning",
+            found=f"the server was made to stream no more of {', '.join(names)}, or not everything; the "
+            "start puts that right, and what was written meanwhile does not come by the stream",
+            remedy="waltap.new.tables=snapshot with a signal.data.collection reads their rows again",
+        )
+    ]
 
 
 def _of_sink(parts: Parts) -> list[Check]:

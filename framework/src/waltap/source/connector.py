@@ -243,6 +243,12 @@ class Connector(abc.ABC):
         Raises: SourceError."""
         return True
 
+    def unsent(self) -> frozenset[str]:
+        """Return identifiers of captured tables of which the server does not stream everything as things
+        stand, and will after `prepare`: what was written to them meanwhile does not come. Changes
+        nothing. Raises: SourceError."""
+        return frozenset()
+
     def heartbeat(self) -> None:
         """Do what the profile wants done on the server with each heartbeat."""
 

@@ -486,6 +486,11 @@ class PostgresConnector(Connector):
         signals = self.context.profile.capture.signal_table
         return {str(oid): place for oid, place in tables.items() if place != signals}
 
+    def unsent(self) -> frozenset[str]:
+        unsent = self._publications.unsent()
+        tables = self.existing_tables() if unsent else {}
+        return frozenset(number for number, place in tables.items() if place in unsent)
+
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)
 

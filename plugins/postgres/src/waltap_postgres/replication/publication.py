@@ -22,14 +22,17 @@ __all__ = [
 ]
 
 INSERTS_SUFFIX = "_inserts"
+SKIPS_MISSING = 180000
+"""From this version on a publication that does not exist publishes nothing, instead of an error."""
 
 
 class PublicationPlan:
     """What must be done so that the server publishes what is captured.
 
     ``statements`` are run in order; ``names`` are the publications to ask for; ``created`` those
-    that the statements make; ``added`` the (schema, table) that they publish by name; ``all_tables``
-    tells that one publishes every table.
+    that the statements make; ``added`` the (schema, table) that they publish by name; ``unsent`` those
+    of which the publications, as they are, did not publish everything; ``all_tables`` tells that one
+    publishes every table.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -37,6 +40,7 @@ class PublicationPlan:
         self.statements: list[str] = []
         self.created: list[str] = []
         self.added: list[tuple[str, str]] = []
+        self.unsent: set[tuple[str, str]] = set()
         self.all_tables = False
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
@@ -154,7 +158,7 @@ def plan_publication(
             plan.created.append(name)
             plan.all_tables = mode == "all_tables"
         return plan
-    _plan_filtered(plan, catalogue, properties, captured, existing, options)
+    _plan_filtered(plan, catalogue, properties, captured, existing, options, version_num)
     return plan
 
 
@@ -165,6 +169,7 @@ def _plan_filtered(
     captured: list[Table],
     existing: set[tuple[str, str]] | None,
     options: str,
+    version_num: int,
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
     root = properties.publish_via_partition_root
@@ -180,6 +185,9 @@ def _plan_filtered(
         )
         plan.names = (*plan.names, name + INSERTS_SUFFIX)
     _cover(plan, catalogue, name, wanted, options)
+    # Older servers refuse to decode for a publication that did not exist, and lose nothing.
+    if existing is not None or version_num >= SKIPS_MISSING:
+        plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
 
 
 def _refuse_keyless(keyless: list[Table]) -> None:

@@ -8,6 +8,7 @@ from waltap.offsets.belongings import Belonging
 from waltap.source.connector import ConnectorContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
+from waltap_postgres.errors import IdentityMissing, PublicationMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
@@ -80,6 +81,15 @@ class Publications:
             if self.names
             else set(places)
         )
+
+    def unsent(self) -> set[tuple[str, str]]:
+        """Return what `PublicationPlan.unsent` is as things stand; nothing where a start is refused."""
+        if not self._used:
+            return set()
+        try:
+            return self.plan().unsent
+        except (PublicationMissing, IdentityMissing):
+            return set()
 
     def streams_new(self, schema: str) -> bool:
         """Tell whether tables made in ``schema`` are published without being named."""
