@@ -208,7 +208,7 @@ def test_only_the_asked_for_tables_are_read_and_a_select_of_ones_own_is_used(
         database,
         tmp_path,
         {
-            "snapshot.include.collection.list": r"public\.a",
+            "snapshot.include.collection.list": r"\Qpublic.a\E",
             "snapshot.select.statement.overrides": "public.a",
             "snapshot.select.statement.overrides.public.a": "SELECT v, id FROM a WHERE id > 1;",
         },

@@ -19,7 +19,7 @@ def read(
     seconds: float = 5,
 ) -> list[SnapshotRequest]:
     signal = Signal("s1", "execute-snapshot", data)
-    return requests(signal, signal.arguments(), known, NamePatterns(clock, seconds))
+    return requests(signal, signal.arguments(1 << 20), known, NamePatterns(clock, seconds))
 
 
 def asked(**data: object) -> list[SnapshotRequest]:

@@ -15,9 +15,6 @@ from waltap.signals.name_patterns import NamePatterns
 
 __all__ = ["Signal", "SnapshotRequest", "names", "requests"]
 
-MAX_BYTES = 1 << 20
-"""Default of ``waltap.signal.max.bytes``."""
-
 KNOWN = {
     "execute-snapshot": {
         "data-collections",
@@ -41,7 +38,7 @@ class Signal(msgspec.Struct, frozen=True):
     kind: str
     data: str
 
-    def arguments(self, max_bytes: int = MAX_BYTES) -> dict[str, object]:
+    def arguments(self, max_bytes: int) -> dict[str, object]:
         """Return the data as an object; empty data is one without members.
 
         Raises: SignalUnusable.

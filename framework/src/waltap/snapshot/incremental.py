@@ -41,7 +41,6 @@ from waltap.signals.errors import (
 )
 from waltap.signals.name_patterns import NamePatterns
 from waltap.signals.signal import (
-    MAX_BYTES,
     Signal,
     SnapshotRequest,
     names,
@@ -56,8 +55,6 @@ log = logging.getLogger(__name__)
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 RECENT = 4096
 """So many of the last transactions are looked after until they are visible."""
-MATCH_S = 1.0
-"""Default of ``waltap.signal.match.timeout.ms``."""
 NO_KEY = (
     "the table has no key to read it by; message.key.columns may name one for all, "
     "a signal's surrogate-key one for itself"
@@ -133,10 +130,10 @@ class IncrementalSnapshots:
         text_of: TextOf,
         keys: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
+        max_bytes: int,
+        match_s: float,
         delete_closes: bool = False,
         state: State | None = None,
-        max_bytes: int = MAX_BYTES,
-        match_s: float = MATCH_S,
     ) -> None:
         self._source, self._signal_table = source, signal_table
         self._keys, self._clock, self._max_bytes, self._match_s = keys, clock, max_bytes, match_s

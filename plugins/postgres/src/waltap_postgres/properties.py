@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, field_validator
 
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.render.java_regex import java_pattern
 
 __all__ = ["PostgresProperties"]
 
@@ -282,6 +283,13 @@ class PostgresProperties(Properties):
         advanced=True,
         summary="SQL that is run with each heartbeat.",
     )
+
+    @field_validator("snapshot_include_collection_list")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            java_pattern(pattern)
+        return value
 
     @field_validator("replica_identity_autoset_values")
     @classmethod

@@ -1,7 +1,6 @@
 """Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import Retry, SourceError
 from waltap.events.transaction import SnapshotRows
+from waltap.render.java_regex import java_pattern
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken
@@ -44,7 +44,7 @@ def snapshot_tables(
             "snapshot.max.threads has no effect: one connection reads the snapshot",
             extra={"property": "snapshot.max.threads"},
         )
-    wanted = [re.compile(p, re.IGNORECASE) for p in properties.snapshot_include_collection_list]
+    wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
     ]
@@ -53,7 +53,7 @@ def snapshot_tables(
 
 def in_order(tables: list[Table], patterns: tuple[str, ...]) -> list[Table]:
     """Sort by the first pattern of the include list that fits, then by name."""
-    compiled = [re.compile(p, re.IGNORECASE) for p in patterns]
+    compiled = [java_pattern(p) for p in patterns]
 
     def rank(table: Table) -> tuple[int, str]:
         name = table.relation.name
