@@ -143,6 +143,17 @@ def test_keys_are_told_as_such_although_the_identity_is_full_by_now(streams: Str
     assert [row[4] for row in streams.agreed()] == ["NONE", "KEY", "KEY"]
 
 
+def test_an_untouched_value_is_not_null_in_a_full_row(streams: Streams) -> None:
+    """So a row that shows NULL for one is a key: decoderbufs lists all columns under either identity."""
+    streams.run("ALTER TABLE t ALTER c DROP NOT NULL", "ALTER TABLE t REPLICA IDENTITY FULL")
+    streams.run(f"INSERT INTO t VALUES (1, 1, {LONG})", "UPDATE t SET a = 2")
+    streams.run("ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET id = 2")
+    streams.run("ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET id = 3")
+    wanted = [(row[0], row[4]) for row in streams.rows("pgoutput")]
+    assert wanted[-2:] == [("Update", "KEY"), ("Update", "FULL")]
+    assert [(row[0], row[4]) for row in streams.rows("decoderbufs")] == wanted
+
+
 def test_a_column_added_after_a_row_is_no_untouched_value_of_it(streams: Streams) -> None:
     streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})", "UPDATE t SET a = 2")
     streams.run("ALTER TABLE t ADD n int", "UPDATE t SET a = 3", "ALTER TABLE t ADD late text")

@@ -159,3 +159,18 @@ def test_a_materialized_view_in_its_place_has_no_changes(rig: Rig) -> None:
         second = rig.oid()
         rig.rows("INSERT INTO t VALUES (1, 'b')")
     assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 1)]
+
+
+@pytest.mark.parametrize("mode", ["live"], indirect=True)
+def test_a_table_renamed_into_the_place_of_another_and_altered_later_is_itself(rig: Rig) -> None:
+    """Decoded after all of that: what altered the table last is not what gave it its name."""
+    first = rig.oid()
+    with rig.running():
+        rig.rows("INSERT INTO t VALUES (1, 'a')")
+    rig.ddl("CREATE TABLE f (id bigint PRIMARY KEY, x int)", "DROP TABLE t")
+    rig.ddl("ALTER TABLE f RENAME TO t")
+    second = rig.oid()
+    rig.ddl("INSERT INTO t VALUES (5, 6)", "UPDATE t SET x = 7", "ALTER TABLE t ADD w int")
+    rig.ddl("INSERT INTO t VALUES (6, 6)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    rig.pipeline.catch_up()
+    assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 3)]

@@ -17,7 +17,16 @@ YBOUTPUT = (
     "Under identity CHANGE a column that was not written is told apart from NULL, whatever its type.",
 )
 
+_NAMES_ALONE = (
+    "With lag: of tables that had one name in turn, rows of all but the last may go to another of them.",
+    "With lag: rows of a materialized view that is gone may be taken for a table's of its name.",
+    "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.",
+    "DDL beside row changes in one transaction is looked for 20 times a second at most.",
+)
+
+
 WAL2JSON = (
+    *_NAMES_ALONE,
     "Generated columns are sent as well.",
     "An origin comes as the server's number for it, without its LSN.",
     "The content of a logical message ends at its first NUL.",
@@ -27,6 +36,8 @@ WAL2JSON = (
 )
 
 DECODERBUFS = (
+    *_NAMES_ALONE,
+    "With lag: a key that was dropped is told for rows after that, too.",
     "Generated columns are sent as well.",
     "The zone of timetz is lost: values are in UTC.",
     "Infinite dates are known by convention only.",

@@ -54,7 +54,8 @@ class RowFacts:
 
     ``shown`` are the names of the old columns that the replica identity certainly covers: the listed
     ones, or with `Listing.ALL` those with a value. ``key`` is the primary key as the row tells it,
-    None where it does not.
+    None where it does not. ``by_key``: the old row has no value for a column that the change left
+    untouched out of line, which a full row always has.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class RowFacts:
     listing: Listing
     shown: frozenset[str]
     key: tuple[str, ...] | None = None
+    by_key: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, ColumnFact]:
@@ -120,7 +122,7 @@ def identity_then(
         full = full or (beyond and bool(key) and required <= row.shown)
     else:
         full = required <= row.shown and (beyond or (letter == "f" and full_before))
-    if full:
+    if full and not row.by_key:
         return Identity("f", frozenset(row.by_name), required)
     return Identity(letter if letter in "di" else "d", row.shown if beyond else key)
 

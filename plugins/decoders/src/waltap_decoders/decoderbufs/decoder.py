@@ -160,12 +160,17 @@ class DecoderBufs(Decoder):
                 skip(messages)
                 return
             shown = _values(frame, old, plan.old)
-        relation = plan.layout.relation
-        self._show(relation, messages)
-        lsn = frame.lsn
         after: Tuple = ()
         if new:
             after = plan.layout.new_tuple(_values(frame, new, plan.new))
+            if plan.layout.old_kind is OldTuple.FULL and _lacks(
+                plan.layout.old_tuple(shown), after
+            ):
+                plan = self._new_plan(frame, key, message) or plan
+                after = plan.layout.new_tuple(_values(frame, new, plan.new))
+        relation = plan.layout.relation
+        self._show(relation, messages)
+        lsn = frame.lsn
         if op == INSERT:
             messages.append(Insert(relation, lsn, after))
             return
@@ -217,7 +222,19 @@ class DecoderBufs(Decoder):
         shown = [
             f.name for f, d in zip(old, message.old_tuple, strict=True) if d.WhichOneof("datum")
         ]
-        row = RowFacts(_KINDS.get(op, "D"), new, old, Listing.ALL, frozenset(shown))
+        kept = {
+            f.name
+            for f, d in zip(new, message.new_tuple, strict=True)
+            if d.WhichOneof("datum") == "datum_missing"
+        }
+        row = RowFacts(
+            _KINDS.get(op, "D"),
+            new,
+            old,
+            Listing.ALL,
+            frozenset(shown),
+            by_key=bool(old) and not kept.issubset(shown),
+        )
         layout = self._relations.layout(schema, table, row)
         if layout is None:
             return None
@@ -273,6 +290,14 @@ class DecoderBufs(Decoder):
         if relation not in self._announced:
             self._announced.add(relation)
             messages.append(RelationSeen(relation))
+
+
+def _lacks(before: Tuple, after: Tuple) -> bool:
+    """Tell whether a value that the change left untouched is NULL in the old row: in a full one it stands
+    there."""
+    if UNCHANGED not in after:
+        return False
+    return any(new is UNCHANGED and old is None for old, new in zip(before, after, strict=True))
 
 
 def _values(
