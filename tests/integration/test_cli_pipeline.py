@@ -243,6 +243,20 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Path, database: Dat
     assert waltap("offsets", "show", "shop.toml", cwd=shop).returncode == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\x00"])
+def test_what_is_stored_can_be_forgotten_though_it_cannot_be_read(
+    shop: Path, content: bytes
+) -> None:
+    assert waltap("run", "shop.toml", "--until-idle", "0.3", cwd=shop).returncode == 0
+    (offset,) = shop.rglob("offset.json")
+    offset.write_bytes(content)
+    failed = waltap("run", "shop.toml", "--until-idle", "0.3", cwd=shop)
+    assert "`waltap offsets clear FILE`" in failed.stderr
+    cleared = waltap("offsets", "clear", "shop.toml", "--yes", cwd=shop)
+    assert cleared.returncode == 0, cleared.stderr
+    assert "no offset is stored" in waltap("offsets", "clear", "shop.toml", cwd=shop).stdout
+
+
 # --- doctor ----------------------------------------------------------------------------------------
 
 

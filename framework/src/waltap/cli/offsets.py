@@ -91,12 +91,16 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
     with _locked(file, set_) as (profile, parts):
         store = parts.store
-        offset = store.load()
-        if offset is None:
-            typer.echo(f"{profile.name}: no offset is stored")
-            return
-        _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
-        _keep_slot(parts, offset)
+        try:
+            offset = store.load()
+        except OffsetError as error:  # what cannot be read can be forgotten all the same
+            _confirm(f"{profile.name}: {error.problem}; forget it", yes=yes)
+        else:
+            if offset is None:
+                typer.echo(f"{profile.name}: no offset is stored")
+                return
+            _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
+            _keep_slot(parts, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
 

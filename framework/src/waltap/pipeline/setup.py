@@ -9,7 +9,7 @@ from waltap.config.profile import Profile
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.decode.tuple_image import Value
-from waltap.errors import PluginError
+from waltap.errors import OffsetError, PluginError
 from waltap.events.transaction import Batch
 from waltap.host import Host
 from waltap.offsets.belongings import Belongings
@@ -188,11 +188,18 @@ class Parts:
                 describe=self.describe,
                 identity=self.identity,
                 capture=self.capture,
-                resumes=self.store.load() is not None,
+                resumes=self._resumes(),
                 labels=self.profile.labels,
                 stopping=self._stopping,
             ),
         )
+
+    def _resumes(self) -> bool:
+        """Tell whether an offset is stored; what cannot be read is told by those who need it."""
+        try:
+            return self.store.load() is not None
+        except OffsetError:
+            return True
 
     def _format(self, run_id: str) -> Format:
         component = self.profile.format
