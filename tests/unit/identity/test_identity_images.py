@@ -44,6 +44,13 @@ def test_full_old_row_completes_unchanged_values() -> None:
     assert (images.before, images.after) == (old, ("1", "big", "b"))
 
 
+def test_the_old_row_of_a_table_without_columns_is_empty() -> None:
+    relation = table("t", identity="f")
+    images = FullIdentity(relation).delete(Delete(relation, 9, (), OldTuple.FULL))
+    assert images is not None
+    assert images.before == ()
+
+
 def test_unchanged_value_that_the_old_key_lacks_stays_unchanged() -> None:
     relation = default()
     message = Update(relation, 9, ("2", UNCHANGED, None), KEY, OldTuple.KEY)

@@ -10,7 +10,7 @@ from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrid
 if TYPE_CHECKING:
     from waltap.errors import WaltapError
     from waltap.offsets.offset import Offset
-    from waltap.source.connector import SlotStatus
+    from waltap.source.connector import Connector, SlotStatus
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ def command(
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
-        lost = None if offset is None else connector.lost(offset)
+        lost = _refused(connector) if offset is None else connector.lost(offset)
         new = [] if offset is None else parts.new_tables.unknown(connector, offset)
     document = {**_document(profile.name, offset, slot, lost), "new_tables": new}
     if as_json:
@@ -38,6 +38,11 @@ def command(
         _print(document)
     if not document["resumable"]:
         raise typer.Exit(1)
+
+
+def _refused(connector: "Connector") -> "WaltapError | None":
+    """Return what keeps a first run from its start, such as a slot that is not ours."""
+    return next((c.error for c in connector.check(None) if c.name == "start" and c.error), None)
 
 
 def _document(
@@ -87,7 +92,8 @@ def _print(document: dict[str, Any]) -> None:
     offset, slot = document["offset"], document["slot"]
     table = Table(title=document["pipeline"], box=box.SIMPLE, show_header=False)
     if offset is None:
-        table.add_row("offset", "none stored: the next run begins as snapshot.mode says")
+        begins = ": the next run begins as snapshot.mode says" if document["resumable"] else ""
+        table.add_row("offset", f"none stored{begins}")
     else:
         table.add_row("offset", f"{offset['position']}, snapshot {offset['snapshot']}")
     if slot is None:
@@ -109,7 +115,12 @@ def _print(document: dict[str, Any]) -> None:
             "next start; waltap.new.tables says what becomes of their rows from before."
         )
     if not document["resumable"]:
-        console.print("[red]Streaming cannot go on from the stored offset.[/]")
+        what = (
+            "A run cannot start"
+            if offset is None
+            else "Streaming cannot go on from the stored offset"
+        )
+        console.print(f"[red]{what}.[/]")
         console.print(document["lost"], markup=False)
 
 

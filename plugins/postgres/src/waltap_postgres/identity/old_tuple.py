@@ -36,6 +36,11 @@ def identity_sql(relation: Relation, identity: str) -> str:
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
 
 
+def _identifies(kind: OldTuple, old: Tuple, relation: Relation) -> bool:
+    """Tell whether an old row came; that of a table without columns is empty."""
+    return kind is not OldTuple.NONE and (bool(old) or not relation.columns)
+
+
 class _OldTupleIdentity(ReplicaIdentity):
     """Reads old tuples as they come: ``before`` and the old key are what the server sent.
 
@@ -48,14 +53,14 @@ class _OldTupleIdentity(ReplicaIdentity):
     def update(self, message: Update) -> RowImages:
         """Return the images; without an old tuple the key is known not to have changed."""
         old = message.old
-        if message.old_kind is OldTuple.NONE or not old:
+        if old is None or not _identifies(message.old_kind, old, message.relation):
             return RowImages(None, message.new, None)
         return RowImages(old, completed(message.new, old), old)
 
     def delete(self, message: Delete) -> RowImages | None:
         """Return the images; None without an old tuple."""
         old = message.old
-        if message.old_kind is OldTuple.NONE or not old:
+        if not _identifies(message.old_kind, old, message.relation):
             return None
         return RowImages(old, None, old)
 
