@@ -51,6 +51,11 @@ class Shop:
         assert done.returncode == (1 if failed else 0)
         return failed
 
+    def warnings(self) -> dict[str, dict[str, str]]:
+        """Return the checks that warn, by name."""
+        done = waltap("doctor", self.path, "--json", cwd=self.folder, **self.variables)
+        return {c["name"]: c for c in json.loads(done.stdout) if c["verdict"] == "warning"}
+
     def run(self, *more: object) -> subprocess.CompletedProcess[str]:
         return waltap(
             "run", self.path, "--until-idle", 0.3, *more, cwd=self.folder, **self.variables
@@ -229,9 +234,55 @@ def test_a_slot_of_somebody_else(shop: Shop) -> None:
     check = assert_both_refuse(shop, "start", "WT-2112")
     assert "slot.adopt=true" in check["remedy"]
     assert "waltap slot drop FILE" in check["remedy"]
+    status = waltap("status", shop.path, cwd=shop.folder)
+    assert status.returncode == 1
+    assert "WT-2112" in status.stdout
+    assert "begins as" not in status.stdout
     dropped = waltap("slot", "drop", shop.path, "--yes", cwd=shop.folder)
     assert dropped.returncode == 0, dropped.stderr
     assert_both_succeed(shop)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("SET (publish = 'insert')", "publishes no update, delete"),
+        ("SET TABLE t WHERE (id > 5)", "row filter or a list of columns for public.t"),
+        ("SET TABLE t (id)", "row filter or a list of columns for public.t"),
+    ],
+)
+def test_a_publication_that_keeps_changes_back_is_told_of(
+    shop: Shop, change: str, found: str
+) -> None:
+    assert_both_succeed(shop)
+    shop.database.execute(f'ALTER PUBLICATION "{shop.database.name}" {change}')
+    check = shop.warnings()["publication"]
+    assert found in check["found"]
+    assert found in shop.run().stderr
+    carry_out(shop, check["remedy"])
+    assert "publication" not in shop.warnings()
+
+
+def test_operations_that_are_skipped_are_not_missed_in_the_publication(shop: Shop) -> None:
+    shop.source["skipped.operations"] = "u,d,t"
+    assert_both_succeed(shop)
+    assert "publication" not in shop.warnings()
+
+
+@pytest.mark.parametrize("plugin", ["wal2json", "pgoutput"])
+def test_a_database_that_is_not_in_utf8_is_told_of_where_nobody_converts(
+    shop: Shop, plugin: str
+) -> None:
+    name = f"{shop.database.name}_latin"
+    shop.database.server.execute(
+        f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    try:
+        shop.source |= {"database.dbname": name, "plugin.name": plugin}
+        told = "encoding" in shop.warnings()
+    finally:
+        Database(shop.database.server, name).drop()
+    assert told == (plugin == "wal2json")
 
 
 # --- a gap -------------------------------------------------------------------------------------------

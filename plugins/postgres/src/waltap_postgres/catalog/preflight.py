@@ -31,7 +31,13 @@ from waltap_postgres.errors import (
     WalLevelTooLow,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import PublicationPlan, identifier, published
+from waltap_postgres.replication.publication import (
+    PublicationPlan,
+    identifier,
+    published,
+    published_operations,
+    withheld,
+)
 
 __all__ = ["Preflight", "tables_unreadable"]
 
@@ -110,7 +116,8 @@ class Preflight:
             checks[:3] = [_advice(check) for check in checks[:3]]
         if not self._spec.capabilities.filters:
             text = f"not used by {self._spec.output_plugin}"
-            return [*checks, Check(name="publication", verdict="ok", found=text)]
+            publication = Check(name="publication", verdict="ok", found=text)
+            return [*checks, publication, *self._encoding()]
         try:
             planned = plan()
         except WaltapError as error:
@@ -140,6 +147,21 @@ class Preflight:
         if slot is None and decision is not None and used >= limit:
             return Check.failed("replication slot", ServerLimit(found))
         return Check(name="replication slot", verdict="ok", found=found)
+
+    def _encoding(self) -> list[Check]:
+        """The server converts what pgoutput sends; other plugins send text as it is stored."""
+        ((encoding,),) = self._catalogue.query(
+            "SELECT pg_encoding_to_char(encoding)::text FROM pg_database"
+            " WHERE datname = current_database()"
+        )
+        if encoding in {"UTF8", "SQL_ASCII"}:
+            return []
+        found = (
+            f"the database is in {encoding}, and {self._spec.output_plugin} sends text as it is "
+            "stored: the first one beyond ASCII ends the stream"
+        )
+        remedy = "plugin.name=pgoutput with a new slot: the server converts what it sends to UTF-8"
+        return [Check(name="encoding", verdict="warning", found=found, remedy=remedy)]
 
     def _privileges(self, *, may_replicate: bool) -> Check:
         user = self._properties.user
@@ -200,7 +222,39 @@ class Preflight:
                 found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
                 remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
             )
-        return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
+        return self._withheld(name) or Check(
+            name="publication", verdict="ok", found=f"{name!r} covers what is captured"
+        )
+
+    def _withheld(self, name: str) -> Check | None:
+        """A snapshot reads all rows and columns: what a publication keeps back is missing after it."""
+        operations, tables = withheld(
+            self._catalogue, name, published_operations(self._context.profile.capture)
+        )
+        captured = {(t.relation.schema, t.relation.table) for t in self._captured}
+        filtered = [place for place in tables if place in captured][:NAMED]
+        found, remedy, publication = [], [], identifier(name)
+        if operations:
+            found.append(f"publishes no {', '.join(operations)}")
+            remedy.append(
+                f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')"
+            )
+        if filtered:
+            names = ", ".join(f"{schema}.{table}" for schema, table in filtered)
+            found.append(f"has a row filter or a list of columns for {names}")
+            listed = ", ".join(identifier(*place) for place in filtered)
+            remedy += [
+                f"ALTER PUBLICATION {publication} DROP TABLE {listed}",
+                f"ALTER PUBLICATION {publication} ADD TABLE {listed}",
+            ]
+        if not found:
+            return None
+        return Check(
+            name="publication",
+            verdict="warning",
+            found=f"{name!r} {' and '.join(found)}: such changes do not come",
+            remedy="Unless that is meant: " + "; ".join(remedy),
+        )
 
     # --- what is read --------------------------------------------------------------------------
 
