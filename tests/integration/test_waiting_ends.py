@@ -151,7 +151,8 @@ def test_a_stop_ends_a_select_of_the_snapshot_that_takes_long(pipeline: Pipeline
 def test_a_stop_ends_a_heartbeat_query_that_takes_long(pipeline: Pipeline) -> None:
     database = pipeline.database
     assert database is not None
-    settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT pg_sleep(600)"}
+    query = "SELECT pg_sleep(600) FROM t"  # at the first heartbeat, before the stream, t has no row
+    settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": query}
     with pipeline.running(**settings) as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(waits(database, "catalogue", event="Timeout"), "the query")
