@@ -30,6 +30,7 @@ TYPES = {
     "varchar": 1043,
     "date": 1082,
     "time": 1083,
+    "interval": 1186,
     "timestamp": 1114,
     "timestamptz": 1184,
     "numeric": 1700,

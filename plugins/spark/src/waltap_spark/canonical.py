@@ -38,6 +38,8 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return None
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
+    if kind == "string" and pg_type == "interval":
+        return _finite(source, _duration(source)), spark
     if kind == "string":
         return f"{source}::text", spark
     if _DECIMAL.fullmatch(kind):
@@ -60,6 +62,16 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
 def _finite(source: str, text: str) -> str:
     """Return ``text``, which is NULL for infinity, with infinity as its own text."""
     return f"CASE WHEN isfinite({source}) THEN {text} ELSE {source}::text END"
+
+
+def _duration(source: str) -> str:
+    """Return SQL of PostgreSQL of the ISO duration that stands for an interval."""
+    letters = (("year", "Y"), ("month", "M"), ("day", "DT"), ("hour", "H"), ("minute", "M"))
+    parts = [f"extract({part} from {source})::bigint, '{end}'" for part, end in letters]
+    seconds = f"trim_scale(extract(second from {source})::numeric)"
+    return (
+        f"CASE WHEN {source} IS NOT NULL THEN concat('P', {', '.join(parts)}, {seconds}, 'S') END"
+    )
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:
