@@ -1,5 +1,6 @@
 """``waltap spark``: apply a change log, query and describe the tables that Spark keeps."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -213,6 +214,7 @@ def _output(path: str) -> "Output":
 def _run(spark: Any, query: str) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints the plan and Java frames
     try:
         return spark.sql(query)
     except (AnalysisException, ParseException) as error:

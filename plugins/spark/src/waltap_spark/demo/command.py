@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,7 +243,8 @@ class _Demo:
         places.add_row("change log (Parquet and manifests)", str(lake / "changelog"))
         places.add_row("Spark tables (Parquet)", str(lake / "tables"))
         places.add_row("logs", f"{engine.log_file}, {engine.spark_log}")
-        places.add_row("ask yourself", f'waltap spark sql {lake} "select * from flights limit 5"')
+        waltap = "waltap" if shutil.which("waltap") else sys.argv[0]
+        places.add_row("ask yourself", f'{waltap} spark sql {lake} "select * from flights limit 5"')
         if self.keep_running:
             places.add_row("database", f'psql "{server.dsn(DATABASE)}"')
             places.add_row("stop", f"kill {engine.pid}; then stop the server: kill {server.pid}")
