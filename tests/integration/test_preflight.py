@@ -189,6 +189,19 @@ def test_a_table_without_replica_identity(shop: Shop) -> None:
     assert_both_succeed(shop)
 
 
+def test_a_table_whose_inserts_alone_are_published_is_not_said_to_refuse_updates(
+    shop: Shop,
+) -> None:
+    shop.database.execute("CREATE TABLE keyless (a int)")
+    shop.source["publication.keyless.tables"] = "inserts"
+    checks = json.loads(waltap("doctor", shop.path, "--json", cwd=shop.folder).stdout)
+    (found,) = (check for check in checks if check["name"] == "replica identity")
+    assert found["verdict"] == "warning"
+    assert "only inserts" in found["found"]
+    assert shop.run().returncode == 0
+    shop.database.execute("INSERT INTO keyless VALUES (1); UPDATE keyless SET a = 2")
+
+
 def test_no_table_that_matches(shop: Shop) -> None:
     shop.source["table.include.list"] = r"public\.orders"
     assert_both_refuse(shop, "captured tables", "WT-2116")

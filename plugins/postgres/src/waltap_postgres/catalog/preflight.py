@@ -135,7 +135,7 @@ class Preflight:
                 user=identifier(self._properties.user),
             )
             return [*checks, Check.failed("publication", refused)]
-        return [*checks, self._publication(planned), *_identities(self._captured)]
+        return [*checks, self._publication(planned), *_identities(self._captured, planned)]
 
     def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:
         slot = None if decision is None else decision.slot
@@ -425,17 +425,21 @@ def _output_plugin(settings: dict[str, str], plugin: str) -> Check:
     )
 
 
-def _identities(captured: list[Table]) -> list[Check]:
+def _identities(captured: list[Table], plan: PublicationPlan) -> list[Check]:
     """Return what is published without a usable replica identity; refused ones are no part of a plan."""
     keyless = [table for table in captured if not table.supports_updates]
     if not keyless:
         return [Check(name="replica identity", verdict="ok", found="every table has one")]
+    effect = (
+        "its updates and deletes are not captured, only inserts and TRUNCATE"
+        if plan.inserts_only
+        else "once it is published, its UPDATE and DELETE fail"
+    )
     return [
         Check(
             name="replica identity",
             verdict="warning",
-            found=f"{table.relation.name} has no usable replica identity: once it is published, its"
-            " UPDATE and DELETE fail",
+            found=f"{table.relation.name} has no usable replica identity: {effect}",
             remedy=f"ALTER TABLE {identifier(table.relation.schema, table.relation.table)}"
             " REPLICA IDENTITY FULL, or add a primary key",
         )

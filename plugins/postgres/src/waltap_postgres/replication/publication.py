@@ -33,7 +33,8 @@ class PublicationPlan:
     ``statements`` are run in order; ``names`` are the publications to ask for; ``created`` those
     that the statements make; ``added`` the (schema, table) that they publish by name; ``unsent`` those
     of which the publications, as they are, did not publish everything; ``all_tables`` tells that one
-    publishes every table.
+    publishes every table, ``inserts_only`` that tables without a usable replica identity are
+    published with their inserts only.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -43,6 +44,7 @@ class PublicationPlan:
         self.added: list[tuple[str, str]] = []
         self.unsent: set[tuple[str, str]] = set()
         self.all_tables = False
+        self.inserts_only = False
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -207,6 +209,7 @@ def _plan_filtered(
             plan, catalogue, name + INSERTS_SUFFIX, keyless, " WITH (publish = 'insert, truncate')"
         )
         plan.names = (*plan.names, name + INSERTS_SUFFIX)
+        plan.inserts_only = True
     _cover(plan, catalogue, name, wanted, options)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
