@@ -459,7 +459,8 @@ def test_watermarks_by_deletion_leave_the_signal_table_empty(large: Pipeline) ->
     assert database.execute("SELECT id FROM signals") == [("s",)]
 
 
-def test_a_condition_limits_what_is_read(large: Pipeline) -> None:
+def test_a_condition_limits_what_is_read(large: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="waltap.snapshot.incremental")
     database = large.database
     assert database is not None
     with large.running() as run:
@@ -472,6 +473,8 @@ def test_a_condition_limits_what_is_read(large: Pipeline) -> None:
         )
         run.until(lambda: finished(run) and read_rows(large.destination), "the end")
     assert [int(r["id"]) for r in read_rows(large.destination)] == list(range(10, 301, 10))
+    assert "public.t will be read" in caplog.text
+    assert "public.t is read to its end" in caplog.text
 
 
 # --- signals that cannot be acted on --------------------------------------------------------------------

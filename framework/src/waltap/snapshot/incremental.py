@@ -310,7 +310,10 @@ class IncrementalSnapshots:
         new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
         missing = [r for r in new if (r.schema, r.table) not in known]
         _refused(missing, "no such table is captured")
-        state.queue = state.queue + [r for r in new if (r.schema, r.table) in known]
+        accepted = [r for r in new if (r.schema, r.table) in known]
+        if accepted:
+            log.info("incremental snapshot: %s will be read", _some(accepted))
+        state.queue = state.queue + accepted
         if idle and not state.paused:
             self._next_chunk(now)
 
@@ -412,10 +415,13 @@ class IncrementalSnapshots:
             _refused([request], "no such table is captured")
         elif not key:
             _refused([request], NO_KEY)
-        if relation is None or chunk is None:
+        if relation is None or not key:
             return False
-        self.waiting = not all(map(chunk.saw, self._recent))
-        if self.waiting or not chunk.rows:
+        self.waiting = chunk is not None and not all(map(chunk.saw, self._recent))
+        if self.waiting:
+            return False
+        if chunk is None or not chunk.rows:
+            log.info("incremental snapshot: %s is read to its end", _cut(request.name))
             return False
         end = [_text(chunk.rows[-1][index]) for index in key]
         if end == self.state.last_key:
@@ -466,15 +472,19 @@ def _refused(refused: list[SnapshotRequest], why: str) -> None:
     """Say once, for all tables alike, that they are not read."""
     if not refused:
         return
-    some = ", ".join(request.name for request in refused[:LOGGED_NAMES])
-    more = len(refused) - LOGGED_NAMES
     log.warning(
         "table %s is not read as signal %s asks: %s",
-        _cut(some) + (f" and {more} more" if more > 0 else ""),
+        _some(refused),
         _cut(refused[0].signal),
         _cut(why),
         extra={"relation": refused[0].name, "error_code": TableNotRead.code},
     )
+
+
+def _some(requests: list[SnapshotRequest]) -> str:
+    some = ", ".join(request.name for request in requests[:LOGGED_NAMES])
+    more = len(requests) - LOGGED_NAMES
+    return _cut(some) + (f" and {more} more" if more > 0 else "")
 
 
 def _cut(text: str) -> str:
