@@ -109,7 +109,7 @@ class ConfigurationError(WaltapError):
 
     code = "WT-1001"
     remedy = (
-        "Correct the properties named above; `waltap explain FILE` shows each with its meaning."
+        "Correct what is named above; `waltap explain FILE` shows every property with its meaning."
     )
 
     def __init__(self, problems: list[Problem], *, origin: str = "profile") -> None:

@@ -51,6 +51,17 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys: pytest.CaptureFixture
     )
 
 
+def test_a_cause_that_says_the_same_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        try:
+            raise OSError("connection failed: db refuses\nIs it running?")
+        except OSError as cause:
+            raise SourceError("db refuses") from cause
+    except SourceError as error:
+        show(error)
+    assert "Cause" not in text(capsys)
+
+
 def test_problems_of_a_profile_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     problems = [
         Problem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
@@ -63,7 +74,7 @@ def test_problems_of_a_profile_are_a_list(capsys: pytest.CaptureFixture[str]) ->
         "  • slot.nam is not known; given: [x]; did you mean slot.name?",
         "  • a is wrong; allowed: b, c",
         "",
-        "Correct the properties named above; `waltap explain FILE` shows each with its meaning.",
+        "Correct what is named above; `waltap explain FILE` shows every property with its meaning.",
     ]
 
 

@@ -164,7 +164,7 @@ def waltap_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Change data capture for PostgreSQL and YugabyteDB: into Spark tables, files, Kafka.
+    """Change data capture from PostgreSQL: into Spark tables, Parquet, JSON lines or your own sink.
 
     Start with: waltap init, waltap doctor waltap.toml, waltap run waltap.toml.
     """

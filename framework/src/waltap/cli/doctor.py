@@ -81,7 +81,8 @@ def _print(checks: "list[Check]") -> None:
     console.print(table)
     errors = sum(check.verdict == "error" for check in checks)
     warnings = sum(check.verdict == "warning" for check in checks)
+    warned = f"{warnings} warning{'' if warnings == 1 else 's'}"
     if errors:
-        console.print(f"[red]{errors} to mend before waltap can run[/], {warnings} warnings")
+        console.print(f"[red]{errors} to mend before waltap can run[/], {warned}")
     else:
-        console.print(f"[green]ready to run[/], {warnings} warnings")
+        console.print(f"[green]ready to run[/], {warned}")

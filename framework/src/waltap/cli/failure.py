@@ -33,8 +33,10 @@ def show(error: WaltapError) -> None:
             _append_problem(body, problem)
     else:
         body.append(error.problem.rstrip(".") + ".\n")
-        if error.__cause__ is not None and str(error.__cause__) not in error.problem:
-            body.append(f"Cause: {_one_line(error.__cause__)}\n", style="dim")
+        cause = "" if error.__cause__ is None else _one_line(error.__cause__)
+        said = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
+        if cause and not said:
+            body.append(f"Cause: {cause}\n", style="dim")
     body.append("\n")
     body.append(error.advice(), style="green")
     _print(error, f"{error.code} {_title(error)}", body)

@@ -312,6 +312,10 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
         ),
         Known("", Treatment.IGNORED),
     ),
+    (
+        re.compile(r"(key|value)\.converter\..*schema\.registry\..+"),
+        Known("", why="waltap writes JSON and asks no schema registry"),
+    ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
     (re.compile(r"column\.truncate\.to\.\d+\.chars"), Known("")),
     (re.compile(r"column\.mask\.with\.\d+\.chars"), Known("")),

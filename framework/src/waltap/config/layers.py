@@ -67,8 +67,10 @@ def load(path: Path) -> RawProfile:
     except (OSError, ValueError) as cause:  # ValueError: NUL, or what is no text, in the name
         shown = origin.encode("utf-8", "backslashreplace").decode()
         why = cause.strerror if isinstance(cause, OSError) else "this is no name of a file"
+        missing = isinstance(cause, FileNotFoundError)
+        allowed = "a profile's file; `waltap init FILE` writes one" if missing else None
         raise ConfigurationError(
-            [Problem(shown, f"cannot be read: {why}")], origin=shown
+            [Problem(shown, f"cannot be read: {why}", allowed=allowed)], origin=shown
         ) from cause
     try:
         text = data.decode("utf-8-sig")

@@ -97,10 +97,10 @@ class PipelineLock:
             raise unusable(folder, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except OSError:
             told = _running(self._file)
             os.close(self._file)
-            raise told from error
+            raise told from None
         if not self._current():  # its last holder removed it after we had opened it
             os.close(self._file)
             return self.__enter__()

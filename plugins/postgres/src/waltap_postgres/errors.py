@@ -265,9 +265,10 @@ class PublicationNotPermitted(SourceError):
 
     code = "WT-2109"
     remedy = (
-        "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. To let "
-        "waltap do so by itself: GRANT CREATE ON DATABASE {database} TO {user}, and membership in the "
-        "roles that own the tables; only a superuser publishes all tables."
+        "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. Or "
+        "leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE ON "
+        "DATABASE {database} TO {user}, and membership in the roles that own the tables; "
+        "only a superuser publishes all tables."
     )
 
 
