@@ -63,8 +63,8 @@ POLL_S = 0.25
 ASK_S = 0.05
 IDLE_PROGRESS_S = 10.0
 FEW_MESSAGES = 256
-"""So few that came at once may be large rows: they are not kept while the next are received. Many are, since
-memory that is given back as a whole is asked for again at once (10 % of processor time)."""
+"""So few that came at once may be large rows: they are not kept while the next are received. Many are,
+since memory that is given back as a whole is asked for again at once (10 % of processor time)."""
 
 
 class Engine:
