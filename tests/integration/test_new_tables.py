@@ -162,3 +162,78 @@ def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
         old.name,
     ) == [(1,)]
     assert run(pipeline) == [("public.fresh", "incomplete")]
+
+
+LESS = {
+    "operations": "SET (publish = 'insert')",
+    "rows": "SET TABLE old, signals, fresh WHERE (id < 10)",
+    "columns": "SET TABLE old, signals, fresh (id)",
+}
+
+
+@pytest.mark.parametrize(("what", "sql"), LESS.items(), ids=LESS)
+def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
+    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, sql: str
+) -> None:
+    old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int); INSERT INTO fresh VALUES (1, 1)")
+    pipeline = Pipeline(old, tmp_path, FILTERED | SIGNALS)
+    assert run(pipeline) == []
+    old.execute(f"ALTER PUBLICATION {old.name} {sql}")
+    old.execute("UPDATE fresh SET v = 2; INSERT INTO fresh VALUES (51, 51)")
+
+    def values() -> dict[int, int]:
+        rows = [e.row for e in pipeline.destination.of("fresh") if "v" in e.row]
+        return {int(row["id"]): int(row["v"]) for row in rows}
+
+    with pipeline.running() as there:
+        there.until(lambda: values() == {1: 2, 51: 51}, "what was left out")
+        old.execute("UPDATE fresh SET v = 3")
+        there.until(lambda: values() == {1: 3, 51: 3}, "what comes after")
+        tables = {"public.old", "public.fresh"} if what == "operations" else {"public.fresh"}
+        assert {(t, "snapshot") for t in tables} == set(there.notices.new_tables)
+    assert "less is published than is captured" in caplog.text
+    caplog.clear()
+    assert run(pipeline) == []
+    assert "less is published" not in caplog.text
+
+
+@pytest.mark.parametrize("sql", LESS.values(), ids=LESS)
+def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_it(
+    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, sql: str
+) -> None:
+    old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
+    old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh")
+    old.execute(f"ALTER PUBLICATION {old.name} {sql}")
+    pipeline = Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"})
+    assert run(pipeline) == []
+    (warned,) = (r.getMessage() for r in caplog.records if "less is published" in r.getMessage())
+    for statement in warned[warned.index("ALTER PUBLICATION") :].split("; "):
+        old.execute(statement)
+    caplog.clear()
+    run(pipeline)
+    assert "less is published" not in caplog.text
+
+
+def test_columns_and_operations_that_the_profile_leaves_out_need_not_be_published(
+    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
+    old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh (id)")
+    old.execute(f"ALTER PUBLICATION {old.name} SET (publish = 'insert, update')")
+    less = {"skipped.operations": "d,t", "column.exclude.list": r"public\.fresh\.v"}
+    run(Pipeline(old, tmp_path, FILTERED | {"publication.autocreate.mode": "disabled"} | less))
+    assert "less is published" not in caplog.text
+
+
+def test_partitions_come_as_the_profile_says(old: Database, tmp_path: Path) -> None:
+    old.execute(
+        "CREATE TABLE fresh (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE fresh_1 PARTITION OF fresh FOR VALUES FROM (0) TO (1000)"
+    )
+    pipeline = Pipeline(old, tmp_path, FILTERED)
+    assert run(pipeline) == []
+    old.execute(f"ALTER PUBLICATION {old.name} SET (publish_via_partition_root = true)")
+    with pipeline.running() as there:
+        old.execute("INSERT INTO fresh VALUES (1)")
+        there.until(lambda: pipeline.destination.ids("fresh_1") == [1], "the row")
+        assert there.notices.new_tables == [("public.fresh_1", "incomplete")]

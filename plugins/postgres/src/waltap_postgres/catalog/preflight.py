@@ -202,6 +202,8 @@ class Preflight:
 
     def _publication(self, plan: PublicationPlan) -> Check:
         name = self._properties.publication_name
+        if plan.shortfalls:
+            return _falls_short(plan)
         if plan.statements:
             mode = self._properties.publication_autocreate_mode
             verb = "made" if name in plan.created else "changed"
@@ -337,6 +339,22 @@ def _advice(check: Check) -> Check:
     if check.verdict != "error":
         return check
     return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+
+
+def _falls_short(plan: PublicationPlan) -> Check:
+    lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in plan.shortfalls[:NAMED])
+    found = f"less is published than is captured: {lacks}"
+    left: list[str] = []
+    for name, shortfall in plan.shortfalls:
+        left += shortfall.statements if name not in plan.mended else ()
+    if left:
+        found += "; what is left out does not come by the stream"
+        return Check(name="publication", verdict="warning", found=found, remedy="; ".join(left))
+    found += "; the start puts that right, what was left out so far does not come by the stream"
+    remedy = (
+        "To publish less on purpose, manage the publication: publication.autocreate.mode=disabled"
+    )
+    return Check(name="publication", verdict="warning", found=found, remedy=remedy)
 
 
 def _start(decision: Decision) -> Check:

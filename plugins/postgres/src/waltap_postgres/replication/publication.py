@@ -10,8 +10,10 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
 
 __all__ = [
+    "INSERTS_OPERATIONS",
     "PublicationPlan",
     "identifier",
     "plan_publication",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 INSERTS_SUFFIX = "_inserts"
+INSERTS_OPERATIONS = "insert, truncate"
 SKIPS_MISSING = 180000
 """From this version on a publication that does not exist publishes nothing, instead of an error."""
 
@@ -34,7 +37,8 @@ class PublicationPlan:
     that the statements make; ``added`` the (schema, table) that they publish by name; ``unsent`` those
     of which the publications, as they are, did not publish everything; ``all_tables`` tells that one
     publishes every table, ``inserts_only`` that tables without a usable replica identity are
-    published with their inserts only.
+    published with their inserts only. ``shortfalls`` are what publications leave out of what is
+    captured, by name: the statements mend those in ``mended``, the others are left as they are.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -45,6 +49,8 @@ class PublicationPlan:
         self.unsent: set[tuple[str, str]] = set()
         self.all_tables = False
         self.inserts_only = False
+        self.shortfalls: list[tuple[str, Shortfall]] = []
+        self.mended: set[str] = set()
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -69,8 +75,7 @@ def published_operations(capture: CaptureProperties) -> str | None:
     skipped = set(capture.skipped_operations)
     if "skipped_operations" not in capture.model_fields_set or skipped == {"none"}:
         return None
-    named = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
-    return ",".join(word for letter, word in named.items() if letter not in skipped)
+    return ",".join(word for letter, word in OPERATIONS.items() if letter not in skipped)
 
 
 def identifier(*parts: str) -> str:
@@ -205,9 +210,8 @@ def _plan_filtered(
         _refuse_keyless(keyless)
     if keyless and keyless_policy == "inserts":
         wanted = [t for t in wanted if t.supports_updates]
-        _cover(
-            plan, catalogue, name + INSERTS_SUFFIX, keyless, " WITH (publish = 'insert, truncate')"
-        )
+        only = f" WITH (publish = '{INSERTS_OPERATIONS}')"
+        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, only)
         plan.names = (*plan.names, name + INSERTS_SUFFIX)
         plan.inserts_only = True
     _cover(plan, catalogue, name, wanted, options)

@@ -11,12 +11,21 @@ from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import IdentityMissing, PublicationMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
+    INSERTS_OPERATIONS,
     PublicationPlan,
     identifier,
     plan_publication,
+    published,
     published_by_any,
     published_operations,
     streams_new,
+)
+from waltap_postgres.replication.shortfall import (
+    OPERATIONS,
+    Wanted,
+    shortfalls,
+    wanted_columns,
+    wanted_operations,
 )
 
 __all__ = ["Publications"]
@@ -49,13 +58,53 @@ class Publications:
 
     def plan(self) -> PublicationPlan:
         """Decide what to do; changes nothing. Raises: PublicationMissing, IdentityMissing."""
-        return plan_publication(
+        operations = published_operations(self._context.profile.capture)
+        captured = self._captured()
+        plan = plan_publication(
             self._catalogue,
             self._properties,
-            self._captured(),
-            operations=published_operations(self._context.profile.capture),
+            captured,
+            operations=operations,
             version_num=self._version_num,
         )
+        for name in plan.names:
+            if name not in plan.created:
+                self._complete(plan, name, captured, operations or ", ".join(OPERATIONS.values()))
+        return plan
+
+    def _complete(
+        self, plan: PublicationPlan, name: str, captured: list[Table], publish: str
+    ) -> None:
+        """Look for what ``name`` leaves out. A publication that this pipeline made is put right; one that
+        somebody else made may be so on purpose, and is left alone."""
+        root, capture = self._properties.publish_via_partition_root, self._context.profile.capture
+        covered = published(self._catalogue, name) or set()
+        inserts = name != self._properties.publication_name
+        operations = wanted_operations(capture)
+        wanted = Wanted(
+            places=frozenset(
+                covered.intersection(
+                    _place(t) for t in captured if not (t.partition if root else t.partitioned)
+                )
+            ),
+            operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
+            publish=INSERTS_OPERATIONS if inserts else publish,
+            column=wanted_columns(capture),
+            via_root=root and not inserts,
+            trees=frozenset(
+                _place(t) for t in captured if (t.partition or t.partitioned) and not inserts
+            ),
+        )
+        found = shortfalls(self._catalogue, name, wanted, self._version_num)
+        plan.shortfalls += [(name, shortfall) for shortfall in found]
+        entry = self._context.belongings.find(*self._belonging(name).place)
+        managed = self._properties.publication_autocreate_mode == "disabled"
+        if not found or entry is None or not entry.made or managed:
+            return
+        plan.mended.add(name)
+        for shortfall in found:
+            plan.statements += shortfall.statements
+            plan.unsent |= shortfall.places
 
     def make(self) -> None:
         """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
@@ -109,3 +158,7 @@ class Publications:
                 raise driver_error(error, self._properties) from error
             self._context.created.discard(name)
             self._context.belongings.forget([self._belonging(name)])
+
+
+def _place(table: Table) -> tuple[str, str]:
+    return table.relation.schema, table.relation.table

@@ -1,0 +1,120 @@
+"""What a publication that exists leaves out of what is captured: operations, rows, columns, roots.
+
+The server says nothing of it: changes that are not published do not come.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+from psycopg import sql
+
+from waltap.render.capture_properties import CaptureProperties
+from waltap.render.java_regex import NameMatcher
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+
+__all__ = ["OPERATIONS", "Shortfall", "Wanted", "shortfalls", "wanted_columns", "wanted_operations"]
+
+OPERATIONS = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
+"""Operations by their letter, in the words of a publication."""
+
+PUBLICATION_SQL = """
+SELECT pubinsert, pubupdate, pubdelete, coalesce((to_jsonb(p) ->> 'pubtruncate')::bool, true),
+       coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false)
+  FROM pg_publication p WHERE pubname = %s
+"""
+MEMBERS_SQL = """
+SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
+       (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+           AND NOT (a.attnum = ANY(r.prattrs)))
+  FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+  JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL) ORDER BY 1, 2
+"""
+
+
+class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
+    """``what`` is left out, for people; ``statements`` mend it; ``places`` are the (schema, table)."""
+
+    what: str
+    statements: tuple[str, ...]
+    places: frozenset[tuple[str, str]]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publication is to publish: ``operations`` at least, ``publish`` when it is made, of
+    ``places``. ``column`` tells for schema.table.column whether events have it. ``via_root``: changes of
+    the partitioned tables and partitions ``trees`` come as those of the root."""
+
+    places: frozenset[tuple[str, str]]
+    operations: Collection[str]
+    publish: str
+    column: Callable[[str], bool]
+    via_root: bool
+    trees: frozenset[tuple[str, str]]
+
+
+def wanted_operations(capture: CaptureProperties) -> list[str]:
+    """Return the operations that have events, in the words of a publication."""
+    return [w for letter, w in OPERATIONS.items() if letter not in capture.skipped_operations]
+
+
+def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
+    """Return what tells for schema.table.column whether the profile's lists want it."""
+    if capture.column_include:
+        return NameMatcher(capture.column_include)
+    excluded = NameMatcher(capture.column_exclude)
+    return lambda name: not excluded(name)
+
+
+def shortfalls(
+    catalogue: PostgresCatalogue, name: str, wanted: Wanted, version_num: int
+) -> list[Shortfall]:
+    """Return what publication ``name`` leaves out of ``wanted``, [] also when it does not exist."""
+    rows = catalogue.query(PUBLICATION_SQL, (name,))
+    if not rows:
+        return []
+    *published, via_root = rows[0]
+    found = _of_members(catalogue, name, wanted) if version_num >= 150000 else []
+    operations = dict(zip(OPERATIONS.values(), published, strict=True))
+    missing = [word for word in wanted.operations if not operations[word]]
+    publication = sql.Identifier(name).as_string(None)
+    if missing and wanted.places:
+        found.append(
+            Shortfall(
+                what=f"no {', '.join(missing)}",
+                statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
+                places=wanted.places,
+            )
+        )
+    if wanted.trees and version_num >= 130000 and via_root != wanted.via_root:
+        value = str(wanted.via_root).lower()
+        statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
+        what = f"publish_via_partition_root is not {value}, as the profile has it"
+        found.append(Shortfall(what=what, statements=(statement,), places=wanted.trees))
+    return found
+
+
+def _of_members(catalogue: PostgresCatalogue, name: str, wanted: Wanted) -> list[Shortfall]:
+    found: list[Shortfall] = []
+    publication = sql.Identifier(name).as_string(None)
+    rows: list[tuple[Any, ...]] = catalogue.query(MEMBERS_SQL, (name,))
+    for schema, table, condition, left_out in rows:
+        columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
+        if (schema, table) not in wanted.places or not (condition or columns):
+            continue
+        parts = [f"only rows WHERE {condition}"] if condition else []
+        parts += [f"no column {', '.join(columns)}"] if columns else []
+        member = sql.Identifier(schema, table).as_string(None)
+        found.append(
+            Shortfall(
+                what=f"of {schema}.{table} {' and '.join(parts)}",
+                statements=(
+                    f"ALTER PUBLICATION {publication} DROP TABLE {member}",
+                    f"ALTER PUBLICATION {publication} ADD TABLE {member}",
+                ),
+                places=frozenset({(schema, table)}),
+            )
+        )
+    return found
