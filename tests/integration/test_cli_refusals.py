@@ -114,6 +114,7 @@ def test_a_slot_that_somebody_else_reads(run: Run, database: Database, tmp_path:
         answer = run(
             waltap__state__dir="elsewhere",
             snapshot__mode="no_data",
+            slot__adopt="true",
             slot__max__retries="0",
             errors__max__retries="0",
         )

@@ -199,9 +199,8 @@ def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
     assert f"pid {reader.backend_pid}" in str(caught.value)
     assert f"pg_terminate_backend({reader.backend_pid})" in caught.value.advice()
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warnings == [
-        f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 0 s for it"
-    ]
+    waiting = f"slot {pipeline.slot} is read by pid {reader.backend_pid}: waiting up to 0 s for it"
+    assert warnings.count(waiting) == 1
     assert pipeline.offset() == before
 
 
@@ -210,7 +209,7 @@ def test_no_retries_means_no_wait(
 ) -> None:
     with pytest.raises(SlotActive):
         pipeline.catch_up(**{"slot.max.retries": 0, "slot.retry.delay.ms": 60_000})
-    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    assert "waiting" not in caplog.text
 
 
 def test_a_slot_is_taken_as_soon_as_its_reader_leaves(
