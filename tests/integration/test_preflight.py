@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from waltap.signals.errors import SignalTableUnusable
+
 from tests.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
@@ -245,6 +247,9 @@ def test_a_slot_of_somebody_else(shop: Shop) -> None:
     slot = shop.database.name
     shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
     check = assert_both_refuse(shop, "start", "WT-2112")
+    status = waltap("status", shop.path, cwd=shop.folder)
+    assert status.returncode == 1
+    assert "WT-2112" in status.stdout
     assert "slot.adopt=true" in check["remedy"]
     assert "waltap slot drop FILE" in check["remedy"]
     status = waltap("status", shop.path, cwd=shop.folder)
@@ -444,3 +449,21 @@ def test_state_that_an_earlier_version_kept_elsewhere_is_not_passed_over(
     Path(moved[1]).rename(moved[2])
     assert_both_succeed(shop)
     assert (shop.folder / "out" / "lines.jsonl").read_text().count("\n") == 1
+
+
+def test_a_change_log_that_was_removed(shop: Shop) -> None:
+    shop.sink = {"type": "changelog", "path": "log"}
+    assert_both_succeed(shop)
+    log, aside = shop.folder / "log", shop.folder / "aside"
+    log.rename(aside)
+    assert_both_refuse(shop, "sink changelog", "WT-5107")
+    aside.rename(log)
+    assert_both_succeed(shop)
+
+
+def test_the_signal_table_that_the_remedy_makes_can_be_published(shop: Shop) -> None:
+    columns = re.search(r"\(id .*NULL\)", SignalTableUnusable.remedy)
+    assert columns is not None
+    shop.database.execute(f"CREATE TABLE signals {columns[0]}")
+    shop.source["signal.data.collection"] = "public.signals"
+    assert_both_succeed(shop)

@@ -35,6 +35,6 @@ class SignalTableUnusable(SnapshotError):
 
     code = "WT-4103"
     remedy = (
-        "CREATE TABLE with columns id varchar(42), type varchar(32), data varchar(2048); GRANT SELECT, "
-        "INSERT, DELETE on it; name it in signal.data.collection; then signal again."
+        "CREATE TABLE … (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048) NULL); "
+        "GRANT SELECT, INSERT, DELETE on it; name it in signal.data.collection; then signal again."
     )

@@ -278,7 +278,8 @@ class IdentityMissing(SourceError):
     code = "WT-2107"
     remedy = (
         "Give each a primary key, or {sql} (before images then hold the whole row), or leave it out "
-        "with table.exclude.list, or publish only its inserts: publication.keyless.tables=inserts."
+        "with table.exclude.list (which a signal table cannot be), or publish only its inserts: "
+        "publication.keyless.tables=inserts."
     )
 
 

@@ -117,9 +117,16 @@ class ChangeLogSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[Check]:
-        """Look whether the folder can be written, and is nobody else's. Raises: ChangeLogUnavailable,
-        ChangeLogInUse."""
+        """Look whether the folder can be written, is nobody else's, and still has what was written to it.
+
+        Raises: ChangeLogUnavailable, ChangeLogInUse, ChangeLogGone."""
         self._store.check(".lock")
+        if (
+            self._context.resumes
+            and self._was_published()
+            and ChangeLog(self._store).last() is None
+        ):
+            raise self._emptied()
         return [Check(name="sink changelog", verdict="ok", found=self._store.location)]
 
     def open(self) -> Position | None:
@@ -141,7 +148,7 @@ class ChangeLogSink(Sink):
             if not self._context.resumes:
                 self._published_note.unlink(missing_ok=True)
             elif self._was_published() is not None:
-                raise self._gone("is empty, but this pipeline has written to it")
+                raise self._emptied()
             self._start_bucket()
             return None
         self._mark, self._bucket = last.mark, last.bucket
@@ -449,6 +456,9 @@ class ChangeLogSink(Sink):
         except BaseException:
             self._abandon()
             raise
+
+    def _emptied(self) -> ChangeLogGone:
+        return self._gone("is empty, but this pipeline has written to it")
 
     def _gone(self, what: str) -> ChangeLogGone:
         return ChangeLogGone(f"{self._store.location} {what}", path=self._store.location)
