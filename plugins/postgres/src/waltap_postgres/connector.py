@@ -211,7 +211,7 @@ class PostgresConnector(Connector):
                 slot = self._read_slot()  # it went with the connection that made it
             else:
                 self._take(slot, decision, offset)
-        self._publications.make()
+        self._publications.make(new_slot=decision.anew)
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None

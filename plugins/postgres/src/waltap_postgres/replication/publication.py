@@ -14,6 +14,7 @@ from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
 
 __all__ = [
     "INSERTS_OPERATIONS",
+    "INSERTS_SUFFIX",
     "PublicationPlan",
     "identifier",
     "plan_publication",
@@ -39,6 +40,8 @@ class PublicationPlan:
     publishes every table, ``inserts_only`` that tables without a usable replica identity are
     published with their inserts only. ``shortfalls`` are what publications leave out of what is
     captured, by name: the statements mend those in ``mended``, the others are left as they are.
+    ``waiting`` are tables without a key that the publication of inserts gets at a later start, as the
+    slot has still to decode what is older than it.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -51,6 +54,7 @@ class PublicationPlan:
         self.inserts_only = False
         self.shortfalls: list[tuple[str, Shortfall]] = []
         self.mended: set[str] = set()
+        self.waiting: list[str] = []
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -162,10 +166,13 @@ def plan_publication(
     *,
     operations: str | None,
     version_num: int,
+    inserts_known: bool = False,
 ) -> PublicationPlan:
     """Decide what to do; changes nothing.
 
     ``operations`` is what the publication publishes (``insert, update``), None for all.
+    ``inserts_known`` tells that the publication of inserts may be asked for whatever the slot that
+    is there now has still to decode: it is about to be made anew, or was read with it before.
     Raises: PublicationMissing, IdentityMissing.
     """
     name, mode = properties.publication_name, properties.publication_autocreate_mode
@@ -188,8 +195,38 @@ def plan_publication(
             plan.created.append(name)
             plan.all_tables = mode == "all_tables"
         return plan
-    _plan_filtered(plan, catalogue, properties, captured, existing, options, version_num)
+    if properties.publication_keyless_tables == "inserts":
+        inserts_known = inserts_known or _inserts_usable(catalogue, properties)
+    _plan_filtered(
+        plan, catalogue, properties, captured, existing, options, version_num,
+        inserts_known=inserts_known,
+    )  # fmt: skip
     return plan
+
+
+def _inserts_usable(catalogue: PostgresCatalogue, properties: PostgresProperties) -> bool:
+    """Tell whether the slot may be asked for the publication of inserts.
+
+    The server looks for a publication in the catalogue as it was at each change, and refuses those
+    from before it was made. So it must be older than all that the slot can still decode (its
+    ``catalog_xmin``), or made in one transaction with the first publication, or have tables, which
+    it gets only when it may be asked for.
+    """
+    if not catalogue.query(
+        "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (properties.slot_name,)
+    ):
+        return True
+    name = properties.publication_name
+    return bool(
+        catalogue.query(
+            "SELECT 1 FROM pg_publication i"
+            " JOIN pg_replication_slots s ON s.slot_name = %s"
+            " LEFT JOIN pg_publication p ON p.pubname = %s"
+            " WHERE i.pubname = %s AND (i.xmin = p.xmin OR age(i.xmin) > age(s.catalog_xmin)"
+            "  OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = i.oid))",
+            (properties.slot_name, name, name + INSERTS_SUFFIX),
+        )
+    )
 
 
 def _plan_filtered(
@@ -200,6 +237,8 @@ def _plan_filtered(
     existing: set[tuple[str, str]] | None,
     options: str,
     version_num: int,
+    *,
+    inserts_known: bool,
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
     root = properties.publish_via_partition_root
@@ -208,12 +247,17 @@ def _plan_filtered(
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
         _refuse_keyless(keyless)
-    if keyless and keyless_policy == "inserts":
-        wanted = [t for t in wanted if t.supports_updates]
+    if keyless_policy == "inserts":
+        wanted = [t for t in wanted if t.supports_updates or not (inserts_known or t in new)]
+        if inserts_known:
+            plan.names = (*plan.names, name + INSERTS_SUFFIX)
+            plan.inserts_only = True
+        else:
+            plan.waiting = [t.relation.name for t in keyless]
+            keyless = []
+        # made even if it has no tables yet, so that it is older than the slot when it gets some
         only = f" WITH (publish = '{INSERTS_OPERATIONS}')"
         _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, only)
-        plan.names = (*plan.names, name + INSERTS_SUFFIX)
-        plan.inserts_only = True
     _cover(plan, catalogue, name, wanted, options)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:

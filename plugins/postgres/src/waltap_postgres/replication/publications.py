@@ -1,5 +1,6 @@
 """The publications of one connection: planned, made, asked what they cover, and dropped again."""
 
+import logging
 from collections.abc import Callable, Iterable
 
 import psycopg
@@ -12,6 +13,7 @@ from waltap_postgres.errors import IdentityMissing, PublicationMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     INSERTS_OPERATIONS,
+    INSERTS_SUFFIX,
     PublicationPlan,
     identifier,
     plan_publication,
@@ -29,6 +31,8 @@ from waltap_postgres.replication.shortfall import (
 )
 
 __all__ = ["Publications"]
+
+log = logging.getLogger(__name__)
 
 
 class Publications:
@@ -56,16 +60,21 @@ class Publications:
         self._made: list[str] = []
         self.names: tuple[str, ...] = ()
 
-    def plan(self) -> PublicationPlan:
-        """Decide what to do; changes nothing. Raises: PublicationMissing, IdentityMissing."""
+    def plan(self, *, new_slot: bool = False) -> PublicationPlan:
+        """Decide what to do; changes nothing. ``new_slot``: the slot that is there is made anew.
+
+        Raises: PublicationMissing, IdentityMissing.
+        """
         operations = published_operations(self._context.profile.capture)
         captured = self._captured()
+        inserts = self._belonging(self._properties.publication_name + INSERTS_SUFFIX)
         plan = plan_publication(
             self._catalogue,
             self._properties,
             captured,
             operations=operations,
             version_num=self._version_num,
+            inserts_known=new_slot or self._dropped(inserts),
         )
         for name in plan.names:
             if name not in plan.created:
@@ -106,15 +115,32 @@ class Publications:
             plan.statements += shortfall.statements
             plan.unsent |= shortfall.places
 
-    def make(self) -> None:
+    def _dropped(self, entry: Belonging) -> bool:
+        """Tell whether the pipeline made this publication, and somebody dropped it."""
+        if self._context.belongings.find(*entry.place) is None:
+            return False
+        return published(self._catalogue, entry.name) is None
+
+    def make(self, *, new_slot: bool = False) -> None:
         """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
         if not self._used:
             return
-        plan = self.plan()
+        plan = self.plan(new_slot=new_slot)
+        if plan.waiting:
+            log.warning(
+                "tables without a key join the publication of inserts at a later start, when slot %s has "
+                "nothing older than it to decode; until then those that no publication has give no "
+                "changes, and the others refuse UPDATE and DELETE: %s",
+                self._properties.slot_name,
+                ", ".join(plan.waiting),
+                extra={"tables": plan.waiting},
+            )
         entries = [self._belonging(name) for name in plan.created]
+        again = {e.name for e in entries if self._context.belongings.find(*e.place) is not None}
         with self._context.belongings.making(*entries):
             plan.run(self._connection, self._properties)
-        self.names, self._made = plan.names, plan.created
+        self.names = plan.names
+        self._made = [name for name in plan.created if name not in again]
         self._context.created.update(plan.created)
 
     def find(self) -> tuple[str, ...]:
@@ -145,7 +171,8 @@ class Publications:
         return not self.names or streams_new(self._catalogue, self.names, schema, self._version_num)
 
     def undo(self) -> None:
-        """Drop those that `make` made."""
+        """Drop those that `make` made; not those that it made again: that somebody dropped them must
+        be known at the next start, too."""
         self.drop(self._made)
         self._made = []
 

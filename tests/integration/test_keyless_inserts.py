@@ -1,0 +1,96 @@
+"""``publication.keyless.tables=inserts``: tables lose their key, or come without one, after the slot
+was made. The server looks for each publication in the catalogue as it was at every change."""
+
+from pathlib import Path
+
+import pytest
+from waltap_postgres.errors import PublicationGone
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+INSERTS = {"publication.keyless.tables": "inserts"}
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    return Pipeline(database, tmp_path)
+
+
+def published_inserts(database: Database, pipeline: Pipeline) -> list[str]:
+    rows = database.execute(
+        f"SELECT tablename::text FROM pg_publication_tables WHERE pubname = '{pipeline.slot}_inserts'"
+    )
+    return sorted(str(row[0]) for row in rows)
+
+
+def test_a_table_without_key_comes_while_the_engine_is_down(
+    database: Database, pipeline: Pipeline
+) -> None:
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1); CREATE TABLE log (id int)")
+    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
+    database.execute("INSERT INTO u VALUES (5)")
+    pipeline.catch_up()
+    database.execute("INSERT INTO log VALUES (2); UPDATE log SET id = 3")
+    database.execute("INSERT INTO u VALUES (6); DELETE FROM u; INSERT INTO t VALUES (4)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 4]
+    assert pipeline.destination.ids("u") == [5, 6]
+    assert pipeline.destination.ids("log") == [2]
+
+
+def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
+    database: Database, pipeline: Pipeline
+) -> None:
+    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    database.execute("INSERT INTO u VALUES (1); ALTER TABLE u ADD PRIMARY KEY (id)")
+    pipeline.catch_up()
+    database.execute("INSERT INTO u VALUES (2)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("u") == [1, 2]
+
+
+def test_the_policy_is_chosen_for_a_slot_that_is_there(
+    database: Database, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The publication is younger than what the slot has to decode: it gets its tables later."""
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1); CREATE TABLE log (id int)")
+    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey; INSERT INTO u VALUES (5)")
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    assert "join the publication of inserts at a later start" in caplog.text
+    assert published_inserts(database, pipeline) == []
+    for n in range(10, 40):  # until the slot has let go of what is older
+        database.execute("CHECKPOINT")
+        database.execute(f"INSERT INTO u VALUES ({n})")
+        pipeline.catch_up()
+        if published_inserts(database, pipeline) == ["log", "u"]:
+            break
+    else:
+        pytest.fail("the publication of inserts was never used")
+    assert pipeline.destination.ids("u") == [5, *range(10, n + 1)]
+    database.execute("INSERT INTO log VALUES (2); UPDATE u SET id = 0; INSERT INTO t VALUES (4)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 4]
+    assert pipeline.destination.ids("log") == [2]
+
+
+def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pipeline) -> None:
+    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    database.execute(f"DROP PUBLICATION {pipeline.slot}_inserts; INSERT INTO u VALUES (1)")
+    for _ in range(2):
+        with pytest.raises(PublicationGone):
+            pipeline.catch_up()
+    pipeline.settings |= {"snapshot.mode": "when_needed"}
+    pipeline.catch_up()
+    database.execute("INSERT INTO u VALUES (2)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("u") == [1, 2]
