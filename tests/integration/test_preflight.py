@@ -264,20 +264,20 @@ def test_a_slot_of_somebody_else(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ("SET (publish = 'insert')", "publishes no update, delete"),
-        ("SET TABLE t WHERE (id > 5)", "row filter or a list of columns for public.t"),
-        ("SET TABLE t (id)", "row filter or a list of columns for public.t"),
+        ("SET (publish = 'insert')", "no update, delete"),
+        ("SET TABLE t WHERE (id > 5)", "of public.t only rows WHERE (id > 5)"),
+        ("SET TABLE t (id)", "of public.t no column v"),
     ],
 )
 def test_a_publication_that_keeps_changes_back_is_told_of(
     shop: Shop, change: str, found: str
 ) -> None:
+    shop.database.execute("ALTER TABLE t ADD v int")
     assert_both_succeed(shop)
     shop.database.execute(f'ALTER PUBLICATION "{shop.database.name}" {change}')
     check = shop.warnings()["publication"]
     assert found in check["found"]
-    assert found in shop.run().stderr
-    carry_out(shop, check["remedy"])
+    assert found in shop.run().stderr  # which puts it right, since the pipeline made it
     assert "publication" not in shop.warnings()
 
 

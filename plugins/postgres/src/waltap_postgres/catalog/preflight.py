@@ -35,8 +35,6 @@ from waltap_postgres.replication.publication import (
     PublicationPlan,
     identifier,
     published,
-    published_operations,
-    withheld,
 )
 
 __all__ = ["Preflight", "tables_unreadable"]
@@ -224,39 +222,7 @@ class Preflight:
                 found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
                 remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
             )
-        return self._withheld(name) or Check(
-            name="publication", verdict="ok", found=f"{name!r} covers what is captured"
-        )
-
-    def _withheld(self, name: str) -> Check | None:
-        """A snapshot reads all rows and columns: what a publication keeps back is missing after it."""
-        operations, tables = withheld(
-            self._catalogue, name, published_operations(self._context.profile.capture)
-        )
-        captured = {(t.relation.schema, t.relation.table) for t in self._captured}
-        filtered = [place for place in tables if place in captured][:NAMED]
-        found, remedy, publication = [], [], identifier(name)
-        if operations:
-            found.append(f"publishes no {', '.join(operations)}")
-            remedy.append(
-                f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')"
-            )
-        if filtered:
-            names = ", ".join(f"{schema}.{table}" for schema, table in filtered)
-            found.append(f"has a row filter or a list of columns for {names}")
-            listed = ", ".join(identifier(*place) for place in filtered)
-            remedy += [
-                f"ALTER PUBLICATION {publication} DROP TABLE {listed}",
-                f"ALTER PUBLICATION {publication} ADD TABLE {listed}",
-            ]
-        if not found:
-            return None
-        return Check(
-            name="publication",
-            verdict="warning",
-            found=f"{name!r} {' and '.join(found)}: such changes do not come",
-            remedy="Unless that is meant: " + "; ".join(remedy),
-        )
+        return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
 
     # --- what is read --------------------------------------------------------------------------
 

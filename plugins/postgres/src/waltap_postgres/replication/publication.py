@@ -22,7 +22,6 @@ __all__ = [
     "published_by_any",
     "published_operations",
     "streams_new",
-    "withheld",
 ]
 
 INSERTS_SUFFIX = "_inserts"
@@ -135,28 +134,6 @@ def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] |
 def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:
     """Return (schema, table) of what these publications cover together."""
     return {place for name in names for place in published(catalogue, name) or ()}
-
-
-def withheld(
-    catalogue: PostgresCatalogue, name: str, operations: str | None
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return what the publication keeps back of what it covers: the operations among ``operations``
-    (None: all), and the (schema, table) that it names with a row filter or a list of columns."""
-    wanted = ["insert", "update", "delete"] if operations is None else operations.split(",")
-    kept = catalogue.query(
-        "SELECT word FROM pg_publication, unnest(%s::text[], ARRAY[pubinsert, pubupdate, pubdelete])"
-        " o(word, is_published) WHERE pubname = %s AND NOT is_published",
-        (["insert", "update", "delete"], name),
-    )
-    # the columns for filter and list came with PostgreSQL 15
-    filtered = catalogue.query(
-        "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
-        " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s AND coalesce("
-        "   to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL ORDER BY 1, 2",
-        (name,),
-    )
-    return [word for (word,) in kept if word in wanted], filtered
 
 
 def plan_publication(
