@@ -39,6 +39,7 @@ from waltap.events.parts import PART_CHANGES
 from waltap.events.spill import CHUNK_CHANGES, SpillFailed
 from waltap.events.transaction import TransactionPart
 from waltap.source.position import START, Position
+from waltap.testing.sink_crash import full_disk
 
 TABLE = Relation(
     oid=1,
@@ -606,6 +607,18 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     subject = assembler(blocked / "spill", memory=0)
     with pytest.raises(SpillFailed, match="WT-3101"):
         subject.feed(segment(7, [row(1, 7)], first=True))
+
+
+def test_a_full_disk_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
+    """Closing the file writes what its buffer still holds, and must not hide the error."""
+    subject = assembler(tmp_path, memory=0)
+    subject.feed(segment(7, [row(1, 7)], first=True))
+    with full_disk():
+        with pytest.raises(SpillFailed, match="WT-3101"):
+            for number in range(5000):
+                subject.feed(segment(7, [row(number, 7)]))
+        subject.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:

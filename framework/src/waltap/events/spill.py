@@ -15,6 +15,7 @@ server never sends their rows again after that.
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, ClassVar
@@ -406,10 +407,12 @@ class Spool:
         self._area.forget(self)
 
     def close(self) -> None:
-        """Close the file, leaving it where it is."""
-        if self._file is not None:
-            self._file.close()
-            self._file, self._file_bytes = None, 0
+        """Close the file, leaving it where it is. What was not written yet is of no use any more:
+        `persist` writes what must last."""
+        file, self._file, self._file_bytes = self._file, None, 0
+        if file is not None:
+            with suppress(OSError):  # closing writes what is left, and a full disk does not take it
+                file.close()
 
     def _guarded(self) -> _Guard:
         return _Guard(self._area.folder)
