@@ -84,8 +84,12 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
     from psycopg import sql
 
     schema, _, table = name.rpartition(".")
-    identifier = sql.Identifier(schema, table)
-    columns = connection.execute(COLUMNS, [identifier.as_string(connection)]).fetchall()
+    identifier: Any = sql.Identifier(schema, table)
+    written = identifier.as_string(connection)
+    columns = connection.execute(COLUMNS, [written]).fetchall()
+    partitioned = "SELECT FROM pg_class WHERE oid = %s::regclass AND relkind = 'p'"
+    if connection.execute(partitioned, [written]).fetchone() is None:
+        identifier = sql.SQL("ONLY {}").format(identifier)  # heirs' rows are events of the heirs
     try:
         frame = tables.current(name)
     except TableUnknown:
