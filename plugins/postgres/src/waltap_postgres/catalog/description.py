@@ -223,8 +223,8 @@ def joined(
     places = _places(wire, present.relation.columns) if present else {}
     then = {column.name: column for column in remembered.columns} if remembered else {}
     columns = tuple(
-        _column(column, places.get(n), then.get(column.name), present, types, moment)
-        for n, column in enumerate(wire.columns)
+        _column(column, places.get(n), then.get(column.name), present, types, moment, of_key=of_key)
+        for n, (column, of_key) in enumerate(zip(wire.columns, _of_keys(wire), strict=True))
     )
     key = _key(wire, present, places, remembered, moment, again=again)
     return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0, wire_key=None)
@@ -266,6 +266,13 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
     return places
 
 
+def _of_keys(wire: Relation) -> list[bool]:
+    """Tell per column whether the wire itself has it in a key, whose columns are never NULL: the primary
+    key, or the index of an identity INDEX."""
+    flags, told = wire.identity in ("d", "c", "i"), wire.wire_key or ()
+    return [(flags and column.in_identity) or column.name in told for column in wire.columns]
+
+
 def _column(
     column: Column,
     now: Column | None,
@@ -273,8 +280,11 @@ def _column(
     present: Table | None,
     types: Mapping[int, DataType],
     moment: Moment,
+    *,
+    of_key: bool,
 ) -> Column:
-    """Complete one column by what the catalogue says ``now``, or was known ``then``."""
+    """Complete one column by what the catalogue says ``now``, or was known ``then``. Where neither is
+    known, it can be NULL unless it is ``of_key``."""
     if then is not None and then.type_oid != column.type_oid:
         then = None
     same, known = now is not None and now.type_oid == column.type_oid, now
@@ -291,7 +301,7 @@ def _column(
     return msgspec.structs.replace(
         column,
         data_type=types.get(column.type_oid) or column.data_type,
-        nullable=True if known is None else known.nullable,
+        nullable=not of_key if known is None else known.nullable,
         default=default,
         generated=known.generated if known else False,
         comment=known.comment if known else None,
