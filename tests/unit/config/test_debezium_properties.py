@@ -1,10 +1,13 @@
 """Every property of Debezium's PostgreSQL connector 3.6, of its engine and of a Connect source connector
 is implemented, accepted because it changes nothing, or refused with a reason."""
 
+from typing import Literal
+
 import pytest
+from pydantic import ValidationError
 from waltap.config.debezium_names import KNOWN_NAMES, Treatment
 from waltap.config.layers import read_debezium
-from waltap.config.property import declarations
+from waltap.config.property import Properties, declarations, declare
 from waltap.config.resolve import Resolution, examine
 from waltap.errors import ConfigurationError
 from waltap.host import Host
@@ -238,3 +241,15 @@ def test_a_closed_set_knows_no_case(declaration) -> None:
 )
 def test_enumerated_values_are_case_blind_in_a_file(given: dict[str, str]) -> None:
     assert examined(**given).profile
+
+
+def test_a_number_may_stand_for_a_choice_that_is_a_text() -> None:
+    """As TOML writes it; a truth value is no number."""
+
+    class Some(Properties):
+        version: Literal["1", "2"] = declare("version", default="2", summary="One of two.")
+
+    assert Some.model_validate({"version": 1}).version == "1"
+    for wrong in (3, True, 1.0):
+        with pytest.raises(ValidationError):
+            Some.model_validate({"version": wrong})

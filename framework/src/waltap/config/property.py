@@ -301,6 +301,8 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 def _member(value: object, known: tuple[str, ...]) -> object:
+    if isinstance(value, int) and str(value) in known:
+        return str(value)  # TOML tells 1 from "1"
     if not isinstance(value, str):
         return value
     word = value.strip()
