@@ -223,6 +223,34 @@ def test_a_table_in_the_place_of_a_materialized_view_is_a_table(streams: Streams
     assert len(streams.agreed()) == 1
 
 
+@pytest.mark.parametrize("refresh", ["", "CONCURRENTLY"])
+def test_a_materialized_view_made_under_a_savepoint_brings_no_rows(
+    streams: Streams, refresh: str
+) -> None:
+    """Its rule has the id of the subtransaction, which is later than that of the transaction."""
+    view = "CREATE MATERIALIZED VIEW v AS SELECT id FROM t", "CREATE UNIQUE INDEX ON v (id)"
+    change = f"REFRESH MATERIALIZED VIEW {refresh} v"
+    saved = [text for each in (*view, change) for text in ("SAVEPOINT s", each, "RELEASE s")]
+    rows = "INSERT INTO t VALUES (1, 1, 'x'), (2, 2, 'y')", "DELETE FROM t WHERE id = 1"
+    streams.run("BEGIN", rows[0], *saved, rows[1], "SAVEPOINT s", change, "RELEASE s", "COMMIT")
+    assert [row[:2] for row in streams.agreed()] == [("Insert", "t")] * 2 + [("Delete", "t")]
+    streams.run("DROP MATERIALIZED VIEW v", "BEGIN", "UPDATE t SET a = 3", *saved, "COMMIT")
+    assert [row[:2] for row in streams.agreed()] == [("Update", "t")]
+    streams.run("UPDATE t SET a = 4", "INSERT INTO t VALUES (3, 3, 'z')", change)
+    assert [row[:2] for row in streams.agreed()] == [("Update", "t"), ("Insert", "t")]
+
+
+def test_a_view_made_while_the_transaction_ran_that_refreshes_it_brings_no_rows(
+    streams: Streams, database: Database
+) -> None:
+    with database.connect() as other:
+        streams.run("BEGIN", "INSERT INTO t VALUES (1, 1, 'x')")
+        other.execute("CREATE MATERIALIZED VIEW v AS SELECT id FROM t")
+        other.execute("CREATE UNIQUE INDEX ON v (id)")
+        streams.run("REFRESH MATERIALIZED VIEW CONCURRENTLY v", "COMMIT")
+    assert [row[:2] for row in streams.agreed()] == [("Insert", "t")]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_ddl_is_followed(streams: Streams, seed: int) -> None:
     """Every statement is read at once, by sessions that go on; see the cases above for lag."""

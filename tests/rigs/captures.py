@@ -43,7 +43,7 @@ class EmptyCatalogue:
     def data_type(self, oid: int) -> DataType | None:
         return None
 
-    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
         return False
 
 

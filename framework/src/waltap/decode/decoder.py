@@ -47,9 +47,10 @@ class Catalogue(Protocol):
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID, or None."""
 
-    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
         """Tell whether rows of that name which transaction ``xid`` wrote are of a materialized view,
-        not of a table: output plugins that apply no publication send both."""
+        not of a table: output plugins that apply no publication send both. ``was_table``: a table of that
+        name is known of before ``xid``."""
 
 
 class Standings(Protocol):

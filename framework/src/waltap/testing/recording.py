@@ -83,7 +83,7 @@ class StaticCatalogue:
         """Return the type with that OID, or None."""
         return self._types.get(oid)
 
-    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
         """Return False: recordings hold no such rows."""
         return False
 

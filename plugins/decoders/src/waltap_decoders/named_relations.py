@@ -261,7 +261,8 @@ class NamedRelations:
     def _is_view(self, schema: str, table: str) -> bool:
         """Tell whether the catalogue knows a materialized view of that name; remember it for the
         transaction at hand, whose other rows of it are then left out at once."""
-        if not self._catalogue.is_materialized_view(schema, table, self._xid):
+        was_table = (schema, table) in self._current
+        if not self._catalogue.is_materialized_view(schema, table, self._xid, was_table=was_table):
             return False
         self._captured[schema, table] = False
         self._views.append((schema, table))

@@ -228,18 +228,23 @@ class PostgresCatalogue:
         found = self.table(schema, table)
         return found.relation if found else None
 
-    def is_materialized_view(self, schema: str, table: str, xid: int) -> bool:
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
         """Tell whether (schema, table) is a materialized view that was there when ``xid`` wrote.
 
         The view's rule is as old as the view itself: nothing but its creation writes it. Rows that
-        are older are of a table that had the name before.
+        are older are of a table that had the name before. But ``xid`` may have made the view in a
+        subtransaction (SAVEPOINT, a block with EXCEPTION), or refreshed one that was made while it ran:
+        such a rule is younger than ``xid``, and the frozen horizon, which is that of its making, is not.
+        With ``was_table`` that does not count, as any older transaction holds the horizon back.
         """
         return bool(
             self.query(
                 "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                 " JOIN pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind = 'm'"
-                " AND n.nspname = %s AND c.relname = %s AND age(%s::text::xid) <= age(r.xmin)",
-                (schema, table, xid),
+                " AND n.nspname = %s AND c.relname = %s AND (age(%s::text::xid) <= age(r.xmin)"
+                "  OR NOT %s AND c.relfrozenxid::text <> '0'"
+                "     AND age(%s::text::xid) <= age(c.relfrozenxid))",
+                (schema, table, xid, was_table, xid),
             )
         )
 

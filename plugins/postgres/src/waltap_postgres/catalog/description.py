@@ -129,7 +129,9 @@ class Descriptions:
         """
         moment = self._when_visible(xid)
         now, then = self._ahead.table(schema, table, xid), self._memory.named(schema, table)
-        if now is None and self._catalogue.is_materialized_view(schema, table, xid):
+        if now is None and self._catalogue.is_materialized_view(
+            schema, table, xid, was_table=then is not None
+        ):
             return None
         if now is None:
             return then
