@@ -319,8 +319,6 @@ class Engine:
     ) -> None:
         position = delivery.written
         self._started_once = True
-        self._enter("streaming", str(position))
-        self._ready()
         assembler = Assembler(
             resume=position,
             previous_end_lsn=delivery.previous_end_lsn,
@@ -335,6 +333,8 @@ class Engine:
                 ask = incremental.ask_for if incremental is not None else None
                 parts.new_tables.begin(connector, delivery.offset, whole=whole, ask=ask)
                 self._look = partial(parts.new_tables.look, connector)
+                self._enter("streaming", str(position))
+                self._ready()
                 self._pull(connector, stream, assembler, incremental, delivery)
             finally:
                 self._flush_last(stream, assembler, delivery)
