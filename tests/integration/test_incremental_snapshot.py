@@ -5,6 +5,7 @@ The promise: who takes every event, row by row, has the table's state in the end
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
