@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 from benchmarks.render_json import relation, row
+from waltap.arrow.tuples import RelationCodec
 from waltap.decode.message import Change, Insert, Update
 from waltap.decode.tuple_image import UNCHANGED, Value
-from waltap.events.transaction import Batch, TransactionPart
-from waltap.render.arrow import RelationCodec
-from waltap.render.type_registry import TypeRegistry
+from waltap.mapping.type_registry import TypeRegistry
 from waltap.sink.sink import SinkContext
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink

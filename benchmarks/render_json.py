@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from waltap.capture.capture import Capture, CaptureProperties
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.events.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.render.capture import Capture, CaptureProperties
-from waltap.render.format import FormatContext
-from waltap.render.json_format import JsonFormat
-from waltap.render.json_lines import JsonLines
-from waltap.render.json_properties import JsonProperties
-from waltap.render.type_registry import TypeRegistry
+from waltap.format.format import FormatContext
+from waltap.json.format import JsonFormat
+from waltap.json.lines import JsonLines
+from waltap.json.properties import JsonProperties
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 

@@ -15,6 +15,7 @@ MEMBERS = {
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",
     "plugins/spark": "waltap_spark",
+    "plugins/testing": "waltap_testing",
 }
 
 

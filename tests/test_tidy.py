@@ -23,6 +23,7 @@ PACKAGES = {
     "waltap_yugabyte": "plugins/yugabyte/src",
     "waltap_sinks": "plugins/sinks/src",
     "waltap_spark": "plugins/spark/src",
+    "waltap_testing": "plugins/testing/src",
 }
 BANNED_NAMES = {"base", "common", "core", "handler", "helper", "helpers", "manager", "misc"}
 BANNED_NAMES |= {"types", "util", "utils"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from waltap.decode import DecoderContext, ServerInfo
-from waltap.testing.recording import Recording, load_recordings
+from waltap_testing.recording import Recording, load_recordings
 
 from tests.rigs.captures import NOT_JSON, RecordedCatalogue, sessions
 

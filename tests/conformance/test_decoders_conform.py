@@ -1,7 +1,7 @@
 """Every decoder of ours keeps the kit's promises."""
 
 import pytest
-from waltap.testing.decoder_suite import DecoderRig, DecoderSuite
+from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
 from waltap_decoders.plugin import register_decoders
 
 from tests.conformance.recorded_sessions import CAPTURES, CONTEXT, recordings

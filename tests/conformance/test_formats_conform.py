@@ -5,8 +5,8 @@ import json
 import pytest
 
 import waltap.plugin
-from waltap.render.json_properties import JsonProperties
-from waltap.testing.format_suite import FormatRig, FormatSuite
+from waltap.json.properties import JsonProperties
+from waltap_testing.format_suite import FormatRig, FormatSuite
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_formats()}
 WITHOUT_SCHEMAS = JsonProperties.model_validate(

@@ -5,7 +5,7 @@ import pytest
 import waltap_postgres.plugin
 import waltap_yugabyte.plugin
 from waltap.decode.message import OldTuple
-from waltap.testing.identity_suite import IdentityRig, IdentitySuite
+from waltap_testing.identity_suite import IdentityRig, IdentitySuite
 
 SPECS = {
     spec.name: spec

@@ -8,10 +8,10 @@ import pytest
 import waltap.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
-from waltap.render.record import Record
-from waltap.testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap.format.record import Record
+from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, Store
-from waltap_sinks.jsonl import JsonLinesProperties
+from waltap.sink.jsonl import JsonLinesProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 from waltap_postgres.plugin import register_snapshotters
 from waltap_postgres.snapshot.modes import ConfigurationBasedProperties
 

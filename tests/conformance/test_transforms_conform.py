@@ -3,7 +3,7 @@
 import pytest
 
 import waltap.plugin
-from waltap.testing.transform_suite import TransformRig, TransformSuite
+from waltap_testing.transform_suite import TransformRig, TransformSuite
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_transforms()}
 CASES = {

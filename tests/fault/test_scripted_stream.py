@@ -12,8 +12,8 @@ import pytest
 
 from tests.servers.postgres import Database
 from waltap.source.position import parse_lsn
-from waltap.testing.recording import frames_of_slot
-from waltap.testing.walsender import (
+from waltap_testing.recording import frames_of_slot
+from waltap_testing.walsender import (
     READS,
     Confirmed,
     Cut,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.events.transaction import Batch, TransactionPart
+from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.source.position import START, Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
 

@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from waltap.decode.message import Insert
-from waltap.events.transaction import Batch, TransactionPart
+from waltap.transactions.transaction import Batch, TransactionPart
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from tests.rigs.changelog import context, relation

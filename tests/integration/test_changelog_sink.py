@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.events.transaction import Batch, SnapshotRows
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
 from waltap_sinks.changelog.errors import (

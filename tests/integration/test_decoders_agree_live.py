@@ -22,7 +22,7 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.events.assembly import Assembler
+from waltap.transactions.assembly import Assembler
 from waltap.source.position import START, Position, parse_lsn
 from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

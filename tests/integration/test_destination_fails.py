@@ -13,7 +13,7 @@ from waltap.errors import Retry, SinkError
 from waltap.source.position import parse_lsn
 from waltap_sinks.changelog import ChangeLog, Store
 from waltap_sinks.changelog.errors import ChangeLogGone
-from waltap_sinks.jsonl import LinesFileCut
+from waltap.sink.jsonl import LinesFileCut
 
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from waltap.decode.relation import Relation
-from waltap.events.transaction import Batch, Heartbeat
+from waltap.transactions.transaction import Batch, Heartbeat
 from waltap.hookspecs import hookimpl
 from waltap.pipeline import Limits
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import SinkError
-from waltap.events.transaction import Batch
+from waltap.transactions.transaction import Batch
 from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.source.position import parse_lsn

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 from waltap.errors import ConnectionLost
-from waltap.events.transaction import Batch, SnapshotRows
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap.hookspecs import hookimpl
 from waltap.source.position import Position, parse_lsn
 from waltap_postgres.errors import OtherServer

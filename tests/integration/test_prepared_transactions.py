@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import Retry, SinkError
-from waltap.events.assembly import PreparedTransactionLost
-from waltap.events.transaction import Batch
+from waltap.transactions.assembly import PreparedTransactionLost
+from waltap.transactions.transaction import Batch
 
 from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Database

@@ -4,7 +4,7 @@ import gc
 from pathlib import Path
 
 import pytest
-from waltap.render.json_codec import RowCodec
+from waltap.json.codec import RowCodec
 
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from waltap.events.transaction import Batch, SnapshotRows
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.errors import RowsHidden, TableUnreadable
 
 from tests.rigs.pipeline import Pipeline

@@ -8,8 +8,8 @@ import pytest
 from dataclasses import replace
 
 from waltap.decode.relation import Relation
-from waltap.render.type_mapping import TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import NOTHING

@@ -15,9 +15,9 @@ import psycopg
 
 from tests.rigs.typed_values import LITERALS, UNKNOWN, both_once, typed
 from waltap.decode.relation import Column
-from waltap.render.arrow_misfit import MisfitCount
-from waltap.render.type_mapping import ColumnMapping, TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.arrow.misfit import MisfitCount
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_postgres.types.array import parse_array
 

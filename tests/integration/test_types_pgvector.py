@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from waltap.decode import Column, DataType
-from waltap.render.type_registry import TypeRegistry
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.differential.corpus import Variant, variants
 from tests.servers.postgres import Database
 from waltap.decode.relation import Column, Relation
-from waltap.render.schema_json import schema_object, value_json
-from waltap.render.type_mapping import ColumnMapping, TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.json.schema import schema_object, value_json
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.types import TYPE_SPECS

@@ -9,10 +9,10 @@ import pytest
 
 from tests.rigs.typed_values import LITERALS, UNKNOWN, both_once, typed
 from waltap.decode.relation import Relation
-from waltap.render.arrow import RelationCodec
-from waltap.render.schema_json import value_json
-from waltap.render.type_mapping import TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.arrow.tuples import RelationCodec
+from waltap.json.schema import value_json
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
 CASES = [pytest.param(name, id=name) for name in LITERALS]

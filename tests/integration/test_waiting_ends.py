@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap.events.transaction import Batch
+from waltap.transactions.transaction import Batch
 
 from tests.rigs.pipeline import Pipeline, Run, until
 from tests.rigs.proxy import Proxy

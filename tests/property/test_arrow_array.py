@@ -3,7 +3,7 @@
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waltap.render.arrow_array import FEW, string_array
+from waltap.arrow.array import FEW, string_array
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

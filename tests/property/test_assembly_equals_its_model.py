@@ -17,8 +17,8 @@ from waltap.decode import (
     StreamStart,
     StreamStop,
 )
-from waltap.events.assembly import Assembler
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.assembly import Assembler
+from waltap.transactions.transaction import TransactionPart
 from waltap.source.position import START, Position
 
 TABLE = Relation(oid=1, schema="s", table="t", columns=())

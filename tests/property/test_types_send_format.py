@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.types.columns import column, data_type, mapping
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.render.arrow import RelationCodec
-from waltap.render.type_mapping import TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.arrow.tuples import RelationCodec
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_postgres.types.hstore import parse_hstore
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.types.columns import column, json_of, mapping
-from waltap.render.schema_json import value_json
-from waltap.render.type_mapping import TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.json.schema import value_json
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_postgres.types.array import array_text, parse_array
 from waltap_postgres.types.hstore import parse_hstore

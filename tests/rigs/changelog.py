@@ -13,7 +13,7 @@ import msgspec
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
 from waltap.source.position import Position
 
@@ -91,7 +91,7 @@ def relation(
 
 def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
     """Return what the engine gives a sink that takes changes."""
-    from waltap.render.type_registry import TypeRegistry
+    from waltap.mapping.type_registry import TypeRegistry
     from waltap_postgres.identity import REPLICA_IDENTITIES
     from waltap_postgres.types import TYPE_SPECS
 

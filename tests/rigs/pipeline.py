@@ -18,7 +18,7 @@ from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Missing, Tuple
-from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.hookspecs import hookimpl
 from waltap.host import Host
 from waltap.offsets.offset import Offset

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.rigs.yboutput_slot import Slot
 from tests.servers import output_plugin
 from tests.servers.postgres import Cluster, Database
-from waltap.testing.recording import Recording, load_recordings, save_recordings
+from waltap_testing.recording import Recording, load_recordings, save_recordings
 
 __all__ = ["WAYS", "record", "recorded"]
 

@@ -13,7 +13,7 @@ from psycopg import pq
 from tests.servers.postgres import Database
 from waltap.decode.decoder import Frame
 from waltap.source.position import parse_lsn
-from waltap.testing.recording import frames_of_slot
+from waltap_testing.recording import frames_of_slot
 
 XLOG_HEADER_BYTES = 25  # w, dataStart, walEnd, sendTime
 

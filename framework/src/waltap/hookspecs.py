@@ -20,7 +20,6 @@ import pluggy
 
 if TYPE_CHECKING:
     from waltap.decode.relation import Relation
-    from waltap.events.transaction import Batch, TransactionPart
     from waltap.specs import (
         CheckSpec,
         CommandSpec,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         TransformSpec,
         TypeSpec,
     )
+    from waltap.transactions.transaction import Batch, TransactionPart
 
 hookspec = pluggy.HookspecMarker("waltap")
 hookimpl = pluggy.HookimplMarker("waltap")

@@ -8,13 +8,13 @@ from waltap.hookspecs import hookimpl
 from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec, TransformSpec
 
 if TYPE_CHECKING:
-    from waltap.render.format import Format
+    from waltap.format.format import Format
 
 
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
-    from waltap.render.json_properties import JsonProperties
+    from waltap.json.properties import JsonProperties
 
     return [
         FormatSpec(
@@ -30,7 +30,7 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
-    from waltap.render.topic_naming import TOPIC_NAMING
+    from waltap.capture.topic_naming import TOPIC_NAMING
 
     return TOPIC_NAMING
 
@@ -59,17 +59,30 @@ def register_transforms() -> Iterable[TransformSpec]:
 
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
-    """Contribute the terminal."""
-    from waltap.cli.terminal import TerminalProperties, TerminalSink
+    """Contribute JSON lines, the terminal, and the sink that throws away."""
+    from waltap.sink.jsonl import JsonLinesProperties, JsonLinesSink
+    from waltap.sink.null import NullSink
+    from waltap.sink.terminal import TerminalProperties, TerminalSink
 
     return [
+        SinkSpec(
+            name="jsonl",
+            summary="One JSON object per record, to a file or standard output.",
+            properties=JsonLinesProperties,
+            factory=JsonLinesSink,
+        ),
         SinkSpec(
             name="terminal",
             summary="One readable, coloured line per change on standard output.",
             properties=TerminalProperties,
             factory=TerminalSink,
             shorthand="width",
-        )
+        ),
+        SinkSpec(
+            name="null",
+            summary="Counts records and throws them away.",
+            factory=NullSink,
+        ),
     ]
 
 
@@ -82,6 +95,6 @@ def register_offset_stores() -> Iterable[OffsetStoreSpec]:
 
 
 def _json_format(properties: Any, context: Any) -> "Format":
-    from waltap.render.json_format import JsonFormat
+    from waltap.json.format import JsonFormat
 
     return JsonFormat(properties, context)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.relation import Column, DataType, Relation
     from waltap.decode.replica_identity import ReplicaIdentity
-    from waltap.events.transaction import Batch
+    from waltap.format.format import Format, FormatContext
+    from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.offsets.offset import OffsetStore
-    from waltap.render.format import Format, FormatContext
-    from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
+    from waltap.transactions.transaction import Batch
 
 __all__ = [
     "KINDS",

@@ -10,11 +10,11 @@ import pytest
 from waltap.notifications.notification import Notification
 from waltap.signals.signal import Signal
 from waltap.specs import NotificationChannelSpec, SignalChannelSpec
-from waltap.testing.notification_channel_suite import (
+from waltap_testing.notification_channel_suite import (
     NotificationChannelRig,
     NotificationChannelSuite,
 )
-from waltap.testing.signal_channel_suite import SignalChannelRig, SignalChannelSuite
+from waltap_testing.signal_channel_suite import SignalChannelRig, SignalChannelSuite
 
 
 class FileSignals:

@@ -14,7 +14,7 @@ from waltap.decode.decoder import DecoderCapabilities
 from waltap.decode.message import Commit, Insert, RelationSeen, Truncate, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
-from waltap.testing.decoder_suite import DecoderRig, DecoderSuite
+from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
 from tests.conformance.recorded_sessions import CONTEXT, recordings
 from waltap_decoders.pgoutput import PgOutput
 

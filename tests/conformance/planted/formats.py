@@ -12,14 +12,14 @@ import pytest
 import waltap.plugin
 from waltap.decode.message import Insert, Update
 from waltap.decode.tuple_image import UNCHANGED
-from waltap.events.transaction import TransactionPart
-from waltap.render.json_format import JsonFormat
-from waltap.render.json_properties import JsonProperties
-from waltap.render.record import Record
+from waltap.transactions.transaction import TransactionPart
+from waltap.json.format import JsonFormat
+from waltap.json.properties import JsonProperties
+from waltap.format.record import Record
 from waltap.source.position import Position
 from waltap.specs import TransformSpec
-from waltap.testing.format_suite import FormatRig, FormatSuite
-from waltap.testing.transform_suite import TransformRig, TransformSuite
+from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_testing.transform_suite import TransformRig, TransformSuite
 
 (SPEC,) = [spec for spec in waltap.plugin.register_formats() if spec.name == "json"]
 PROPERTIES = JsonProperties.model_validate(

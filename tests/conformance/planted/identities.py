@@ -11,8 +11,8 @@ from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, Row
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.specs import SnapshotterSpec
-from waltap.testing.identity_suite import IdentityRig, IdentitySuite
-from waltap.testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+from waltap_testing.identity_suite import IdentityRig, IdentitySuite
+from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 from waltap_postgres.identity import DefaultIdentity, FullIdentity, NothingIdentity
 
 SPECS = {spec.name: spec for spec in waltap_postgres.plugin.register_replica_identities()}

@@ -10,7 +10,7 @@ import pytest
 from waltap.errors import OffsetError
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.specs import OffsetStoreSpec
-from waltap.testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
+from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
 
 
 class Unreadable(OffsetError):

@@ -11,12 +11,12 @@ import orjson
 import pytest
 
 from waltap.errors import SinkError
-from waltap.render.record import Record
+from waltap.format.record import Record
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position
 from waltap.specs import SinkSpec
-from waltap.testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 
 
 class Refused(SinkError):

@@ -5,14 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from waltap.cli.terminal import TerminalProperties, TerminalSink
+from waltap.sink.terminal import TerminalProperties, TerminalSink
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.render.capture import Capture
-from waltap.render.capture_properties import CaptureProperties
-from waltap.render.record import Record
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.capture.capture import Capture
+from waltap.capture.properties import CaptureProperties
+from waltap.format.record import Record
 from waltap.sink.sink import ReaderGone, SinkContext
 from waltap.source.position import Position
 

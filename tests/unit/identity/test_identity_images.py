@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.render.rig import table
+from tests.unit.json.rig import table
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap_postgres.identity import (

@@ -8,7 +8,7 @@ import pytest
 from waltap.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
 from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.source.position import Position
-from waltap.testing.crash import Child, Kill, in_child
+from waltap_testing.crash import Child, Kill, in_child
 
 
 def offset(lsn: int, **more: object) -> Offset:
@@ -103,7 +103,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_old_offset(store: FileOffsetStore) -> None:
-    from waltap.testing.crash import limit_file_size
+    from waltap_testing.crash import limit_file_size
 
     store.store(offset(1))
 

@@ -2,7 +2,7 @@
 
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.transaction import TransactionPart
 from waltap.pipeline.gathering import Gathering
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waltap.decode.message import Insert
 from waltap.decode.relation import Relation
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.transaction import TransactionPart
 from waltap.pipeline.limits import Silence, batches, cut
 from waltap.source.position import Position
 

@@ -2,7 +2,7 @@
 
 from waltap.decode.message import Insert, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.transaction import TransactionPart
 from waltap.pipeline.visibility import Overlap, Visibility
 from waltap.source.position import Position
 

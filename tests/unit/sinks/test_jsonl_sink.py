@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import SinkError
-from waltap.events.transaction import Batch
-from waltap.render.record import Record
+from waltap.transactions.transaction import Batch
+from waltap.format.record import Record
 from waltap.sink.sink import SinkContext
 from waltap.source.position import Position
-from waltap_sinks.jsonl import TAIL_STEP, JsonLinesProperties, JsonLinesSink, LinesFileError
-from waltap_sinks.null import NullSink
+from waltap.sink.jsonl import TAIL_STEP, JsonLinesProperties, JsonLinesSink, LinesFileError
+from waltap.sink.null import NullSink
 
 
 def batch(*records: Record, end: int = 1) -> Batch:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from waltap.errors import ConnectionLost
-from waltap.events.transaction import Batch
+from waltap.transactions.transaction import Batch
 from waltap.host import Host
 from waltap.source.position import Position
 from waltap.telemetry import lifecycle

@@ -4,7 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
-from waltap.events.transaction import Batch
+from waltap.transactions.transaction import Batch
 from waltap.host import Host
 from waltap.source.position import Position
 from waltap.telemetry import progress

@@ -51,8 +51,8 @@ def test_links_lead_somewhere(page):
 
 def test_every_suite_is_in_the_table():
     page = (ROOT / "docs/plugin-authors/test-a-plugin.md").read_text()
-    rows = re.findall(r"`(waltap\.testing\.\w+)` \| `(\w+)`, `(\w+)` \| `(\w+)` \|", page)
-    folder = ROOT / "framework/src/waltap/testing"
+    rows = re.findall(r"`(waltap_testing\.\w+)` \| `(\w+)`, `(\w+)` \| `(\w+)` \|", page)
+    folder = ROOT / "plugins/testing/src/waltap_testing"
     assert {module.rpartition(".")[2] for module, *_ in rows} == {
         path.stem for path in folder.glob("*_suite.py")
     }

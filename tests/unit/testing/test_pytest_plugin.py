@@ -9,7 +9,7 @@ HEAVY = ("hypothesis", "msgspec", "orjson", "psycopg", "pyarrow", "pydantic", "p
 
 def test_loading_it_imports_nothing_heavy():
     code = (
-        "import sys, pytest; before = set(sys.modules); import waltap.testing.pytest_plugin;"
+        "import sys, pytest; before = set(sys.modules); import waltap_testing.pytest_plugin;"
         f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -48,7 +48,7 @@ def test_without_findings_nothing_is_printed(tmp_path):
 
 def test_a_class_without_its_fixture_is_told_which(tmp_path):
     text = (
-        "from waltap.testing.decoder_suite import DecoderSuite\nclass TestX(DecoderSuite): pass\n"
+        "from waltap_testing.decoder_suite import DecoderSuite\nclass TestX(DecoderSuite): pass\n"
     )
     ran = run(tmp_path, text, "-k", "test_positions_never_go_back")
     assert "TestX must define the fixture 'rig' (a DecoderRig)" in ran.stdout

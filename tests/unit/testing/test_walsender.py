@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from waltap.testing.walsender import (
+from waltap_testing.walsender import (
     Confirmed,
     CopyDone,
     CopyOut,

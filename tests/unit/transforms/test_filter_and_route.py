@@ -5,11 +5,11 @@ import textwrap
 import pytest
 from pydantic import ValidationError
 
-from tests.unit.render.rig import NOW, Server, events, json_format, table, values
+from tests.unit.json.rig import NOW, Server, events, json_format, table, values
 from waltap.decode.message import Insert
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import ConfigurationError
-from waltap.events.transaction import Batch
+from waltap.transactions.transaction import Batch
 from waltap.source.position import Position
 from waltap.transforms.filter import FilterProperties, PredicateFailed, changes_filter
 from waltap.transforms.route import RouteProperties, table_router

@@ -3,8 +3,8 @@
 from typing import Any
 
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.type_mapping import ColumnMapping, TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS
 

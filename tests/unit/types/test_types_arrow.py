@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.types.columns import MOOD, column, mapping
 from waltap.decode.relation import Column, Relation
-from waltap.render.arrow import RelationCodec
-from waltap.render.arrow_misfit import ArrowMalformed, ArrowMisfit
-from waltap.render.type_mapping import TypeOptions
-from waltap.render.type_registry import TypeRegistry
+from waltap.arrow.tuples import RelationCodec
+from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
 UTC = timezone.utc

@@ -7,12 +7,12 @@ import pytest
 
 from tests.unit.types.columns import MOOD, column, data_type, mapping
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.schema_json import schema_json, schema_object
-from waltap.render.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.json.schema import schema_json, schema_object
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.specs import TypeSpec
-from waltap.render.type_registry import TypeRegistry
-from waltap.render.value_form import ValueForm, column_mapping
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap_postgres.types import TYPE_SPECS
 from waltap_postgres.types.default import default_text
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from waltap.host import Host
-from waltap.render.connect_schema import Field, Kind, Schema
-from waltap.render.type_reference import schema_text, types_page
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.type_reference import schema_text, types_page
 from waltap_postgres.types import TYPE_SPECS
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
@@ -18,7 +18,7 @@ def test_page_of_types_is_current() -> None:
 
 @pytest.mark.parametrize("spec", TYPE_SPECS, ids=lambda spec: spec.name)
 def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None:
-    from waltap.render.type_registry import TypeRegistry
+    from waltap.mapping.type_registry import TypeRegistry
 
     registry = TypeRegistry(TYPE_SPECS)
     assert spec.samples

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.types.columns import MOOD, json_of, mapping
-from waltap.render.schema_json import value_json
+from waltap.json.schema import value_json
 
 MICROS = {"time_precision_mode": "microseconds"}
 NANOS = {"time_precision_mode": "nanoseconds"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 from rig import CONTEXT, SPEC
 
-from waltap.testing.recording import Recording, frames_of_slot, meant_by, save_recordings
+from waltap_testing.recording import Recording, frames_of_slot, meant_by, save_recordings
 
 HERE = Path(__file__).parent
 OPTIONS = SPEC.factory(CONTEXT).start_options()

@@ -2,7 +2,7 @@
 
 from waltap.decode.decoder import DecoderContext, ServerInfo
 from waltap.decode.relation import Column, Relation
-from waltap.testing.recording import StaticCatalogue
+from waltap_testing.recording import StaticCatalogue
 from waltap_testdecoding.plugin import register_decoders
 
 (SPEC,) = register_decoders()

@@ -87,10 +87,10 @@ def compose(
     sink_value: str,
 ) -> str:
     """Return the text of a profile: what is given, and what most people change, commented out."""
+    from waltap.capture.properties import CaptureProperties
     from waltap.config.resolve import pipeline_name
     from waltap.config.selection import SelectionProperties
     from waltap.pipeline.properties import EngineProperties
-    from waltap.render.capture_properties import CaptureProperties
 
     lines = [
         f"# Profile of the waltap pipeline {name!r}. Lines that are commented out show defaults.",

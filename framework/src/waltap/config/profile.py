@@ -18,8 +18,8 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
+    from waltap.capture.capture import CaptureProperties
     from waltap.pipeline.properties import EngineProperties
-    from waltap.render.capture import CaptureProperties
 
 __all__ = ["Component", "Profile"]
 

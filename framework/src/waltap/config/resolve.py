@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from waltap.capture.properties import CaptureProperties
 from waltap.config.debezium_names import CONVERTERS, OLD_NAMES, OLD_VALUES
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.namespace import Explained, Findings, Namespace
@@ -21,7 +22,6 @@ from waltap.config.selection import SelectionProperties
 from waltap.errors import ConfigurationError, PluginError, Problem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
-from waltap.render.capture_properties import CaptureProperties
 from waltap.specs import (
     ConnectorSpec,
     DecoderSpec,

@@ -19,13 +19,13 @@ from typing import Any
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
-from waltap.events.transaction import Batch
 from waltap.host import Host
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.limits import Limits
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.position import Position
 from waltap.specs import SinkSpec
+from waltap.transactions.transaction import Batch
 
 __all__ = ["stream"]
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from waltap.errors import Retry, SinkError
-from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.format.format import Format
+from waltap.format.record import Record
 from waltap.host import Host
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
-from waltap.render.format import Format
-from waltap.render.record import Record
 from waltap.sink.sink import Sink
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
 __all__ = ["Delivery", "Part"]
 

@@ -30,8 +30,6 @@ from waltap.errors import (
     SourceError,
     WaltapError,
 )
-from waltap.events.assembly import Assembler
-from waltap.events.transaction import Heartbeat, TransactionPart
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
@@ -54,6 +52,8 @@ from waltap.source.connector import (
     StopRequested,
 )
 from waltap.source.position import Position, lsn_text
+from waltap.transactions.assembly import Assembler
+from waltap.transactions.transaction import Heartbeat, TransactionPart
 
 __all__ = ["Engine"]
 

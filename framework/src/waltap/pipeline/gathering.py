@@ -1,6 +1,6 @@
 """Gathers changes for ``waltap.linger.ms``, so that a sink with costly writes gets fewer. Sans-IO."""
 
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Gathering"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waltap.events.transaction import TransactionPart
+from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Limits", "Silence", "batches", "cut"]
 

@@ -5,23 +5,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltap.capture.capture import Capture
 from waltap.config.profile import Profile
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.decode.tuple_image import Value
 from waltap.errors import OffsetError, PluginError
-from waltap.events.transaction import Batch
+from waltap.format.format import Format, FormatContext
 from waltap.host import Host
+from waltap.mapping.type_registry import TypeRegistry
 from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
 from waltap.pipeline.new_tables import NewTables
-from waltap.render.capture import Capture
-from waltap.render.format import Format, FormatContext
-from waltap.render.type_registry import TypeRegistry
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
 from waltap.source.relation_memory import RelationMemory
+from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from waltap.events.transaction import SnapshotRows
 from waltap.host import Host
 from waltap.pipeline.delivery import Delivery
 from waltap.source.connector import Connector, Start
+from waltap.transactions.transaction import SnapshotRows
 
 __all__ = ["SnapshotPhase"]
 

@@ -12,8 +12,8 @@ import msgspec
 
 from waltap.decode.message import Change, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
-from waltap.events.transaction import TransactionPart
 from waltap.source.position import parse_lsn
+from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Overlap", "Visibility"]
 

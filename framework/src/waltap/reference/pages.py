@@ -20,12 +20,12 @@ class Page:
 
 def pages(host: "Host") -> list[Page]:
     """Return the pages; ``host`` decides which plugins have a say."""
+    from waltap.mapping.type_reference import types_page
     from waltap.reference.commands import commands_page
     from waltap.reference.decoders import decoders_page
     from waltap.reference.errors import errors_page
     from waltap.reference.hooks import hooks_page
     from waltap.reference.properties import properties_page
-    from waltap.render.type_reference import types_page
 
     return [
         Page("reference/properties.md", lambda: properties_page(host)),

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from waltap.capture.properties import CaptureProperties
 from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, Treatment
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.pipeline.properties import EngineProperties
 from waltap.reference.markdown import GENERATED, table
-from waltap.render.capture_properties import CaptureProperties
 
 if TYPE_CHECKING:
     from waltap.host import Host

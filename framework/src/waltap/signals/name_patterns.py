@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from waltap.render.java_regex import python_syntax
+from waltap.capture.java_regex import python_syntax
 from waltap.signals.errors import SignalUnusable
 
 __all__ = ["NamePatterns"]

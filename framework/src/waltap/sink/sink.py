@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltap.errors import SinkError
-from waltap.events.transaction import Batch
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
+    from waltap.capture.capture import Capture
     from waltap.decode.relation import Relation
     from waltap.decode.replica_identity import ReplicaIdentity
-    from waltap.render.capture import Capture
-    from waltap.render.type_mapping import TypeMapper
+    from waltap.mapping.type_mapping import TypeMapper
     from waltap.source.connector import Check
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]

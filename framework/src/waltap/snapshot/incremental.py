@@ -32,7 +32,6 @@ from waltap.decode.relation import Relation
 from waltap.decode.relation_name import schema_and_table
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError, Retry, SourceError, WaltapError
-from waltap.events.transaction import SnapshotRows, TransactionPart
 from waltap.signals.errors import (
     SignalIgnored,
     SignalTableUnusable,
@@ -47,6 +46,7 @@ from waltap.signals.signal import (
     requests,
 )
 from waltap.snapshot.window import TextOf, Window
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 __all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots", "State"]
 

@@ -18,11 +18,11 @@ from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.errors import SourceError, WaltapError
-from waltap.events.transaction import SnapshotRows
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
 from waltap.source.position import Position
 from waltap.source.relation_memory import RelationMemory
+from waltap.transactions.transaction import SnapshotRows
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile

@@ -5,9 +5,9 @@ import time
 
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
-from waltap.events.transaction import Batch
 from waltap.hookspecs import hookimpl
 from waltap.source.position import lsn_text
+from waltap.transactions.transaction import Batch
 
 __all__ = ["LifeCycleLog"]
 

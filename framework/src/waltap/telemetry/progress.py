@@ -16,8 +16,8 @@ from rich.progress import (
 from rich.text import Text
 
 from waltap.config.secrecy import redacted
-from waltap.events.transaction import Batch
 from waltap.hookspecs import hookimpl
+from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
     from rich.console import Console

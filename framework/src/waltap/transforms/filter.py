@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 from pydantic import field_validator
 
+from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, Problem, Retry, WaltapError
-from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.render.java_regex import NameMatcher
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.row_view import RowChange, RowView
 
 __all__ = ["FilterProperties", "PredicateFailed", "changes_filter"]

@@ -6,12 +6,12 @@ from typing import Self
 import msgspec
 from pydantic import model_validator
 
+from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.capture.name_adjustment import sanitised_topic
 from waltap.config.property import Properties, declare
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.render.java_regex import java_pattern, java_replacement
-from waltap.render.name_adjustment import sanitised_topic
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
 __all__ = ["RouteProperties", "table_router"]
 

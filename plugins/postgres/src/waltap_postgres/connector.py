@@ -12,7 +12,6 @@ import psycopg
 from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
 from waltap.errors import OffsetError, Retry, SourceError, WaltapError
-from waltap.events.transaction import SnapshotRows
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset, SnapshotProgress
 from waltap.source.connector import (
@@ -24,6 +23,7 @@ from waltap.source.connector import (
     StopRequested,
 )
 from waltap.source.position import Position, lsn_text
+from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, field_validator
 
+from waltap.capture.java_regex import java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.render.java_regex import java_pattern
 
 __all__ = ["PostgresProperties"]
 

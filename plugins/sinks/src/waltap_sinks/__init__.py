@@ -1,1 +1,1 @@
-"""Sinks for waltap: JSON lines and the Parquet change log."""
+"""The Parquet change log: a sink for waltap, and what reads it."""

@@ -36,25 +36,12 @@ def register_commands() -> Iterable[CommandSpec]:
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the sinks of this distribution."""
     from waltap_sinks.changelog.properties import ChangeLogProperties
-    from waltap_sinks.jsonl import JsonLinesProperties, JsonLinesSink
-    from waltap_sinks.null import NullSink
 
     return [
-        SinkSpec(
-            name="jsonl",
-            summary="One JSON object per record, to a file or standard output.",
-            properties=JsonLinesProperties,
-            factory=JsonLinesSink,
-        ),
         SinkSpec(
             name="changelog",
             summary="Parquet segments per table with manifests; exactly once; what Spark reads.",
             properties=ChangeLogProperties,
             factory=_changelog,
-        ),
-        SinkSpec(
-            name="null",
-            summary="Counts records and throws them away.",
-            factory=NullSink,
         ),
     ]

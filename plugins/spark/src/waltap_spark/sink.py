@@ -7,11 +7,11 @@ again; the tables go on from their last commit.
 
 from pathlib import Path
 
-from waltap.events.transaction import Batch
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position
+from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.process import DriverProcess

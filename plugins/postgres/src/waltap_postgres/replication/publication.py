@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import sql
 
-from waltap.render.capture_properties import CaptureProperties
+from waltap.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted

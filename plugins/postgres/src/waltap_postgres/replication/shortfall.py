@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from psycopg import sql
 
-from waltap.render.capture_properties import CaptureProperties
-from waltap.render.java_regex import NameMatcher
+from waltap.capture.java_regex import NameMatcher
+from waltap.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 
 __all__ = ["OPERATIONS", "Shortfall", "Wanted", "shortfalls", "wanted_columns", "wanted_operations"]

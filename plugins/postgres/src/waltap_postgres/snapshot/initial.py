@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from waltap.config.profile import Profile
-from waltap.events.transaction import SnapshotRows
+from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any

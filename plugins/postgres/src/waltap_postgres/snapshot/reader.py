@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from waltap.capture.java_regex import java_pattern
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import Retry, SourceError
-from waltap.events.transaction import SnapshotRows
-from waltap.render.java_regex import java_pattern
+from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken

@@ -1,7 +1,7 @@
 """The PostgreSQL type table: what every type becomes in Connect, JSON and Arrow.
 
 One module per family; `TYPE_SPECS` is what the plugin registers. The rows of the table are chosen by
-`waltap.render.type_mapping.TypeOptions`; ``docs/reference/types.md`` is printed from it.
+`waltap.mapping.type_mapping.TypeOptions`; ``docs/reference/types.md`` is printed from it.
 """
 
 from dataclasses import replace

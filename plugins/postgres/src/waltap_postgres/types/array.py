@@ -13,12 +13,12 @@ from uuid import UUID
 
 import msgspec
 
+from waltap.arrow.column import lists, strings
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.arrow_column import lists, strings
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 

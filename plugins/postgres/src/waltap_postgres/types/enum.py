@@ -3,12 +3,12 @@
 from functools import lru_cache
 from itertools import count
 
+from waltap.arrow.column import strings
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.arrow_column import strings
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper
-from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
+from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.default import default_value
 from waltap_postgres.types.text import utf8

@@ -4,13 +4,13 @@ import struct
 from binascii import b2a_base64, unhexlify
 from typing import TYPE_CHECKING, NamedTuple
 
+from waltap.arrow.column import converted
 from waltap.decode.relation import Column, DataType
-from waltap.render.arrow_column import converted
-from waltap.render.connect_schema import Field, Kind, Schema
-from waltap.render.java_number import double_text
-from waltap.render.schema_json import number_json
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
-from waltap.render.value_form import ValueForm, column_mapping
+from waltap.json.schema import number_json
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.java_number import double_text
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, extension
 from waltap_postgres.types.number import pg_double_text

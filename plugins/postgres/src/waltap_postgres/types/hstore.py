@@ -9,12 +9,12 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from waltap.arrow.column import converted
 from waltap.decode.relation import Column
-from waltap.render.arrow_column import converted
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
-from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import extension
 

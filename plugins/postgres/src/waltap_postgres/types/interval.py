@@ -7,11 +7,11 @@ import struct
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
+from waltap.arrow.column import converted
 from waltap.decode.relation import Column
-from waltap.render.arrow_column import converted
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
-from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin

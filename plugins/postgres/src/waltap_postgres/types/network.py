@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name
 from waltap_postgres.types.text import text_mapping

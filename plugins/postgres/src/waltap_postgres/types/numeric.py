@@ -10,12 +10,12 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING
 
+from waltap.arrow.column import AS_TEXT, converted, decimals, strings
 from waltap.decode.relation import Column
-from waltap.render.arrow_column import AS_TEXT, converted, decimals, strings
-from waltap.render.connect_schema import Field, Kind, Schema
-from waltap.render.schema_json import number_json, quote
-from waltap.render.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.json.schema import number_json, quote
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.default import default_value

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 
 from waltap.decode.relation import Column, DataType
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import BUILTIN_OIDS, builtin, builtin_name
 from waltap_postgres.types.text import text_mapping

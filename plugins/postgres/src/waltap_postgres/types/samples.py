@@ -1,7 +1,7 @@
 """A value of every type, as the server prints it: what the reference page shows."""
 
 from waltap.decode.relation import DataType, TypeKind
-from waltap.render.type_mapping import TypeSample
+from waltap.mapping.type_mapping import TypeSample
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS
 
 __all__ = ["SAMPLES"]

@@ -3,7 +3,7 @@
 import struct
 
 from waltap.decode.relation import Column
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.text import text_mapping

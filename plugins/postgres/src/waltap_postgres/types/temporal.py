@@ -9,11 +9,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
+from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
-from waltap.render import arrow_column
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
-from waltap.render.value_form import Misfit, ValueForm, column_mapping, placeholder_text
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
+from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import (
     DAY,

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column, DataType
-from waltap.render import arrow_column
-from waltap.render.connect_schema import Kind, Schema
-from waltap.render.schema_json import quote
-from waltap.render.type_mapping import ArrowMapping, ColumnMapping, JsonExpression, TypeMapper
-from waltap.render.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, JsonExpression, TypeMapper
+from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name, extension
 from waltap_postgres.types.default import default_value

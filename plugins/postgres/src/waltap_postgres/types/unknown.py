@@ -11,10 +11,10 @@ import dataclasses
 import struct
 from collections.abc import Callable
 
+from waltap.arrow.column import AS_TEXT, strings
 from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.render.arrow_column import AS_TEXT, strings
-from waltap.render.type_mapping import ColumnMapping, TypeMapper
-from waltap.render.value_form import column_mapping
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.value_form import column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.claims import builtin_name

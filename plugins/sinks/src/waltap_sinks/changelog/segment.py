@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from waltap.arrow.array import integer_array
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
-from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.render.arrow_array import integer_array
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import Rows, TableVersion

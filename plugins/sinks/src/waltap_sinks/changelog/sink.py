@@ -10,11 +10,11 @@ import msgspec
 
 from waltap.decode.message import Change, Truncate
 from waltap.decode.relation import Relation
-from waltap.events.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position, lsn_text
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
     ChangeLogOlder,

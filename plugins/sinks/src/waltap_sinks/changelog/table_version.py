@@ -75,7 +75,7 @@ class TableVersion:
         """Compile ``relation`` as the wire gave it; ``warn`` is told what is kept otherwise than the
         source has it. Raises: ColumnNameTaken, and what the type mapping raises.
         """
-        from waltap.render.arrow import RelationCodec
+        from waltap.arrow.tuples import RelationCodec
 
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")

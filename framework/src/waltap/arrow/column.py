@@ -1,0 +1,420 @@
+"""Whole columns of PostgreSQL text to Arrow arrays, by casts that run over the column at once.
+
+Each function returns an `ArrowMapping` for a family of types; a type whose values may not fit its
+Arrow type (numeric NaN, infinite or far dates, 24:00, a second dimension) follows
+``TypeOptions.arrow_misfit``: error raises `ArrowMisfit`, null gives null, string makes the column a
+string of PostgreSQL text from the start, so that nothing can misfit. A cast that fails is looked at
+value by value; one that would wrap silently is never tried.
+
+numpy reads the fixed-width send formats. Both libraries are imported when a column is first made.
+"""
+
+from binascii import unhexlify
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from waltap.arrow.array import string_array
+from waltap.arrow.binary import Raw, fixed, masked, numbers, short_decimals, uuid_texts
+from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
+from waltap.mapping.type_mapping import ArrowMapping, TypeOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "booleans",
+    "byte_strings",
+    "clocks",
+    "converted",
+    "dates",
+    "decimals",
+    "floats",
+    "integers",
+    "lists",
+    "strings",
+    "timestamps",
+    "uuids",
+]
+
+Texts = Sequence[str | None]
+
+AS_TEXT = (("waltap.form", "postgres text"),)
+"""Metadata of a column that is a string only because its values might not fit."""
+
+_EPOCH_DAYS = 10_957  # 2000-01-01 in days since 1970-01-01
+_DAY_MICROS = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+_FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
+
+
+def _text(values: Sequence[object]) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.array(values, pa.string())
+
+
+def strings(
+    metadata: tuple[tuple[str, str], ...] = (), *, sent_as_text: bool = False
+) -> ArrowMapping:
+    """Return the mapping of text to string; ``sent_as_text``: the send format is the text itself."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.string()
+
+    return ArrowMapping(
+        type=type_, column=string_array, metadata=metadata, binary=_text if sent_as_text else None
+    )
+
+
+def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[Texts], pa.Array]":
+    """Return a column function that casts text and refuses what is no text of the type."""
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return _text(values).cast(type_())
+        except pa.ArrowInvalid as cause:
+            raise ArrowMalformed(name) from cause
+
+    return column
+
+
+def integers(bits: int) -> ArrowMapping:
+    """Return the mapping of integers of 16, 32 or 64 bits."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return {16: pa.int16, 32: pa.int32, 64: pa.int64}[bits]()
+
+    def binary(values: Raw) -> "pa.Array":
+        return fixed(values, f">i{bits // 8}", f"<i{bits // 8}")
+
+    return ArrowMapping(type=type_, column=_cast("integer", type_), binary=binary)
+
+
+def floats(bits: int) -> ArrowMapping:
+    """Return the mapping of IEEE numbers of 32 or 64 bits; NaN and infinities are values."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return {32: pa.float32, 64: pa.float64}[bits]()
+
+    def binary(values: Raw) -> "pa.Array":
+        return fixed(values, f">f{bits // 8}", f"<f{bits // 8}")
+
+    return ArrowMapping(type=type_, column=_cast("floating point", type_), binary=binary)
+
+
+def booleans() -> ArrowMapping:
+    """Return the mapping of ``t`` and ``f``."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.bool_()
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        array = _text(values)
+        found = pc.index_in(array, pa.array(["f", "t"]))
+        if found.null_count != array.null_count:
+            raise ArrowMalformed("boolean")
+        return found.cast(pa.bool_())
+
+    def binary(values: Raw) -> "pa.Array":
+        import pyarrow as pa
+
+        return fixed(values, "u1", "u1").cast(pa.bool_())
+
+    return ArrowMapping(type=type_, column=column, binary=binary)
+
+
+def byte_strings() -> ArrowMapping:
+    r"""Return the mapping of bytea (``\x…``) to binary."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.binary()
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return pa.array([None if v is None else _unhex(v) for v in values], pa.binary())
+        except ValueError as cause:
+            raise ArrowMalformed("bytea") from cause
+
+    def binary(values: Raw) -> "pa.Array":
+        import pyarrow as pa
+
+        return pa.array(values, pa.binary())
+
+    return ArrowMapping(type=type_, column=column, binary=binary)
+
+
+def _unhex(text: str) -> bytes:
+    if text[:2] != "\\x":
+        msg = "bytea is not in hexadecimal"
+        raise ValueError(msg)
+    return unhexlify(text[2:])
+
+
+def _guarded(
+    name: str,
+    options: TypeOptions,
+    type_: "Callable[[], pa.DataType]",
+    cast: "Callable[[Texts], pa.Array]",
+    misfit: Callable[[str], str | None],
+    binary: "Callable[[Raw], pa.Array | None] | None" = None,
+) -> ArrowMapping:
+    """Return a mapping whose ``cast`` may meet values that do not fit.
+
+    ``cast`` raises ArrowInvalid then; ``misfit`` tells why one text does not fit, None if it does.
+    """
+    if options.arrow_misfit == "string":
+        return strings(AS_TEXT)
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return cast(values)
+        except pa.ArrowInvalid:
+            kept = _without_misfits(values, misfit, options)
+        try:
+            return cast(kept)
+        except pa.ArrowInvalid as cause:
+            raise ArrowMalformed(name) from cause
+
+    return ArrowMapping(type=type_, column=column, binary=binary)
+
+
+def _without_misfits(
+    values: Texts, misfit: Callable[[str], str | None], options: TypeOptions
+) -> list[str | None]:
+    """Return ``values`` with null for misfits. Raises: ArrowMisfit unless the policy is null."""
+    kept: list[str | None] = []
+    for value in values:
+        reason = None if value is None else misfit(value)
+        if reason is not None:
+            if options.arrow_misfit != "null":
+                raise ArrowMisfit(reason)
+            options.arrow_misfits.add(reason)
+        kept.append(value if reason is None else None)
+    return kept
+
+
+_WIDE = 38
+_WIDEST = 76
+"""Digits of the widest decimal. Text of more wraps in a cast to it, and text of more than 38 in a
+cast to the narrower one, so the cast goes by the widest and more digits are refused before it."""
+
+
+def _too_wide(text: str | None) -> bool:
+    return text is not None and len(text) - text.count("-") - text.count(".") > _WIDEST
+
+
+def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of decimals: 128 bits up to precision 38, then text.
+
+    With ``arrow_unconstrained_numeric`` = decimal256, 256 bits up to precision 76. Spark, and much
+    else that reads Parquet, knows no decimal of more than 38 digits.
+    """
+    widest = _WIDEST if options.arrow_unconstrained_numeric == "decimal256" else _WIDE
+    if precision > widest:
+        return strings(AS_TEXT)
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return (pa.decimal128 if precision <= _WIDE else pa.decimal256)(precision, scale)
+
+    def cast(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        array = _text(values)
+        longest = pc.max(pc.binary_length(array)).as_py()
+        if longest is not None and longest > _WIDEST and any(map(_too_wide, values)):
+            raise pa.ArrowInvalid("more digits than any decimal has")
+        wide = array.cast(pa.decimal256(_WIDEST, scale))
+        return wide if precision == _WIDEST else wide.cast(type_())
+
+    def misfit(text: str) -> str | None:
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            return None  # malformed, which the second cast finds
+        if not number.is_finite():
+            return "numeric NaN or infinity"
+        _, digits, exponent = number.as_tuple()
+        whole = len(digits) + int(exponent)
+        if number and (whole > precision - scale or -int(exponent) > scale):
+            return "numeric beyond precision and scale"
+        return None
+
+    def binary(values: Raw) -> "pa.Array | None":
+        return short_decimals(values, precision, scale)
+
+    return _guarded("numeric", options, type_, cast, misfit, binary)
+
+
+def _far_date(text: str) -> str | None:
+    if text in {"infinity", "-infinity"}:
+        return "infinite date or timestamp"
+    if text.endswith("BC") or text.find("-") > 4:
+        return "date or timestamp outside years 1 to 9999"
+    return None
+
+
+def dates(options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of dates to date32."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.date32()
+
+    def cast(values: Texts) -> "pa.Array":
+        return _text(values).cast(type_())
+
+    def binary(values: Raw) -> "pa.Array":
+        days = numbers(values, ">i4").astype("i8")
+        days = days + _EPOCH_DAYS
+        lost = (days < _FIRST_DAY) | (days > _LAST_DAY)
+        return masked(values, days.astype("<i4"), lost, "date", options).cast(type_())
+
+    return _guarded("date", options, type_, cast, _far_date, binary)
+
+
+def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
+    """Return the mapping of timestamps to microseconds, with ``zone`` for timestamptz (UTC)."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.timestamp("us", zone)
+
+    def cast(values: Texts) -> "pa.Array":
+        return _text(values).cast(type_())
+
+    def binary(values: Raw) -> "pa.Array":
+        import numpy as np
+
+        micros = numbers(values, ">i8").astype("<i8")
+        shift = _EPOCH_DAYS * _DAY_MICROS
+        lost = (micros < _FIRST_MICRO - shift) | (micros > _LAST_MICRO - shift)
+        shifted = np.where(lost, 0, micros) + shift
+        return masked(values, shifted, lost, "timestamp", options).cast(type_())
+
+    return _guarded("timestamp", options, type_, cast, _far_date, binary)
+
+
+def clocks(options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of times of day to microseconds; 24:00 does not fit."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.time64("us")
+
+    def cast(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        full = pc.binary_join_element_wise("1970-01-01", _text(values), " ")  # no cast from text
+        return full.cast(pa.timestamp("us")).cast(pa.time64("us"))
+
+    def misfit(text: str) -> str | None:
+        return "time 24:00" if text[:2] == "24" else None
+
+    def binary(values: Raw) -> "pa.Array":
+        micros = numbers(values, ">i8").astype("<i8")
+        return masked(values, micros, micros >= _DAY_MICROS, "time", options).cast(type_())
+
+    return _guarded("time", options, type_, cast, misfit, binary)
+
+
+def uuids(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
+    """Return the mapping of UUIDs to their text; the send format is spelt out by numpy."""
+    text = strings(metadata)
+    return ArrowMapping(type=text.type, column=text.column, metadata=metadata, binary=uuid_texts)
+
+
+def converted(
+    name: str,
+    type_: "Callable[[], pa.DataType]",
+    convert: Callable[[str], object],
+    metadata: tuple[tuple[str, str], ...] = (),
+) -> ArrowMapping:
+    """Return a mapping that converts value by value, for types no cast knows.
+
+    ``convert`` gives what `pyarrow.array` takes for the type. Raises ValueError for malformed text.
+    """
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return pa.array([None if v is None else convert(v) for v in values], type_())
+        except (ValueError, pa.ArrowInvalid) as cause:
+            raise ArrowMalformed(name) from cause
+
+    return ArrowMapping(type=type_, column=column, metadata=metadata)
+
+
+def lists(
+    element: ArrowMapping, parse: Callable[[str], list[Any]], options: TypeOptions
+) -> ArrowMapping:
+    """Return the mapping of one-dimensional arrays; ``parse`` gives text, None or inner lists.
+
+    All elements of a column are cast at once. A second dimension does not fit.
+    """
+    if options.arrow_misfit == "string":
+        return strings(AS_TEXT)
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.list_(element.type())
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        offsets: list[int | None] = []
+        flat: list[str | None] = []
+        for value in values:
+            items = None if value is None else _parsed(value, parse)
+            if items and any(isinstance(item, list) for item in items):
+                reason = "array of several dimensions"
+                if options.arrow_misfit != "null":
+                    raise ArrowMisfit(reason)
+                options.arrow_misfits.add(reason)
+                items = None
+            if items is None:
+                offsets.append(None)
+            else:
+                offsets.append(len(flat))
+                flat.extend(items)
+        offsets.append(len(flat))
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), element.column(flat), type=type_()
+        )
+
+    return ArrowMapping(type=type_, column=column, metadata=element.metadata)
+
+
+def _parsed(text: str, parse: Callable[[str], list[Any]]) -> list[Any]:
+    try:
+        return parse(text)
+    except ValueError as cause:
+        raise ArrowMalformed("array") from cause

@@ -1,0 +1,1 @@
+"""What a pipeline captures: selection, names of topics, transforms of columns."""

@@ -1,0 +1,180 @@
+"""What a pipeline captures, compiled: asked per table, per relation version, never per row."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from waltap.capture.column_transform import ColumnTransform, ColumnTransforms
+from waltap.capture.java_regex import NameMatcher, java_pattern
+from waltap.capture.name_adjustment import field_namer, sanitised_topic, schema_namer
+from waltap.capture.properties import KEY_ENTRY, CaptureProperties
+from waltap.capture.topic_naming import TOPIC_NAMING, TopicNaming, joined
+from waltap.decode.relation import Column, Relation
+from waltap.mapping.connect_schema import Kind
+from waltap.mapping.type_mapping import TypeOptions
+
+__all__ = ["Capture", "CaptureProperties"]
+
+_BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
+ANSWERS_KEPT = 20_000
+"""Tables for which it is remembered whether they are captured."""
+
+_BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
+
+
+def _always(_name: str) -> bool:
+    return True
+
+
+def _listed(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
+    """Return the test of an include list, else of an exclude list, else one that lets all pass."""
+    if include:
+        return NameMatcher(include)
+    if exclude:
+        excluded = NameMatcher(exclude)
+        return lambda name: not excluded(name)
+    return _always
+
+
+class Capture:
+    """Which tables, columns, keys and messages events are made of, and what they are called.
+
+    ``properties`` are those it was made from; ``types`` the modes of the type table;
+    ``skipped`` the operations without events; ``schema_name`` and ``field_name`` adjust names.
+    """
+
+    def __init__(self, properties: CaptureProperties, naming: TopicNaming | None = None) -> None:
+        """Compile ``properties``. ``naming`` is what the factory of a topic naming strategy gave;
+        without it topics are called prefix.schema.table.
+        """
+        self.properties = properties
+        self.types = _type_options(properties)
+        self.skipped = frozenset(properties.skipped_operations) - {"none"}
+        self.schema_name = schema_namer(properties.schema_name_adjustment)
+        self.field_name = field_namer(properties.field_name_adjustment)
+        self.message_prefix: Callable[[str], bool] = _listed(
+            properties.message_prefix_include, properties.message_prefix_exclude
+        )
+        self._naming = naming or TOPIC_NAMING[0].factory(properties)
+        self._schema = _listed(properties.schema_include, properties.schema_exclude)
+        self._table = _listed(properties.table_include, properties.table_exclude)
+        self._column = _listed(properties.column_include, properties.column_exclude)
+        self._transforms = ColumnTransforms.of(properties)
+        self._keys = _key_patterns(properties.message_key_columns or "")
+        self.signal_table = properties.signal_table
+        self._known: dict[tuple[str, str], bool] = {}
+
+    # --- what is captured -------------------------------------------------------------------------
+
+    def captures(self, schema: str, table: str) -> bool:
+        """Tell whether changes of the table become events; answers are kept."""
+        key = (schema, table)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= ANSWERS_KEPT:
+                self._known.clear()
+            known = self._known[key] = self._decide(schema, table)
+        return known
+
+    def _decide(self, schema: str, table: str) -> bool:
+        if (schema, table) == self.signal_table:
+            return True
+        if self.properties.ignore_builtin and (
+            _BUILTIN_SCHEMAS.fullmatch(schema) or table in _BUILTIN_TABLES
+        ):
+            return False
+        return self._schema(schema) and self._table(f"{schema}.{table}")
+
+    def columns(self, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the columns that event values of ``relation`` have, in order."""
+        if self._column is _always:
+            return tuple(range(len(relation.columns)))
+        return tuple(
+            index
+            for index, column in enumerate(relation.columns)
+            if self._column(f"{relation.name}.{column.name}")
+        )
+
+    def keys(self, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the key columns of ``relation``, in key order; () without key."""
+        names = {column.name: index for index, column in enumerate(relation.columns)}
+        found: list[int] = []
+        for pattern in self._keys:
+            for name, index in names.items():
+                if index not in found and pattern.fullmatch(f"{relation.name}.{name}"):
+                    found.append(index)
+        if not found:
+            found = [names[name] for name in relation.primary_key or () if name in names]
+        return tuple(found)
+
+    def transform(
+        self, relation: Relation, column: Column, kind: Kind, *, listed: bool = False
+    ) -> ColumnTransform | None:
+        """Return what happens to values of ``column``, or None."""
+        return self._transforms.column(relation.name, column, kind, listed=listed)
+
+    # --- what things are called -------------------------------------------------------------------
+
+    def topic(self, schema: str, table: str) -> str:
+        """Return the topic of a table's records."""
+        return self._naming(schema, table)
+
+    def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
+        """Return the (name, value) that the naming strategy adds to keys of the table, or None."""
+        extra = getattr(self._naming, "key_field", None)
+        return None if extra is None else extra(schema, table)
+
+    @property
+    def heartbeat_topic(self) -> str:
+        """Return the topic of heartbeats."""
+        properties = self.properties
+        if properties.topic_heartbeat_name:
+            return sanitised_topic(properties.topic_heartbeat_name)
+        parts = (properties.topic_heartbeat_prefix, properties.topic_prefix)
+        return sanitised_topic(joined(properties.topic_delimiter, *parts))
+
+    @property
+    def transaction_topic(self) -> str:
+        """Return the topic of BEGIN and END records."""
+        properties = self.properties
+        parts = (properties.topic_prefix, properties.topic_transaction)
+        return sanitised_topic(joined(properties.topic_delimiter, *parts))
+
+    @property
+    def message_topic(self) -> str:
+        """Return the topic of logical messages; its dot is not the delimiter."""
+        return f"{self.properties.topic_prefix}.message"
+
+
+def _type_options(properties: CaptureProperties) -> TypeOptions:
+    placeholder = properties.unavailable_value_placeholder
+    return TypeOptions(
+        time_precision_mode=properties.time_precision_mode,
+        decimal_handling_mode=properties.decimal_handling_mode,
+        hstore_handling_mode=properties.hstore_handling_mode,
+        interval_handling_mode=properties.interval_handling_mode,
+        binary_handling_mode=properties.binary_handling_mode,
+        money_fraction_digits=properties.money_fraction_digits,
+        include_unknown_datatypes=properties.include_unknown_datatypes,
+        unavailable_value_placeholder=(
+            bytes.fromhex(placeholder[4:])
+            if placeholder.startswith("hex:")
+            else placeholder.encode()
+        ),
+        event_converting_failure_handling_mode=properties.event_converting_failure,
+        arrow_misfit=properties.arrow_misfit,
+        arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
+        multidimensional_arrays=properties.multidimensional_arrays,
+        infinite_date=properties.infinite_date,
+        streamed_names=properties.streamed_names,
+    )
+
+
+def _key_patterns(text: str) -> list[re.Pattern[str]]:
+    """Return one pattern of schema.table.column per column that ``message.key.columns`` names."""
+    out = []
+    for entry in text.split(";"):
+        match = KEY_ENTRY.fullmatch(entry)
+        if match is not None:
+            table = match[1].strip()
+            out += [java_pattern(f"{table}.{column.strip()}") for column in match[2].split(",")]
+    return out

@@ -1,0 +1,261 @@
+"""Column transforms: truncation, masks and hashes of values, and source types in schemas.
+
+Debezium's rules, with one difference that is meant: there, a column that matches both a
+``propagate.source.type`` list and a hash mask is not masked, because the first match wins and
+propagation comes first. Here masking is never lost: such a column gets both.
+
+Source: Debezium's documentation of ``column.truncate.to.length.chars``,
+``column.mask.with.length.chars``, ``column.mask.hash.hashAlgorithm.with.salt.salt``, and of the
+Java Object Serialization Stream Protocol for strings.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from waltap.capture.java_regex import NameMatcher
+from waltap.capture.source_type import SourceType, is_text, source_type
+from waltap.decode.relation import Column
+from waltap.mapping.connect_schema import Kind
+
+if TYPE_CHECKING:
+    from waltap.capture.properties import CaptureProperties
+
+__all__ = ["ColumnTransform", "ColumnTransforms", "check_family", "java_serialised", "truncated"]
+
+_NUMBER = re.compile(r"\d+")
+_HASH = re.compile(r"column\.mask\.hash\.(v2\.)?([^.]+)\.with\.salt\.(.+)")
+_PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
+UNLIMITED = 2147483647
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnTransform:
+    """What happens to one column of event values.
+
+    ``parameters`` are added to its schema. ``value`` turns a Connect value (None for null) into
+    the one that is written; None: values stay. ``constant`` is True when the value does not matter.
+    """
+
+    parameters: tuple[tuple[str, str], ...] = ()
+    value: Callable[[object], object] | None = None
+    constant: bool = False
+
+
+def split_patterns(text: str) -> tuple[str, ...]:
+    """Split a comma list of patterns; an escaped comma is part of one."""
+    parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
+    return tuple(part for part in parts if part)
+
+
+def check_family(name: str, patterns: str) -> None:
+    """Check one property of the families. Raises: ValueError saying what is wrong with it."""
+    try:
+        NameMatcher(split_patterns(patterns))
+        hashed = _HASH.fullmatch(name)
+        if hashed is not None:
+            _digest(hashed[2])
+    except ValueError as cause:
+        raise ValueError(f"{name}: {cause}") from cause
+    if name.startswith("column.truncate") and int(_number(name)) == 0:
+        raise ValueError(f"{name}: the length must be positive")
+
+
+def _number(name: str) -> str:
+    match = _NUMBER.search(name)
+    assert match is not None, name
+    return match[0]
+
+
+def _digest(algorithm: str) -> str:
+    """Return hashlib's name of a JCA algorithm. Raises: ValueError when there is none."""
+    name = _PYTHON_NAMES.get(algorithm.upper())
+    if name is None:
+        plain = algorithm.lower().replace("/", "_")
+        name = plain.replace("-", "_") if plain.startswith("sha3") else plain.replace("-", "")
+    if name not in hashlib.algorithms_available or name.startswith("shake"):
+        raise ValueError(f"unknown hash algorithm {algorithm}; SHA-256 is a good one")
+    return name
+
+
+def truncated(text: str, units: int) -> str:
+    """Return the first ``units`` UTF-16 units of ``text``; a surrogate pair may be cut in half."""
+    if len(text) <= units // 2:
+        return text
+    data = text.encode("utf-16-le", "surrogatepass")
+    if len(data) <= 2 * units:
+        return text
+    return data[: 2 * units].decode("utf-16-le", "surrogatepass")
+
+
+def java_serialised(text: str) -> bytes:
+    """Return what Java's ObjectOutputStream writes for the String ``text``."""
+    if text.isascii() and "\0" not in text:
+        data = text.encode()
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        data = b"".join(
+            _modified_utf8((units[at] << 8) | units[at + 1]) for at in range(0, len(units), 2)
+        )
+    if len(data) < 0x10000:
+        return b"\xac\xed\x00\x05\x74" + len(data).to_bytes(2, "big") + data
+    return b"\xac\xed\x00\x05\x7c" + len(data).to_bytes(8, "big") + data
+
+
+def _modified_utf8(unit: int) -> bytes:
+    """Return one UTF-16 unit in modified UTF-8: NUL takes two bytes, surrogates three each."""
+    if 0 < unit < 0x80:
+        return bytes((unit,))
+    if unit < 0x800:
+        return bytes((0xC0 | unit >> 6, 0x80 | unit & 0x3F))
+    return bytes((0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F))
+
+
+def _truncate(units: int) -> Callable[[object], object]:
+    def transform(value: object) -> object:
+        if isinstance(value, str):
+            return truncated(value, units)
+        if isinstance(value, bytes):
+            return value[:units]
+        return value
+
+    return transform
+
+
+def _hash(algorithm: str, salt: bytes, *, java: bool, length: int) -> Callable[[object], object]:
+    salted = hashlib.new(algorithm, salt, usedforsecurity=False)
+
+    def transform(value: object) -> object:
+        if not isinstance(value, str):
+            return None
+        digest = salted.copy()
+        digest.update(java_serialised(value) if java else value.encode("utf-8", "replace"))
+        return digest.hexdigest()[:length]
+
+    return transform
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One property of the families: which columns, and what is made of a column."""
+
+    matches: NameMatcher
+    build: Callable[[Column, SourceType], ColumnTransform | None]
+    by_type: bool = False
+    propagates: bool = False
+
+
+@dataclass(slots=True)
+class ColumnTransforms:
+    """The transforms of a configuration, looked up once per column of a relation version."""
+
+    rules: list[_Rule] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, properties: "CaptureProperties") -> "ColumnTransforms":
+        """Compile the transforms that ``properties`` ask for."""
+        out = cls()
+        for name, patterns in properties.column_truncate.items():
+            out._add(patterns, _truncation(int(_number(name))))
+        for name, patterns in properties.column_mask.items():
+            out._add(patterns, _masking("*" * int(_number(name))))
+        for listed, by_type in (
+            (properties.column_source_type, False),
+            (properties.datatype_source_type, True),
+        ):
+            if listed:
+                rule = _Rule(NameMatcher(listed), _propagation, by_type=by_type, propagates=True)
+                out.rules.append(rule)
+        for family in (properties.column_hash, properties.column_hash_v2):
+            for name, patterns in family.items():
+                out._add(patterns, _hashing(name))
+        return out
+
+    def _add(
+        self, patterns: str, build: Callable[[Column, SourceType], ColumnTransform | None]
+    ) -> None:
+        self.rules.append(_Rule(NameMatcher(split_patterns(patterns)), build))
+
+    def column(
+        self, table: str, column: Column, kind: Kind, *, listed: bool = False
+    ) -> ColumnTransform | None:
+        """Return what happens to ``column`` of ``table`` (schema.table), or None.
+
+        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone. ``listed``:
+        its type is called as the driver lists it (`listed_name`).
+        """
+        if not self.rules:
+            return None
+        source = source_type(column, listed=listed)
+        by_name, by_type = f"{table}.{column.name}", f"{table}.{source.name}"
+        found: ColumnTransform | None = None
+        for rule in self.rules:
+            if not rule.matches(by_type if rule.by_type else by_name):
+                continue
+            transform = rule.build(column, source)
+            if found is None:
+                found = transform
+                if not rule.propagates:
+                    break
+            elif not rule.propagates and transform is not None:  # never lose a mask
+                found = ColumnTransform(
+                    parameters=found.parameters + transform.parameters,
+                    value=transform.value,
+                    constant=transform.constant,
+                )
+                break
+        if found is not None and found.value is not None and kind not in _TRANSFORMED:
+            return ColumnTransform(parameters=found.parameters)
+        return found
+
+
+_TRANSFORMED = (Kind.STRING, Kind.BYTES)
+
+
+def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
+    def build(_column: Column, source: SourceType) -> ColumnTransform | None:
+        if source.length is not None and source.length <= units:
+            return ColumnTransform()
+        return ColumnTransform(parameters=(("truncateLength", str(units)),), value=_truncate(units))
+
+    return build
+
+
+def _masking(mask: str) -> Callable[[Column, SourceType], ColumnTransform | None]:
+    def build(column: Column, _source: SourceType) -> ColumnTransform | None:
+        parameters = (("masked", "true"),)
+        if not is_text(column):
+            return ColumnTransform(parameters=parameters)
+        return ColumnTransform(parameters=parameters, value=lambda _value: mask, constant=True)
+
+    return build
+
+
+def _hashing(name: str) -> Callable[[Column, SourceType], ColumnTransform | None]:
+    match = _HASH.fullmatch(name)
+    assert match is not None, name
+    algorithm, salt, java = _digest(match[2]), match[3].encode(), match[1] is None
+
+    def build(column: Column, source: SourceType) -> ColumnTransform | None:
+        parameters = (("masked", "true"),)
+        if not is_text(column):
+            return ColumnTransform(parameters=parameters)
+        length = source.length or UNLIMITED
+        value = _hash(algorithm, salt, java=java, length=length)
+        return ColumnTransform(parameters=parameters, value=value)
+
+    return build
+
+
+def _propagation(column: Column, source: SourceType) -> ColumnTransform:
+    parameters = [("__debezium.source.column.type", source.name.upper())]
+    if source.length is not None:
+        parameters.append(("__debezium.source.column.length", str(source.length)))
+    if source.scale is not None:
+        parameters.append(("__debezium.source.column.scale", str(source.scale)))
+    if column.comment:
+        parameters.append(("__debezium.source.column.comment", column.comment))
+    parameters.append(("__debezium.source.column.name", column.name))
+    return ColumnTransform(parameters=tuple(parameters))

@@ -1,0 +1,143 @@
+"""Topic naming strategies: from (schema, table) to the topic of a table's records.
+
+Debezium's six classes, by a short name and by class name. A strategy's factory gets the strategy's
+own properties, or the pipeline's `CaptureProperties` when its spec declares none, as ours do. What
+it returns is called once per relation version; it may also have ``key_field(schema, table)``, which
+gives (field name, value) to append to keys, or None.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.capture.name_adjustment import sanitised_topic, unicode_topic
+from waltap.specs import TopicNamingSpec
+
+if TYPE_CHECKING:
+    from waltap.capture.properties import CaptureProperties
+
+__all__ = ["TOPIC_NAMING", "RegexTopicNaming", "TopicNaming", "joined"]
+
+TopicNaming = Callable[[str, str], str]
+
+
+def joined(delimiter: str, *parts: str) -> str:
+    """Join the parts that are not blank."""
+    return delimiter.join(part for part in parts if part.strip())
+
+
+def _with_schema(properties: "CaptureProperties") -> TopicNaming:
+    prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
+    return lambda schema, table: joined(delimiter, prefix, schema, table)
+
+
+def _without_schema(properties: "CaptureProperties") -> TopicNaming:
+    prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
+    return lambda _schema, table: joined(delimiter, prefix, table)
+
+
+def _sanitising(
+    raw: "Callable[[CaptureProperties], TopicNaming]", sanitise: Callable[[str], str]
+) -> "Callable[[CaptureProperties], TopicNaming]":
+    def factory(properties: "CaptureProperties") -> TopicNaming:
+        name = raw(properties)
+        return lambda schema, table: sanitise(name(schema, table))
+
+    return factory
+
+
+class RegexTopicNaming:
+    """Renames topics that ``topic.regex`` fully matches to ``topic.replacement``.
+
+    Several tables may then share a topic; unless ``topic.key.enforce.uniqueness`` is off, keys get
+    a further field that tells them apart.
+    """
+
+    def __init__(self, raw: TopicNaming, properties: "CaptureProperties") -> None:
+        """Compile the patterns. Raises: ValueError naming the property that is wrong or missing."""
+        if not properties.topic_regex or not properties.topic_replacement:
+            raise ValueError("topic.regex and topic.replacement are required by this strategy")
+        self._raw = raw
+        self._regex = java_pattern(properties.topic_regex, ignore_case=False)
+        self._replacement = java_replacement(properties.topic_replacement, self._regex)
+        self._field = (
+            properties.topic_key_field_name if properties.topic_key_enforce_uniqueness else None
+        )
+        self._key_regex = (
+            java_pattern(properties.topic_key_field_regex, ignore_case=False)
+            if properties.topic_key_field_regex
+            else None
+        )
+        self._key_replacement = (
+            java_replacement(properties.topic_key_field_replacement or "", self._key_regex)
+            if self._key_regex
+            else ""
+        )
+
+    def __call__(self, schema: str, table: str) -> str:
+        """Return the topic of a table's records."""
+        topic = sanitised_topic(self._raw(schema, table))
+        match = self._regex.fullmatch(topic)
+        return (match.expand(self._replacement) or topic) if match else topic
+
+    def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
+        """Return the field that keys of the table get, with its value; None when they get none."""
+        if self._field is None:
+            return None
+        name = self._raw(schema, table)
+        match = self._key_regex.fullmatch(name) if self._key_regex else None
+        return self._field, match.expand(self._key_replacement) if match else name
+
+
+def _regex(
+    raw: "Callable[[CaptureProperties], TopicNaming]",
+) -> "Callable[[CaptureProperties], TopicNaming]":
+    return lambda properties: RegexTopicNaming(raw(properties), properties)
+
+
+def _spec(
+    name: str, cls: str, summary: str, factory: Callable[..., TopicNaming]
+) -> TopicNamingSpec:
+    aliases = (f"io.debezium.schema.{cls}", cls)
+    return TopicNamingSpec(name=name, summary=summary, aliases=aliases, factory=factory)
+
+
+TOPIC_NAMING = (
+    _spec(
+        "schema",
+        "SchemaTopicNamingStrategy",
+        "prefix.schema.table",
+        _sanitising(_with_schema, sanitised_topic),
+    ),
+    _spec(
+        "table",
+        "DefaultTopicNamingStrategy",
+        "prefix.table; tables of one name in several schemas share a topic",
+        _sanitising(_without_schema, sanitised_topic),
+    ),
+    _spec(
+        "schema_unicode",
+        "SchemaUnicodeTopicNamingStrategy",
+        "prefix.schema.table; characters that topics cannot have become _uXXXX",
+        _sanitising(_with_schema, unicode_topic),
+    ),
+    _spec(
+        "table_unicode",
+        "DefaultUnicodeTopicNamingStrategy",
+        "prefix.table; characters that topics cannot have become _uXXXX",
+        _sanitising(_without_schema, unicode_topic),
+    ),
+    _spec(
+        "schema_regex",
+        "SchemaRegexTopicNamingStrategy",
+        "prefix.schema.table, renamed by topic.regex and topic.replacement",
+        _regex(_with_schema),
+    ),
+    _spec(
+        "table_regex",
+        "DefaultRegexTopicNamingStrategy",
+        "prefix.table, renamed by topic.regex and topic.replacement",
+        _regex(_without_schema),
+    ),
+)
+"""The strategies of the framework; the first is the default."""

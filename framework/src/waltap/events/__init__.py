@@ -1,5 +1,0 @@
-"""Stage 3: messages to transactions of changes. Sans-IO."""
-
-from waltap.events.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-
-__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]

@@ -1,0 +1,1 @@
+"""The contract of a record format, and what it gives: records."""

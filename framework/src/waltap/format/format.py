@@ -1,0 +1,77 @@
+"""The contract of a record format: batches of changes in, records out.
+
+A format compiles a codec per relation version; rendering a batch looks nothing up per row but that
+codec. The same codec serves snapshot and stream.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.format.record import Record
+from waltap.mapping.type_mapping import TypeMapper, TypeOptions
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+
+if TYPE_CHECKING:
+    from waltap.capture.capture import Capture
+
+__all__ = ["Format", "FormatContext"]
+
+
+def _no_topic(_relation: Relation) -> None:
+    return None
+
+
+def _silent(_text: str) -> None:
+    return None
+
+
+def _same(relation: Relation) -> Relation:
+    return relation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatContext:
+    """What a format may know when it is made.
+
+    ``describe`` completes a relation from the catalogue (data types, nullability, defaults, key);
+    it is called once per relation version. ``identity`` gives the replica identity to read it with.
+    ``mapper`` gives the type mapper of some modes. ``connector`` is what events call the connector.
+    ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
+    once per column of a relation version, of values that could not be converted. ``renew`` gives a
+    described relation with its data types as they are now: the same object when they are unchanged.
+    ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`).
+    """
+
+    describe: Callable[[Relation], Relation]
+    identity: Callable[[Relation], ReplicaIdentity]
+    capture: "Capture"
+    database: str
+    run_id: str
+    mapper: Callable[[TypeOptions], TypeMapper]
+    connector: str = "postgresql"
+    choose_topic: Callable[[Relation], str | None] = _no_topic
+    warn: Callable[[str], None] = _silent
+    labels: dict[str, str] = field(default_factory=dict)
+    renew: Callable[[Relation], Relation] = _same
+    announced: bool = True
+
+
+class Format(abc.ABC):
+    """Renders parts of a batch to records. Single-threaded."""
+
+    @abc.abstractmethod
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+
+        Raises: DecodeError for a value that is not of its column's type.
+        """
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone; what still comes of it comes in rows that were
+        decoded before."""

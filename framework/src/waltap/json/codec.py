@@ -1,0 +1,352 @@
+"""The JSON codec of one relation version: functions generated from its columns.
+
+What is constant is text inside the generated f-strings; what varies per row is one expression per
+column, chosen when the codec is made. Nothing is looked up per row.
+
+Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``: PostgreSQL text,
+the common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-format bytes take a call.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, cast
+
+from waltap.capture.column_transform import ColumnTransform
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.format.record import Header, Record
+from waltap.json.schema import quote
+from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
+
+__all__ = [
+    "MISFITS",
+    "ColumnCodec",
+    "Create",
+    "RowCodec",
+    "always_null",
+    "column_codec",
+    "compile_codec",
+    "guarded",
+    "json_text",
+    "no_twin",
+]
+
+MISFITS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
+"""What a mapping may raise for text that is not of its type."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+Convert = Callable[[Any], str]
+Shared = frozenset[int]
+
+
+class Create(Protocol):
+    """Renders a record that has only ``after``; the texts are those of `waltap.json.format`.
+
+    ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold it already).
+    """
+
+    def __call__(self, values: Tuple, n: str, a: str, b: str, x: str, c: str) -> Record:
+        """Return the record of the row ``values``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnCodec:
+    """How one column is written. ``text`` takes str (None: it is JSON already), ``other`` the rest.
+
+    ``constant``: JSON that stands for every value, whatever it is. ``inline``: ``text`` as source.
+    """
+
+    index: int
+    field: str
+    text: Convert | None
+    other: Convert
+    constant: str | None = None
+    inline: JsonExpression | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RowCodec:
+    """One relation version, compiled. ``key`` gives a key's JSON without schema, and is None for
+    tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
+    ``key_header`` the same for header values.
+
+    ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
+    payload of a value (b"" without schemas). ``careful`` makes the twin whose conversions name what
+    does not fit, ``snapshot`` the one for snapshot rows (None: the same). ``renewed``: the types were
+    asked for anew, and this codec takes what they do not have.
+    """
+
+    identity: ReplicaIdentity
+    topic: str
+    collection: str
+    prefix: bytes
+    table: str
+    key: Callable[[Tuple], str] | None
+    row: Callable[[Tuple], str]
+    create: Create
+    key_texts: tuple[str, str]
+    key_header: tuple[str, str]
+    careful: "Callable[[], RowCodec]"
+    snapshot: "Callable[[], RowCodec] | None"
+    renewed: bool = False
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def json_text(value: object) -> str:
+    """Return the JSON of a Connect string or byte string; half surrogate pairs are escaped."""
+    if isinstance(value, bytes):
+        return f'"{base64.b64encode(value).decode()}"'
+    text = quote(cast(str, value))
+    if text.isascii():
+        return text
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def column_codec(
+    index: int, field: str, mapping: ColumnMapping, transform: ColumnTransform | None = None
+) -> ColumnCodec:
+    """Return how a column with ``mapping`` is written after ``transform``."""
+    if transform is None or transform.value is None:
+        null = mapping.null_json if mapping.schema.optional else mapping.fallback_json
+        return ColumnCodec(
+            index=index,
+            field=field,
+            text=mapping.to_json,
+            other=_other(mapping, mapping.to_json, null, mapping.unavailable_json),
+            inline=mapping.json_expression,
+        )
+    change = transform.value
+    if transform.constant:
+        mask = json_text(change(None))
+        return ColumnCodec(
+            index=index, field=field, text=None, other=lambda _value: mask, constant=mask
+        )
+
+    def written(value: object) -> str:
+        changed = change(value)
+        return mapping.null_json if changed is None else json_text(changed)
+
+    to_connect = mapping.to_connect
+    null = written(None if mapping.schema.optional else mapping.fallback)
+    text: Convert = lambda value: written(to_connect(value))  # noqa: E731 - it is handed on
+    other = _other(mapping, text, null, written(mapping.unavailable))
+    return ColumnCodec(index=index, field=field, text=text, other=other)
+
+
+def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable: str) -> Convert:
+    """Return what writes values that are not text: NULL, missing ones and send format."""
+    from_binary = mapping.from_binary
+
+    def write(value: object) -> str:
+        if value is None or value is ABSENT:
+            return null
+        if value is UNCHANGED:
+            return unavailable
+        if from_binary is None:
+            raise TypeError("a value in send format of a type that is read as text only")
+        plain = from_binary(cast(bytes, value))
+        return plain if text is None else text(plain)
+
+    return write
+
+
+def guarded(column: ColumnCodec, absent: str, misfit: Callable[[Exception], None]) -> ColumnCodec:
+    """Return ``column`` with every conversion that fails reported to ``misfit`` (which may raise)
+    and written as ``absent``.
+    """
+
+    def guard(convert: Convert) -> Convert:
+        def write(value: object) -> str:
+            try:
+                return convert(value)
+            except MISFITS as cause:
+                misfit(cause)
+                return absent
+
+        return write
+
+    return ColumnCodec(
+        index=column.index,
+        field=column.field,
+        text=None if column.text is None else guard(column.text),
+        other=guard(column.other),
+        constant=column.constant,
+    )
+
+
+def always_null(column: ColumnCodec) -> ColumnCodec:
+    """Return ``column`` written as NULL whatever its value is."""
+    return ColumnCodec(
+        index=column.index,
+        field=column.field,
+        text=None,
+        other=column.other,
+        constant=column.other(None),
+    )
+
+
+# --- generated functions --------------------------------------------------------------------------
+
+
+def _literal(text: str) -> str:
+    """Return ``text`` as it must stand inside a f-string in triple single quotes."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+class _Source:
+    """The source of the functions of one codec, and the globals they use."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.names: dict[str, object] = {}
+
+    def _inlined(self, inline: JsonExpression | None) -> JsonExpression | None:
+        """Take the names that ``inline`` needs; None when it cannot stand here."""
+        if inline is None:
+            return None
+        for name, value in inline.names.items():
+            if name.startswith("_") or self.names.get(name, value) is not value:
+                return None
+        self.names.update(inline.names)
+        return inline
+
+    def expression(self, column: ColumnCodec, part: str) -> str:
+        """Return the Python expression of the JSON of ``column``; ``part`` is v or k."""
+        value, call = f"_v{column.index}", f"{part}{column.index}"
+        self.names[f"_o{call}"] = column.other
+        plain = value
+        inline = self._inlined(column.inline)
+        if inline is not None:
+            plain = f"({inline.source(value)})"
+        elif column.text is not None:
+            self.names[f"_t{call}"] = column.text
+            plain = f"_t{call}({value})"
+        return f"{plain} if {value}.__class__ is str else _o{call}({value})"
+
+    def object(
+        self,
+        columns: Sequence[ColumnCodec],
+        part: str,
+        tail: str = "",
+        shared: Shared = frozenset(),
+    ) -> str:
+        """Return the f-string text of a JSON object of ``columns``, then ``tail`` inside it.
+
+        The JSON of the columns in ``shared`` is in variables already.
+        """
+        members = []
+        for column in columns:
+            name = _literal(quote(column.field))
+            if column.constant is not None:
+                members.append(f"{name}:{_literal(column.constant)}")
+            elif column.index in shared:
+                members.append(f"{name}:{{_s{column.index}}}")
+            else:
+                members.append(f"{name}:{{{self.expression(column, part)}}}")
+        if tail:
+            members.append(_literal(tail))
+        return "{{" + ",".join(members) + "}}"
+
+    def unpack(self, columns: Iterable[ColumnCodec]) -> str:
+        """Return the statement that binds the values of ``columns``."""
+        used = {column.index for column in columns if column.constant is None}
+        if not used:
+            return "pass"
+        names = [f"_v{index}" if index in used else "_" for index in range(self.width)]
+        return f"{', '.join(names)}{',' if self.width == 1 else ''} = _values"
+
+
+def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
+    """Return the indexes of key columns that values write in the same way, by a call."""
+    written = {column.index: column for column in values}
+    return frozenset(
+        key.index
+        for key in keys
+        if key.text is not None
+        and key.index in written
+        and written[key.index].text is key.text
+        and written[key.index].constant is None
+    )
+
+
+def compile_codec(
+    *,
+    relation: Relation,
+    identity: ReplicaIdentity,
+    topic: str,
+    values: Sequence[ColumnCodec],
+    keys: Sequence[ColumnCodec],
+    key_tail: str,
+    key_texts: tuple[str, str],
+    key_header: tuple[str, str],
+    value_prefix: bytes,
+    headers: tuple[Header, ...],
+    careful: "Callable[[], RowCodec]",
+    snapshot: "Callable[[], RowCodec] | None" = None,
+) -> RowCodec:
+    """Generate the functions of one relation version.
+
+    ``key_tail`` is a JSON member that every key gets besides ``keys``. The other texts are those of
+    `RowCodec`.
+    """
+    source = _Source(len(relation.columns))
+    has_key = bool(keys or key_tail)
+    shared = _shared(values, keys)
+    before, after = map(_literal, key_texts)
+    table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+    key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
+    shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
+    common = [column for column in values if column.index in shared]
+    bindings = "".join(
+        f"\n    _s{column.index} = {source.expression(column, 'v')}" for column in common
+    )
+    wrapped = "_prefix + " if value_prefix else ""
+    row = source.object(values, "v", "", shared)
+    code = f"""
+def row(_values):
+    {source.unpack(values)}
+    return f'''{source.object(values, "v")}'''
+
+def key(_values):
+    {source.unpack(keys)}
+    return {key}
+
+def create(_values, _n, _a, _b, _x, _c):
+    {source.unpack([*values, *keys])}{bindings}
+    return _Record(
+        _topic,
+        {shared_key if has_key else "None"},
+        {wrapped}f'''{{{{"before":null,"after":{row},\\
+"source":{{{{{{_a}}{{_n}}{{_b}}{_literal(table)}{{_x}}{{_n}}{{_c}}'''.encode(),
+        _headers,
+    )
+"""
+    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": topic}
+    space |= {"_headers": headers, "_prefix": value_prefix}
+    # The text is made of generated names, mappings' expressions, and JSON inside literals.
+    exec(compile(code, f"<json codec of {relation.name}>", "exec"), space)  # noqa: S102
+    return RowCodec(
+        identity=identity,
+        topic=topic,
+        collection=relation.name,
+        prefix=value_prefix,
+        table=table,
+        key_texts=key_texts,
+        key_header=key_header,
+        key=space["key"] if has_key else None,
+        row=space["row"],
+        create=space["create"],
+        careful=careful,
+        snapshot=snapshot,
+    )
+
+
+def no_twin() -> NoReturn:
+    """Stand in for ``careful`` in a codec that is one itself."""
+    raise AssertionError("a careful codec has no twin")

@@ -1,0 +1,435 @@
+"""The JSON format: Debezium's records as Kafka Connect's JsonConverter writes them.
+
+The text of a value is put together from what changes at different paces:
+
+    prefix {"before":…,"after":…,"source":{  a  n  b  ,"schema":…,"table":…,"txId":  x  n  c
+    per relation       per row              part row part   per relation           part row batch
+
+``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per part and operation; only
+``n``, the LSN, and the row itself vary from row to row.
+"""
+
+import base64
+from collections.abc import Callable
+
+from waltap import __version__
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.errors import DecodeError
+from waltap.format.format import Format, FormatContext
+from waltap.format.record import Header, Record
+from waltap.json.codec import MISFITS, RowCodec, json_text
+from waltap.json.properties import JsonProperties
+from waltap.json.schema import quote
+from waltap.json.tables import JsonTables, wrapping
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Schema
+from waltap.transactions.order import TransactionOrder
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["JsonFormat"]
+
+MESSAGES = "LOGICAL_DECODING_MESSAGE"
+"""What transaction metadata counts logical messages under."""
+PREFIXES_KEPT = 10_000
+_NO_ORIGIN = ',"xmin":null,"origin":null,"origin_lsn":null}'
+_UNCOUNTED = '"event_count":null,"data_collections":null'
+
+_CONTENT: dict[str, Callable[[bytes], object]] = {
+    "bytes": bytes,
+    "base64": lambda content: base64.b64encode(content).decode(),
+    "base64-url-safe": lambda content: base64.urlsafe_b64encode(content).decode(),
+    "hex": bytes.hex,
+}
+
+
+class JsonFormat(Format):
+    """Renders batches to JSON records."""
+
+    def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
+        capture = context.capture
+        shape = capture.properties
+        self._capture = capture
+        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
+        self._order = TransactionOrder() if shape.provide_transaction_metadata else None
+        self._prefixes: dict[str, bool] = {}
+        self._headers: tuple[Header, ...] = ()
+        if shape.extended_headers:
+            self._headers = _context_headers(properties, context)
+        self._tables = JsonTables(properties, context, self._headers)
+        self._codecs = self._tables.codecs
+        # texts that no batch changes
+        self._end = "}}" if properties.value_schemas else "}"
+        self._source = (
+            f'"version":{quote(f"waltap {__version__}")},"connector":{quote(context.connector)},'
+            f'"name":{quote(shape.topic_prefix)},"ts_ms":'
+        )
+        self._unset = '"false"' if properties.value_null_to_default else "null"
+        self._database = f',"db":{quote(context.database)},"sequence":"['
+        self._heartbeat_topic = capture.heartbeat_topic
+        self._transaction_topic = capture.transaction_topic
+        self._message_topic = capture.message_topic
+        self._content = _CONTENT[shape.binary_handling_mode]
+
+        def texts(schema: Schema, *, enabled: bool) -> tuple[str, str]:
+            return wrapping(envelope.renamed(schema, capture.schema_name), enabled=enabled)
+
+        keys, values = properties.key_schemas, properties.value_schemas
+        message = envelope.message_value_schema(
+            context.connector, self._tables.source, binary=shape.binary_handling_mode == "bytes"
+        )
+        self._message_key = texts(envelope.message_key_schema(context.connector), enabled=keys)
+        self._message_value = texts(message, enabled=values)
+        self._transaction_key = texts(envelope.TRANSACTION_KEY, enabled=keys)
+        self._transaction_value = texts(envelope.TRANSACTION_VALUE, enabled=values)
+        self._heartbeat_value = texts(envelope.HEARTBEAT_VALUE, enabled=values)
+        before, after = texts(envelope.HEARTBEAT_KEY, enabled=keys)
+        server = f'{{"serverName":{quote(shape.topic_prefix)}}}'
+        self._heartbeat_key = f"{before}{server}{after}".encode()
+
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+
+        Raises: DecodeError for a value that is not of its column's type, when
+        ``event.converting.failure.handling.mode`` is fail.
+        """
+        out: list[Record] = []
+        stamps = f'"ts_ms":{now // 1_000_000},"ts_us":{now // 1_000},"ts_ns":{now}{self._end}'
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                self._transaction(part, now, stamps, out)
+            elif isinstance(part, SnapshotRows):
+                self._snapshot(part, stamps, out)
+            else:
+                before, after = self._heartbeat_value
+                value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
+                out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
+        return out
+
+    def forget(self, oid: int) -> None:
+        """Drop the codecs of a relation that is gone."""
+        self._tables.forget(oid)
+
+    def _codec(self, relation: Relation) -> RowCodec | None:
+        """Return the codec of ``relation``; None when it is not captured."""
+        try:
+            return self._codecs[relation]
+        except KeyError:
+            return self._tables.compile(relation)
+
+    # --- streaming --------------------------------------------------------------------------------
+
+    def _transaction(self, part: TransactionPart, now: int, stamps: str, out: list[Record]) -> None:
+        order = self._order if part.xid is not None else None
+        if order is not None:
+            order.enter(part.xid, part.begin_lsn, part.first_index, starts=part.starts)
+            if part.starts:
+                out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
+        ts = part.commit_ts or now // 1000
+        previous = part.previous_end_lsn
+        if part.xid is None and part.changes:  # a message outside transactions is its own commit
+            previous = part.changes[0].lsn
+        a = (
+            f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
+            f'{_in_sequence(previous)},\\"'
+        )
+        b = f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}'
+        origin = _NO_ORIGIN if part.origin is None else _origin(part)
+        self._changes(part.changes, _Texts(part.xid, a, b, origin, stamps, order, out))
+        if order is not None and part.complete:
+            out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
+
+    def _changes(self, changes: list[Change], texts: "_Texts") -> None:
+        """Append the records of ``changes``. Inserts, the bulk of most streams, are done in line."""
+        codecs, append, skipped = self._codecs, texts.out.append, self._capture.skipped
+        counted, skips_inserts = texts.order is not None, "c" in skipped
+        a, b, x = texts.a, texts.b, texts.x
+        c = "" if counted else texts.c("c", "", "")
+        for change in changes:
+            if type(change) is Insert:
+                relation = change.relation
+                codec = codecs[relation] if relation in codecs else self._codec(relation)
+                if codec is None or skips_inserts:
+                    continue
+                n = str(change.lsn)
+                if counted:
+                    c = texts.c("c", n, codec.collection)
+                try:
+                    append(codec.create(change.new, n, a, b, x, c))
+                except MISFITS:
+                    codec = self._tables.renewed(relation, codec)
+                    append(_create_carefully(codec, change.new, n, a, b, x, c))
+            elif isinstance(change, (Update, Delete)):
+                if skipped and ("u" if type(change) is Update else "d") in skipped:
+                    continue
+                codec = self._codec(change.relation)
+                if codec is None:
+                    continue
+                try:
+                    self._old_row(codec, change, texts)
+                except MISFITS:
+                    # whatever may not fit was rendered before anything was counted or appended
+                    codec = self._tables.renewed(change.relation, codec)
+                    try:
+                        self._old_row(codec.careful(), change, texts)
+                    except MISFITS as cause:
+                        raise _wrong_tuple(codec, change.lsn) from cause
+            elif isinstance(change, LogicalMessage):
+                if self._takes(change.prefix):
+                    self._message(change, texts)
+            elif isinstance(change, Truncate) and "t" not in skipped:
+                self._truncate(change, texts)
+
+    def _old_row(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
+        """Append the records of a change that concerns an older row."""
+        if isinstance(change, Update):
+            self._update(codec, change, texts)
+            return
+        images = codec.identity.delete(change)
+        if images is not None and images.before is not None:
+            key = images.old_key or images.before
+            self._delete(codec, images.before, key, str(change.lsn), texts)
+
+    def _update(self, codec: RowCodec, change: Update, texts: "_Texts") -> None:
+        images = codec.identity.update(change)
+        before, after, old_key, n = images.before, images.after, images.old_key, str(change.lsn)
+        assert after is not None
+        if codec.key is not None and old_key is not None:
+            old, new = codec.key(old_key), codec.key(after)
+            if old != new:
+                self._key_change(codec, (old_key, old), (after, new), n, texts)
+                return
+        if before is None and texts.order is None:
+            texts.out.append(codec.create(after, n, texts.a, texts.b, texts.x, texts.c("u", n, "")))
+            return
+        key, row = _key(codec, after), codec.row(after)
+        old_row = "null" if before is None else codec.row(before)
+        if not (self._skip_unchanged and old_row == row):
+            value = texts.value(codec, old_row, row, "u", n)
+            texts.out.append(Record(codec.topic, key, value, self._headers))
+
+    def _delete(
+        self,
+        codec: RowCodec,
+        before: Tuple,
+        key: Tuple,
+        n: str,
+        texts: "_Texts",
+        *,
+        extra: tuple[Header, ...] = (),
+    ) -> None:
+        """Append a delete and its tombstone; ``extra`` headers precede the usual ones."""
+        key_bytes, row = _key(codec, key), codec.row(before)
+        headers = extra + self._headers if extra else self._headers
+        value = texts.value(codec, row, "null", "d", n)
+        texts.out.append(Record(codec.topic, key_bytes, value, headers))
+        if self._tombstones:
+            texts.out.append(Record(codec.topic, key_bytes, None, headers))
+
+    def _key_change(
+        self,
+        codec: RowCodec,
+        old: tuple[Tuple, str],
+        new: tuple[Tuple, str],
+        n: str,
+        texts: "_Texts",
+    ) -> None:
+        """Append what an update that changes the key becomes: a delete, then a create.
+
+        ``old`` and ``new``: a row image and the JSON of its key.
+        """
+        before, after = codec.key_header
+        row, new_key = codec.row(new[0]), _key(codec, new[0])
+        newkey = (("__debezium.newkey", f"{before}{new[1]}{after}".encode()),)
+        oldkey = (("__debezium.oldkey", f"{before}{old[1]}{after}".encode()),)
+        self._delete(codec, old[0], old[0], n, texts, extra=newkey)
+        value = texts.value(codec, "null", row, "c", n)
+        texts.out.append(Record(codec.topic, new_key, value, oldkey + self._headers))
+
+    def _truncate(self, change: Truncate, texts: "_Texts") -> None:
+        n = str(change.lsn)
+        for relation in change.relations:
+            codec = self._codec(relation)
+            if codec is not None:
+                value = texts.value(codec, "null", "null", "t", n)
+                texts.out.append(Record(codec.topic, None, value, self._headers))
+
+    # --- what is no row ---------------------------------------------------------------------------
+
+    def _takes(self, prefix: str) -> bool:
+        """Tell whether logical messages with ``prefix`` become events; answers are kept."""
+        known = self._prefixes.get(prefix)
+        if known is None:
+            if len(self._prefixes) >= PREFIXES_KEPT:
+                self._prefixes.clear()
+            known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
+        return known
+
+    def _message(self, change: LogicalMessage, texts: "_Texts") -> None:
+        n, prefix = str(change.lsn), f'"prefix":{quote(change.prefix)}'
+        before, after = self._message_key
+        key = f"{before}{{{prefix}}}{after}"
+        before, after = self._message_value
+        stamp = texts.stamps.partition(",")[0]
+        value = (
+            f'{before}{{"op":"m",{stamp},"source":{{{texts.a}{n}{texts.b},"schema":"","table":"",'
+            f'"txId":{texts.x}{n}{texts.origin},"transaction":{texts.block(n, MESSAGES)},'
+            f'"message":{{{prefix},"content":{json_text(self._content(change.content))}}}}}{after}'
+        )
+        texts.out.append(Record(self._message_topic, key.encode(), value.encode()))
+
+    def _bound(self, part: TransactionPart, status: str, lsn: int, counts: str) -> Record:
+        """Return a BEGIN or END record."""
+        identifier = f'"id":"{part.xid}:{lsn}"'
+        before, after = self._transaction_key
+        key = f"{before}{{{identifier}}}{after}"
+        before, after = self._transaction_value
+        value = (
+            f'{before}{{"status":"{status}",{identifier},{counts},'
+            f'"ts_ms":{part.commit_ts // 1000}}}{after}'
+        )
+        return Record(self._transaction_topic, key.encode(), value.encode())
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _snapshot(self, part: SnapshotRows, stamps: str, out: list[Record]) -> None:
+        """Append the rows of one table. All have one LSN, so it stands in ``a`` and ``x`` and ``n``
+        is empty; incremental rows have it in the sequence alone.
+        """
+        codec, rows = self._codec(part.relation), part.rows
+        if codec is None or not rows:
+            return
+        if codec.snapshot is not None:
+            codec = codec.snapshot()
+        ts, incremental = part.ts, part.kind == "incremental"
+        sequence = f"{_in_sequence(part.previous_end_lsn)},{_in_sequence(part.lsn)}"
+        xid = "null" if incremental or part.xid is None else str(part.xid)
+        lsn = "null" if incremental or part.lsn is None else str(part.lsn)
+        b = f']","ts_us":{ts},"ts_ns":{ts * 1000}'
+        x = f'{xid},"lsn":{lsn}'
+        c = f'{_NO_ORIGIN},"transaction":null,"op":"r",{stamps}'
+
+        def a(marker: str) -> str:
+            return f'{self._source}{ts // 1000},"snapshot":"{marker}"{self._database}{sequence}'
+
+        usual = a("incremental" if incremental else "true")
+        heads = [usual] * len(rows)
+        if not incremental:
+            heads[0] = a(part.first_marker)
+            heads[-1] = a(part.last_marker)
+        create, append = codec.create, out.append
+        for row, head in zip(rows, heads, strict=True):
+            try:
+                append(create(row, "", head, b, x, c))
+            except MISFITS:
+                append(_create_carefully(codec, row, "", head, b, x, c))
+
+
+class _Texts:
+    """What the events of one part share (see the module's docstring), and where they go."""
+
+    __slots__ = ("_tail", "a", "b", "order", "origin", "out", "stamps", "x", "xid")
+
+    def __init__(
+        self,
+        xid: int | None,
+        a: str,
+        b: str,
+        origin: str,
+        stamps: str,
+        order: TransactionOrder | None,
+        out: list[Record],
+    ) -> None:
+        self.xid = "null" if xid is None else str(xid)
+        self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
+        self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
+        self._tail = f'{origin},"transaction":null,"op":"'
+
+    def c(self, op: str, n: str, collection: str) -> str:
+        """Return the text after the LSN of an event of ``op``, which is counted."""
+        if self.order is None:
+            return f'{self._tail}{op}",{self.stamps}'
+        return f'{self.origin},"transaction":{self.block(n, collection)},"op":"{op}",{self.stamps}'
+
+    def block(self, n: str, collection: str) -> str:
+        """Return the transaction block of an event at LSN ``n``, which is counted."""
+        if self.order is None:
+            return "null"
+        total, place = self.order.next(collection)
+        return f'{{"id":"{self.xid}:{n}","total_order":{total},"data_collection_order":{place}}}'
+
+    def value(self, codec: RowCodec, before: str, after: str, op: str, n: str) -> bytes:
+        """Return a value with these row images; the event is counted."""
+        return (
+            codec.prefix
+            + (
+                f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
+                f"{codec.table}{self.x}{n}{self.c(op, n, codec.collection)}"
+            ).encode()
+        )
+
+
+def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:
+    """Return the headers that name pipeline, task, connector and run."""
+    before, after = wrapping(envelope.HEADER, enabled=properties.header_schemas)
+    values = (
+        ("connectorLogicalName", context.capture.properties.topic_prefix),
+        ("taskId", "0"),
+        ("connectorName", context.connector),
+        ("runId", context.run_id),
+    )
+    return tuple(
+        (f"__debezium.context.{name}", f"{before}{quote(value)}{after}".encode())
+        for name, value in values
+    )
+
+
+def _counts(order: TransactionOrder) -> str:
+    """Return what an END record tells of a transaction's events."""
+    items = ",".join(
+        f'{{"data_collection":{quote(name)},"event_count":{count}}}'
+        for name, count in order.counts().items()
+    )
+    return f'"event_count":{order.total},"data_collections":[{items}]'
+
+
+def _origin(part: TransactionPart) -> str:
+    """Return the end of the source block of a transaction that was replayed from elsewhere."""
+    lsn = "null" if part.origin_lsn is None else part.origin_lsn
+    return f',"xmin":null,"origin":{quote(part.origin or "")},"origin_lsn":{lsn}}}'
+
+
+def _in_sequence(lsn: int | None) -> str:
+    """Return ``lsn`` as it stands inside the text of ``source.sequence``."""
+    return "null" if lsn is None else f'\\"{lsn}\\"'
+
+
+def _key(codec: RowCodec, values: Tuple) -> bytes | None:
+    """Return the key of a row image as it is sent."""
+    if codec.key is None:
+        return None
+    before, after = codec.key_texts
+    return f"{before}{codec.key(values)}{after}".encode()
+
+
+def _create_carefully(
+    codec: RowCodec, values: Tuple, n: str, a: str, b: str, x: str, c: str
+) -> Record:
+    """Render a row again that did not fit, column by column."""
+    try:
+        return codec.careful().create(values, n, a, b, x, c)
+    except MISFITS as cause:
+        raise _wrong_tuple(codec, int(n or 0)) from cause
+
+
+def _wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
+    return DecodeError(
+        "json",
+        lsn=lsn,
+        offset=0,
+        expected=f"tuples as wide as {codec.collection}",
+        found="one that is not",
+    )

@@ -1,0 +1,114 @@
+"""Connect schemas and values as Kafka Connect's JSON converter writes them.
+
+Keys of a schema object: ``type``, what the kind needs (``fields``, ``items``, ``keys`` and
+``values``), ``optional name version doc parameters default``, and ``field`` in members of a struct;
+absent ones are left out. For consumers order means nothing, but it makes dumps readable beside Debezium's.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from json.encoder import encode_basestring
+
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.java_number import float_text
+
+__all__ = ["quote", "schema_json", "schema_object", "value_json"]
+
+quote = encode_basestring
+"""str → JSON string, non-ASCII kept raw; the C accelerator where there is one."""
+
+SPECIAL_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+
+
+def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]:
+    """Return ``schema`` as the object the JSON converter writes; ``field`` names a struct member."""
+    out: dict[str, object] = {"type": schema.kind.value}
+    if schema.kind is Kind.STRUCT:
+        out["fields"] = [schema_object(member.schema, member.name) for member in schema.fields]
+    elif schema.kind is Kind.ARRAY:
+        assert schema.items is not None
+        out["items"] = schema_object(schema.items)
+    elif schema.kind is Kind.MAP:
+        assert schema.keys is not None
+        assert schema.values is not None
+        out["keys"] = schema_object(schema.keys)
+        out["values"] = schema_object(schema.values)
+    out["optional"] = schema.optional
+    if schema.name is not None:
+        out["name"] = schema.name
+    if schema.version is not None:
+        out["version"] = schema.version
+    if schema.doc is not None:
+        out["doc"] = schema.doc
+    if schema.parameters:
+        out["parameters"] = dict(schema.parameters)
+    if schema.default is not None:
+        out["default"] = json.loads(value_json(schema, schema.default))
+    if field is not None:
+        out["field"] = field
+    return out
+
+
+def schema_json(schema: Schema) -> str:
+    """Return the text of `schema_object`, compact."""
+    return json.dumps(schema_object(schema), ensure_ascii=False, separators=(",", ":"))
+
+
+def value_json(schema: Schema, value: object) -> str:
+    """Return the JSON text of a Connect value; None is ``null`` whatever the schema says.
+
+    This is the general, slow way: for defaults, placeholders and tests. Rows go through
+    ``ColumnMapping.to_json``.
+    """
+    if value is None:
+        return "null"
+    match schema.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            assert isinstance(value, int)
+            return str(value)
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            assert isinstance(value, float)
+            return number_json(value, single=schema.kind is Kind.FLOAT32)
+        case Kind.BOOLEAN:
+            return "true" if value else "false"
+        case Kind.STRING:
+            assert isinstance(value, str)
+            return quote(value)
+        case Kind.BYTES:
+            assert isinstance(value, bytes)
+            return f'"{b64encode(value).decode()}"'
+        case Kind.ARRAY:
+            assert isinstance(value, list)
+            assert schema.items is not None
+            items = schema.items
+            return f"[{','.join(value_json(items, item) for item in value)}]"
+        case Kind.MAP:
+            assert isinstance(value, Mapping)
+            return _map_json(schema, value)
+        case Kind.STRUCT:
+            assert isinstance(value, Mapping)
+            members = (
+                f"{quote(member.name)}:{value_json(member.schema, value.get(member.name))}"
+                for member in schema.fields
+            )
+            return f"{{{','.join(members)}}}"
+
+
+def number_json(value: float, *, single: bool) -> str:
+    """Return a floating-point number as JSON: always with a fraction or exponent."""
+    special = SPECIAL_NUMBERS.get(str(value))
+    if special is not None:
+        return special
+    return float_text(value) if single else repr(value)
+
+
+def _map_json(schema: Schema, value: Mapping[object, object]) -> str:
+    """Write a map: an object if its keys are strings, else an array of pairs."""
+    assert schema.keys is not None
+    assert schema.values is not None
+    keys, values = schema.keys, schema.values
+    pairs = ((value_json(keys, k), value_json(values, v)) for k, v in value.items())
+    if keys.kind is Kind.STRING:
+        return f"{{{','.join(f'{k}:{v}' for k, v in pairs)}}}"
+    return f"[{','.join(f'[{k},{v}]' for k, v in pairs)}]"

@@ -1,0 +1,198 @@
+"""Connect schemas around a row: envelope, source block, keys and records of the pipeline itself.
+
+Source: Debezium 3.6's events; field order and optionality are part of the contract.
+"""
+
+from collections.abc import Callable, Sequence
+
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = [
+    "HEADER",
+    "HEARTBEAT_KEY",
+    "HEARTBEAT_VALUE",
+    "TRANSACTION_BLOCK",
+    "TRANSACTION_KEY",
+    "TRANSACTION_VALUE",
+    "envelope_schema",
+    "key_schema",
+    "message_key_schema",
+    "message_value_schema",
+    "renamed",
+    "row_schema",
+    "source_schema",
+]
+
+SNAPSHOT_MARKERS = (
+    "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+)
+
+_STRING = Schema(kind=Kind.STRING)
+_OPTIONAL_STRING = Schema(kind=Kind.STRING, optional=True)
+_INT64 = Schema(kind=Kind.INT64)
+_OPTIONAL_INT64 = Schema(kind=Kind.INT64, optional=True)
+_SNAPSHOT = Schema(
+    kind=Kind.STRING,
+    optional=True,
+    name="io.debezium.data.Enum",
+    version=1,
+    parameters=(("allowed", SNAPSHOT_MARKERS),),
+    default="false",
+)
+
+HEADER = _STRING
+
+TRANSACTION_BLOCK = Schema(
+    kind=Kind.STRUCT,
+    optional=True,
+    name="event.block",
+    version=1,
+    fields=(
+        Field("id", _STRING),
+        Field("total_order", _INT64),
+        Field("data_collection_order", _INT64),
+    ),
+)
+TRANSACTION_KEY = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.TransactionMetadataKey",
+    version=1,
+    fields=(Field("id", _STRING),),
+)
+TRANSACTION_VALUE = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.TransactionMetadataValue",
+    version=1,
+    fields=(
+        Field("status", _STRING),
+        Field("id", _STRING),
+        Field("event_count", _OPTIONAL_INT64),
+        Field(
+            "data_collections",
+            Schema(
+                kind=Kind.ARRAY,
+                optional=True,
+                items=Schema(
+                    kind=Kind.STRUCT,
+                    optional=True,
+                    name="event.collection",
+                    version=1,
+                    fields=(Field("data_collection", _STRING), Field("event_count", _INT64)),
+                ),
+            ),
+        ),
+        Field("ts_ms", _INT64),
+    ),
+)
+HEARTBEAT_KEY = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.ServerNameKey",
+    version=1,
+    fields=(Field("serverName", _STRING),),
+)
+HEARTBEAT_VALUE = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.Heartbeat",
+    version=1,
+    fields=(Field("ts_ms", _INT64),),
+)
+
+
+def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
+    """Return ``schema`` with its own name adjusted by ``name``."""
+    return Schema(
+        kind=schema.kind,
+        optional=schema.optional,
+        name=name(schema.name or ""),
+        version=schema.version,
+        fields=schema.fields,
+    )
+
+
+def source_schema(connector: str) -> Schema:
+    """Return the schema of the ``source`` block of ``connector`` ("postgresql")."""
+    return Schema(
+        kind=Kind.STRUCT,
+        name=f"io.debezium.connector.{connector}.Source",
+        version=1,
+        fields=(
+            Field("version", _STRING),
+            Field("connector", _STRING),
+            Field("name", _STRING),
+            Field("ts_ms", _INT64),
+            Field("snapshot", _SNAPSHOT),
+            Field("db", _STRING),
+            Field("sequence", _OPTIONAL_STRING),
+            Field("ts_us", _OPTIONAL_INT64),
+            Field("ts_ns", _OPTIONAL_INT64),
+            Field("schema", _STRING),
+            Field("table", _STRING),
+            Field("txId", _OPTIONAL_INT64),
+            Field("lsn", _OPTIONAL_INT64),
+            Field("xmin", _OPTIONAL_INT64),
+            Field("origin", _OPTIONAL_STRING),
+            Field("origin_lsn", _OPTIONAL_INT64),
+        ),
+    )
+
+
+def key_schema(name: str, fields: Sequence[Field]) -> Schema:
+    """Return the schema of keys; ``name`` is full and adjusted."""
+    return Schema(kind=Kind.STRUCT, name=name, fields=tuple(fields))
+
+
+def row_schema(name: str, fields: Sequence[Field]) -> Schema:
+    """Return the schema of ``before`` and ``after``; ``name`` is full and adjusted."""
+    return Schema(kind=Kind.STRUCT, optional=True, name=name, fields=tuple(fields))
+
+
+def envelope_schema(name: str, row: Schema, source: Schema) -> Schema:
+    """Return the schema of values of data topics; ``name`` is full and adjusted."""
+    return Schema(
+        kind=Kind.STRUCT,
+        name=name,
+        version=2,
+        fields=(
+            Field("before", row),
+            Field("after", row),
+            Field("source", source),
+            Field("transaction", TRANSACTION_BLOCK),
+            Field("op", _STRING),
+            Field("ts_ms", _OPTIONAL_INT64),
+            Field("ts_us", _OPTIONAL_INT64),
+            Field("ts_ns", _OPTIONAL_INT64),
+        ),
+    )
+
+
+def message_key_schema(connector: str) -> Schema:
+    """Return the schema of keys of logical messages."""
+    return Schema(
+        kind=Kind.STRUCT,
+        name=f"io.debezium.connector.{connector}.MessageKey",
+        version=1,
+        fields=(Field("prefix", _OPTIONAL_STRING),),
+    )
+
+
+def message_value_schema(connector: str, source: Schema, *, binary: bool) -> Schema:
+    """Return the schema of values of logical messages; ``binary``: the content is bytes."""
+    content = Schema(kind=Kind.BYTES if binary else Kind.STRING, optional=True)
+    message = Schema(
+        kind=Kind.STRUCT,
+        name=f"io.debezium.connector.{connector}.Message",
+        version=1,
+        fields=(Field("prefix", _OPTIONAL_STRING), Field("content", content)),
+    )
+    return Schema(
+        kind=Kind.STRUCT,
+        name=f"io.debezium.connector.{connector}.MessageValue",
+        version=1,
+        fields=(
+            Field("op", _STRING),
+            Field("ts_ms", _OPTIONAL_INT64),
+            Field("source", source),
+            Field("transaction", TRANSACTION_BLOCK),
+            Field("message", message),
+        ),
+    )

@@ -1,0 +1,75 @@
+"""The type registry: which type spec maps a column, domains unwrapped, arrays through elements."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.specs import TypeSpec
+
+__all__ = ["TypeRegistry"]
+
+_CACHE_LIMIT = 10_000
+"""Mappings kept; a database with more different columns only pays their making again."""
+
+
+class TypeRegistry(TypeMapper):
+    """Maps columns by the first spec, by order and then registration, that claims their type.
+
+    Specs and options are fixed; a mapping is made once per different column and shared.
+    """
+
+    __slots__ = ("_mappings", "_specs", "options")
+
+    def __init__(self, specs: Iterable[TypeSpec], options: TypeOptions | None = None) -> None:
+        self._specs = tuple(sorted(specs, key=lambda spec: spec.order))
+        self.options = options or TypeOptions()
+        self._mappings: dict[Column, ColumnMapping | None] = {}
+
+    @property
+    def specs(self) -> tuple[TypeSpec, ...]:
+        """Return the specs in the order in which they are asked."""
+        return self._specs
+
+    def column(self, column: Column) -> ColumnMapping | None:
+        """Return the mapping of ``column``, or None when it is left out (unknown type).
+
+        A column whose type the catalogue did not tell is looked up by its type oid alone.
+        """
+        try:
+            return self._mappings[column]
+        except KeyError:
+            if len(self._mappings) >= _CACHE_LIMIT:
+                self._mappings.clear()
+            mapping = self._mappings[column] = self._build(_resolved(column))
+            return mapping
+
+    def spec(self, data_type: DataType) -> TypeSpec | None:
+        """Return the spec that claims ``data_type`` (a domain's base), None when there is none."""
+        return next((spec for spec in self._specs if spec.claims(data_type)), None)
+
+    def _build(self, column: Column) -> ColumnMapping | None:
+        assert column.data_type is not None
+        spec = self.spec(column.data_type)
+        return None if spec is None else spec.build(column, self)
+
+
+def _resolved(column: Column) -> Column:
+    """Give ``column`` a data type and take domains down to their base.
+
+    The innermost modifier that is set wins last: a domain's own modifier applies, that of a domain
+    over it replaces it. A column of a domain type has no schema default in Debezium, whose table
+    of defaults goes by the name of the column's own type.
+    """
+    data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
+    if data_type.kind is not TypeKind.DOMAIN:
+        return msgspec.structs.replace(column, data_type=data_type)
+    typmod = column.typmod
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        if typmod == -1:
+            typmod = data_type.base_typmod
+        data_type = data_type.base
+    return msgspec.structs.replace(
+        column, data_type=data_type, type_oid=data_type.oid, typmod=typmod, default=None
+    )

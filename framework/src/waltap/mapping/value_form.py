@@ -1,0 +1,143 @@
+"""The form of a type's values, and how a column completes it to a `ColumnMapping`.
+
+A type family says what its values become (`ValueForm`); optionality, default, NULL, the stand-in of
+required fields and the placeholder follow the same rules for every type and are written here once.
+Plugins that add types build their mappings through `column_mapping` too.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from waltap.decode.relation import Column
+from waltap.json.schema import value_json
+from waltap.mapping.connect_schema import Schema
+from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, JsonExpression, TypeOptions
+
+__all__ = ["Misfit", "ValueForm", "column_mapping", "placeholder_text"]
+
+
+class Misfit:
+    """What happens to a value that its Connect type cannot hold (numeric NaN, a year too far).
+
+    Made once per column. Source of the rules: ``event.converting.failure.handling.mode``: fail
+    raises, warn and skip leave the field null, warn after telling `TypeOptions.on_misfit`.
+    """
+
+    __slots__ = ("_column", "_fail", "_tell", "null_json")
+
+    def __init__(self, column: str, options: TypeOptions) -> None:
+        self._column = column
+        self._fail = options.event_converting_failure_handling_mode == "fail"
+        quiet = options.event_converting_failure_handling_mode == "skip"
+        self._tell = None if quiet else options.on_misfit
+        self.null_json = "null"
+
+    def connect(self, reason: str) -> object:
+        """Return None for a misfit, or raise ValueError when the mode is fail."""
+        if self._fail:
+            msg = f"column {self._column!r}: {reason}"
+            raise ValueError(msg)
+        if self._tell is not None:
+            self._tell(self._column, reason)
+        return None
+
+    def json(self, reason: str) -> str:
+        """Return the JSON of the field left null; raises as `connect` does."""
+        self.connect(reason)
+        return self.null_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """What the values of one type become, apart from any column.
+
+    ``schema``       the Connect schema without optionality and default.
+    ``zero``         Connect value that stands for NULL in a required field without default.
+    ``default``      the column default as a Connect value, None without one.
+    ``unavailable``  Connect value of the placeholder; None: the type has none, the field is null.
+    ``always_optional``  the schema is optional even where the column is NOT NULL; what is missing
+                     there is still written as ``zero``.
+    ``from_binary``  may raise what indexing and `struct` raise: the mapping turns it to ValueError.
+    The rest is as in `ColumnMapping`.
+    """
+
+    schema: Schema
+    to_json: Callable[[str], str] | None
+    to_connect: Callable[[str], object]
+    zero: object
+    default: object = None
+    unavailable: object = None
+    from_binary: Callable[[bytes], str] | None = None
+    arrow: ArrowMapping | None = None
+    json_expression: JsonExpression | None = None
+    always_optional: bool = False
+    streamed_as_null: bool = False
+    opaque: bool = False
+
+
+def column_mapping(
+    column: Column, options: TypeOptions, form: ValueForm, misfit: Misfit | None = None
+) -> ColumnMapping:
+    """Complete ``form`` with what ``column`` says; ``misfit`` learns what null is in this field.
+
+    A column of unknown nullability counts as nullable. A NULL in a field whose schema has a default
+    is written as that default unless ``replace.null.with.default`` is off; Connect values keep it
+    None. A required field gets default or zero either way.
+    """
+    optional = form.always_optional or column.nullable is not False
+    schema = msgspec.structs.replace(
+        form.schema,
+        optional=optional,
+        default=form.default,
+        doc=form.schema.doc if form.schema.doc is not None else column.comment,
+    )
+    fallback = form.zero if form.default is None else form.default
+    required = column.nullable is False
+    if required:
+        null_json = value_json(schema, fallback)
+    elif options.replace_null_with_default:
+        null_json = value_json(schema, form.default)
+    else:
+        null_json = "null"
+    if misfit is not None:
+        misfit.null_json = "null" if required else null_json
+    if form.unavailable is not None:
+        unavailable_json = value_json(schema, form.unavailable)
+    else:
+        unavailable_json = "null" if required else null_json
+    return ColumnMapping(
+        schema=schema,
+        to_json=form.to_json,
+        to_connect=form.to_connect,
+        fallback_json=null_json,
+        null_json=null_json,
+        unavailable_json=unavailable_json,
+        from_binary=None if form.from_binary is None else _checked(form.from_binary),
+        arrow=form.arrow,
+        unavailable=form.unavailable,
+        fallback=fallback if required else None,
+        json_expression=form.json_expression,
+        streamed_as_null=form.streamed_as_null,
+        opaque=form.opaque,
+    )
+
+
+def _checked(read: Callable[[bytes], str]) -> Callable[[bytes], str]:
+    """Return ``read`` with ValueError for any bytes that are not of the type's send format."""
+
+    def from_binary(data: bytes) -> str:
+        try:
+            return read(data)
+        except (struct.error, IndexError, OverflowError, MemoryError) as cause:
+            msg = "malformed value in send format"
+            raise ValueError(msg) from cause
+
+    return from_binary
+
+
+def placeholder_text(options: TypeOptions) -> str:
+    """Return ``unavailable.value.placeholder`` as text, undecodable bytes replaced as Java does."""
+    return options.unavailable_value_placeholder.decode("utf-8", "replace")

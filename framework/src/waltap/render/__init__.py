@@ -1,1 +1,0 @@
-"""Stage 5: changes to records, and columns to their types."""

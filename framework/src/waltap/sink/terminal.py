@@ -1,0 +1,259 @@
+"""The ``terminal`` sink: one readable line per change, or one JSON object per record.
+
+Lines are laid out from the server's own text, once per relation version; control characters in
+values are escaped, so that data cannot drive the terminal.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from waltap.config.environment import colours
+from waltap.config.property import Properties, declare
+from waltap.decode.message import (
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.mapping.connect_schema import Kind
+from waltap.sink.seen_rows import SeenRows
+from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+if TYPE_CHECKING:
+    from waltap.format.record import Record
+
+__all__ = ["TerminalProperties", "TerminalSink"]
+
+BARE_TYPES: Final = frozenset({16, 20, 21, 23, 26, 700, 701, 1700})
+"""OIDs of bool, int8, int2, int4, oid, float4, float8, numeric: written without quotes."""
+
+COLOURS: Final = {
+    "READ": "\x1b[36m",
+    "INSERT": "\x1b[32m",
+    "UPDATE": "\x1b[33m",
+    "DELETE": "\x1b[31m",
+    "TRUNCATE": "\x1b[35m",
+    "MESSAGE": "\x1b[34m",
+}
+_LETTERS: Final = {Insert: "c", Update: "u", Delete: "d", Truncate: "t"}
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+class TerminalProperties(Properties):
+    """How changes are shown."""
+
+    json_lines: bool = declare(
+        "json", default=False, summary="Print records as JSON lines instead of readable lines."
+    )
+    width: int = declare(
+        "width", default=60, ge=8, summary="Longest value before it is cut.", unit="characters"
+    )
+
+
+class TerminalSink(Sink):
+    """Prints to standard output. Nothing is kept: what was printed counts as durable."""
+
+    def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
+        self.capabilities = SinkCapabilities(records=properties.json_lines)
+        self._write = self._records if properties.json_lines else self._changes
+        coloured = sys.stdout.isatty() and colours()
+        self._layout = Layout(context, width=properties.width, coloured=coloured)
+        self._accepted: Position | None = None
+
+    def open(self) -> Position | None:
+        """Nothing was kept, so there is no position."""
+        return None
+
+    def write(self, batch: Batch) -> None:
+        """Print the batch. Raises: ReaderGone."""
+        view = memoryview(self._write(batch))
+        try:
+            while view:
+                view = view[os.write(1, view) :]
+        except OSError as cause:
+            where = "standard output"
+            raise ReaderGone(f"{where}: {cause.strerror}", output=where) from cause
+        self._accepted = batch.position
+
+    def flush(self) -> Position | None:
+        """Return the position of what was printed."""
+        return self._accepted
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _records(self, batch: Batch) -> bytes:
+        return b"".join(_json_line(record) for record in batch.records or ())
+
+    def _changes(self, batch: Batch) -> bytes:
+        lines: list[str] = []
+        for part in batch.parts:
+            if isinstance(part, TransactionPart):
+                lines += self._layout.transaction(part)
+            elif isinstance(part, SnapshotRows):
+                lines += self._layout.snapshot(part)
+        return "".join(lines).encode("utf-8", "replace")
+
+
+class Layout:
+    """Makes lines of changes. What is constant per relation is bound once."""
+
+    def __init__(self, context: SinkContext, *, width: int, coloured: bool) -> None:
+        self._context, self._width = context, width
+        self._skipped = context.capture.skipped if context.capture else frozenset()
+        self._bold, self._dim, self._plain = (BOLD, DIM, PLAIN) if coloured else ("", "", "")
+        self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
+        self._rows: dict[Relation, Callable[[Tuple, Tuple], str]] = {}
+        self._seen = SeenRows(context)
+
+    def transaction(self, part: TransactionPart) -> Iterable[str]:
+        """Return one line per change of ``part``."""
+        clock, skipped = self._clock(part.commit_ts), self._skipped
+        for change in part.changes:
+            if _LETTERS.get(type(change)) in skipped:
+                continue
+            if isinstance(change, Insert):
+                self._seen.add(change.relation, change.new)
+                yield self._line(clock, "INSERT", change.relation, change.new, ())
+            elif isinstance(change, Update):
+                old = change.old if change.old_kind is OldTuple.FULL else self._seen.before(change)
+                yield self._line(clock, "UPDATE", change.relation, change.new, old)
+            elif isinstance(change, Delete):
+                self._seen.drop(change.relation, change.old)
+                yield self._line(clock, "DELETE", change.relation, change.old, ())
+            elif isinstance(change, Truncate):
+                names = ", ".join(_safe(relation.name) for relation in change.relations)
+                yield f"{clock}{self._head('TRUNCATE')}{self._bold}{names}{self._plain}\n"
+            elif isinstance(change, LogicalMessage):
+                text = self._cut(_safe(change.content.decode("utf-8", "replace")))
+                prefix = f"{self._bold}{_safe(change.prefix)}{self._plain}"
+                yield f"{clock}{self._head('MESSAGE')}{prefix}  {text}\n"
+
+    def snapshot(self, rows: SnapshotRows) -> Iterable[str]:
+        """Return one line per row read."""
+        clock = self._clock(rows.ts)
+        for row in rows.rows:
+            self._seen.add(rows.relation, row)
+            yield self._line(clock, "READ", rows.relation, row, ())
+
+    def _line(self, clock: str, word: str, relation: Relation, new: Tuple, old: Tuple) -> str:
+        row = self._rows.get(relation)
+        if row is None:
+            row = self._rows[relation] = self._row(relation)
+        return f"{clock}{self._head(word)}{row(new, old)}\n"
+
+    def _head(self, word: str) -> str:
+        return f"{self._colours[word]}{word:<8}{self._plain} "
+
+    def _clock(self, ts: int) -> str:
+        at = datetime.fromtimestamp(ts / 1_000_000, UTC).astimezone()
+        return f"{self._dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self._plain} "
+
+    def _row(self, relation: Relation) -> Callable[[Tuple, Tuple], str]:
+        """Return what lays out the rows of one relation version: key columns first."""
+        context, dim, plain = self._context, self._dim, self._plain
+        if context.describe is not None:
+            relation = context.describe(relation)
+        key = relation.primary_key or ()
+        captured = tuple(range(len(relation.columns)))
+        if context.capture is not None:
+            captured = context.capture.columns(relation)
+        order = sorted(captured, key=lambda index: relation.columns[index].name not in key)
+        columns = [
+            (
+                index,
+                f"{dim}{_safe(relation.columns[index].name)}={plain}",
+                self._value(relation, relation.columns[index]),
+            )
+            for index in order
+        ]
+        table = f"{self._bold}{_safe(relation.name)}{plain} "
+
+        def lay_out(new: Tuple, old: Tuple) -> str:
+            cells = [table]
+            for index, name, value in columns:
+                after = new[index] if index < len(new) else ABSENT
+                if after is ABSENT or (after is UNCHANGED and not old):
+                    continue
+                before = old[index] if old and old[index] is not ABSENT else after
+                if after is UNCHANGED or before == after:
+                    cells.append(f"{name}{value(before)}")
+                else:
+                    cells.append(f"{name}{value(before)} {dim}→{plain} {value(after)}")
+            return " ".join(cells)
+
+        return lay_out
+
+    def _value(self, relation: Relation, column: Column) -> Callable[[Value], str]:
+        """Return what writes the values of one column, masked where the profile masks them."""
+        quote = "" if column.type_oid in BARE_TYPES else "'"
+        null = f"{self._dim}NULL{self._plain}"
+        masked = self._mask(relation, column)
+
+        def write(value: Value) -> str:
+            if masked is not None:
+                value = masked(value)
+            if value is None:
+                return null
+            if isinstance(value, bytes):
+                return self._cut(f"\\x{value.hex()}")
+            if isinstance(value, str):
+                return f"{quote}{self._cut(_safe(value))}{quote}"
+            return "?"
+
+        return write
+
+    def _mask(self, relation: Relation, column: Column) -> Callable[[Value], Value] | None:
+        capture, types = self._context.capture, self._context.types
+        if capture is None:
+            return None
+        mapping = types.column(column) if types is not None else None
+        kind = mapping.schema.kind if mapping is not None else Kind.STRING
+        transform = capture.transform(relation, column, kind)
+        if transform is None or transform.value is None:
+            return None
+        change = transform.value
+
+        def masked(value: Value) -> Value:
+            if kind is not Kind.STRING or isinstance(value, bytes):
+                return "***"  # what it would become is not known from its text
+            return str(change(value)) if value is None or isinstance(value, str) else value
+
+        return masked
+
+    def _cut(self, text: str) -> str:
+        return text if len(text) <= self._width else text[: self._width - 1] + "…"
+
+
+def _safe(text: str) -> str:
+    """Escape what is not printable, the escape character above all."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def _json_line(record: "Record") -> bytes:
+    """Return a record as the jsonl sink writes it."""
+    document = {
+        "topic": record.topic,
+        "key": None if record.key is None else orjson.Fragment(record.key),
+        "value": None if record.value is None else orjson.Fragment(record.value),
+        "headers": [
+            {"key": name, "value": orjson.Fragment(value)} for name, value in record.headers
+        ],
+    }
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,5 @@
+"""Stage 3: messages to transactions of changes. Sans-IO."""
+
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]

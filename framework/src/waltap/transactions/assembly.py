@@ -1,0 +1,471 @@
+"""Messages to transactions: holds what has not committed, drops what was delivered before.
+
+Theory of operation. An ordinary transaction's changes are handed out as they come: its commit LSN
+stands in its begin, so parts of it have a position before it is complete. Everything else waits in a
+spool (spill.py) until its fate is known:
+
+- a transaction streamed in progress, until Stream Commit; an abort drops it, the abort of a
+  subtransaction cuts it;
+- a prepared transaction, until COMMIT PREPARED (policy ``commit``), durably on disk, because the
+  server does not send its rows again once the end of its PREPARE is confirmed. With the policy
+  ``prepare`` it is delivered at PREPARE and its later fate is not told. A transaction whose PREPARE ends
+  at `resume` or before, although it comes now, was prepared before the slot decoded two-phase: the
+  server sends all of it at COMMIT PREPARED, and sends it again until that is confirmed. It is delivered
+  there, whatever the policy;
+- a transaction whose begin does not tell the commit LSN (decoderbufs, wal2json).
+
+Large ones are released in parts, a bounded number of them per call (`Assembler.backlog`).
+
+The index of a change in its transaction counts every change the server sent and did not take back,
+whether or not it is captured, so that a stored position means the same under another filter.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar, Literal, Never
+
+from waltap.decode.message import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    RelationSeen,
+    RollbackPrepared,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.errors import DecodeError, WaltapError
+from waltap.source.position import Position, lsn_text
+from waltap.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
+from waltap.transactions.spill import Item, SpillArea, Spool
+from waltap.transactions.transaction import TransactionPart
+
+__all__ = ["Assembler", "PreparedTransactionLost", "TwoPhasePolicy"]
+
+TwoPhasePolicy = Literal["commit", "prepare"]
+
+_ROWS = frozenset((Insert, Update, Delete, Truncate))
+
+
+class PreparedTransactionLost(WaltapError):
+    """COMMIT PREPARED came for a transaction whose rows were received and are no longer here."""
+
+    code = "WT-3102"
+    remedy = (
+        "Its rows were kept in the spill folder under waltap.state.dir: bring that folder back and start "
+        "again. If it is gone, or an earlier run with two.phase.policy=prepare delivered them, run past "
+        "it with two.phase.policy=prepare; then, if rows are missing, take a snapshot of the tables that "
+        "the transaction changed, by an execute-snapshot signal or after `waltap offsets clear FILE`."
+    )
+
+
+class Assembler:
+    """Turns the messages of one session into parts of transactions. Single-threaded.
+
+    ``resume`` is the position to go on from: what lies before it is dropped. ``previous_end_lsn`` is
+    the end LSN of what was delivered last, for `TransactionPart.previous_end_lsn`. Beyond
+    ``spill_memory_bytes``, what waits goes to files in ``spill_dir`` (None: memory only; then
+    prepared transactions do not survive a restart, and hold back what may be confirmed). ``describe``
+    completes relations that came before their transaction had committed, when its rows are handed out.
+
+    A non-transactional logical message is a part of its own and counts as a commit at its LSN,
+    also for itself, as in Debezium.
+
+    Raises: SpillFailed, PreparedTransactionLost, and DecodeError for messages in an order that no
+    decoder may produce.
+    """
+
+    def __init__(
+        self,
+        resume: Position,
+        previous_end_lsn: int | None,
+        spill_dir: Path | None,
+        spill_memory_bytes: int,
+        *,
+        two_phase: TwoPhasePolicy = "commit",
+        describe: Callable[[Relation], Relation] | None = None,
+    ) -> None:
+        self._resume, self._previous = resume, previous_end_lsn
+        self._policy, self._describe = two_phase, describe
+        self._area = SpillArea(spill_dir, spill_memory_bytes)
+        self._streams: dict[int, Spool] = {}
+        self._prepared: dict[tuple[int, str], tuple[int, Spool]] = {}
+        self._decided: list[tuple[int, Spool]] = []
+        self._open: OpenTransaction | None = None
+        self._spool: Spool | None = None
+        self._begun: Begin | BeginPrepare | None = None
+        self._append: Callable[[Item], None] = _reject
+        self._release: Iterator[TransactionPart] | None = None
+        self._queue: list[Message] = []
+        for record, decided, spool in self._area.recover():
+            if decided is not None and decided <= resume.end_lsn:
+                spool.discard()
+            else:
+                self._prepared[record.xid, record.gid] = record.prepare_lsn, spool
+
+    # --- what the engine asks --------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> bool:
+        """Tell whether more parts are ready: call ``feed(())`` before receiving anything."""
+        return self._release is not None or bool(self._queue)
+
+    @property
+    def open_transactions(self) -> int:
+        """Return how many transactions have begun and have neither ended nor aborted."""
+        current = self._begun is not None or self._open is not None
+        return len(self._streams) + len(self._prepared) + current
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether everything that committed has been handed out.
+
+        Then, and when that is durable, the server's idle LSN may be confirmed. Transactions
+        streamed in progress do not stand against it: they commit later, and are sent again.
+        """
+        return self._open is None and self._begun is None and not self.backlog
+
+    def confirmable(self, end_lsn: int) -> int:
+        """Return how far the server may be told that all is durable, when ``end_lsn`` is.
+
+        To be called after everything up to ``end_lsn`` became durable: files of prepared
+        transactions that were decided before are removed, those of others written again where
+        somebody deleted them. Less than ``end_lsn`` comes back only where prepared transactions wait
+        in memory alone.
+        """
+        self._area.look_after()
+        while self._decided and self._decided[0][0] <= end_lsn:
+            self._decided.pop(0)[1].discard()
+        if self._area.folder is None and self._prepared:
+            return min(end_lsn, *(lsn for lsn, _ in self._prepared.values()))
+        return end_lsn
+
+    def close(self) -> None:
+        """Remove the files that are of no use to a later run; may be called twice."""
+        self._area.close()
+
+    # --- feed ------------------------------------------------------------------------------------
+
+    def feed(self, messages: Iterable[Message]) -> list[TransactionPart]:
+        """Return what can be delivered after ``messages``, in commit order.
+
+        A transaction still open at the end is handed out as an incomplete part. While `backlog` is
+        true, more is ready than this call returned.
+        """
+        parts: list[TransactionPart] = []
+        if self.backlog:
+            self._queue.extend(messages)
+            if self._release is not None and not self._released(parts):
+                return parts
+            messages, self._queue = self._queue, []
+        append, control = self._append, self._CONTROL
+        source = iter(messages)
+        for message in source:
+            kind = type(message)
+            if kind in _ROWS:
+                append(message)  # type: ignore[arg-type]
+            else:
+                control[kind](self, message, parts)
+                append = self._append
+                if self._release is not None and not self._released(parts):
+                    self._queue = list(source)
+                    return parts
+        if self._open is not None:
+            self._open.hand_out(parts, self._previous)
+            self._append = self._open.append()
+        elif self._spool is not None:
+            self._spool.seal()
+            self._area.relieve()
+        return parts
+
+    def _released(self, parts: list[TransactionPart]) -> bool:
+        """Move parts of the spool that is being released to ``parts``; tell whether all are out."""
+        assert self._release is not None
+        budget = PART_CHANGES
+        for part in self._release:
+            parts.append(part)
+            budget -= len(part.changes)
+            if budget <= 0 and not part.complete:
+                return False
+        self._release = None
+        return True
+
+    # --- ordinary transactions -------------------------------------------------------------------
+
+    def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        if not message.commit_lsn:
+            self._begun = message
+            self._hold(self._area.spool(0), message.lsn)
+            return
+        resume = self._resume
+        begun = self._open = OpenTransaction(message)
+        if message.commit_lsn < resume.end_lsn:
+            begun.dropped = True
+        elif message.commit_lsn == resume.commit_lsn:
+            begun.skip = begun.first_index = resume.index
+            begun.starts = not resume.index
+        self._append = begun.append()
+
+    def _commit(self, message: Commit, parts: list[TransactionPart]) -> None:
+        if self._open is not None:
+            if not self._open.dropped:
+                self._open.complete(parts, self._previous, message)
+                self._previous = message.end_lsn
+            self._open = None
+            self._append = _reject
+            return
+        if not isinstance(self._begun, Begin):
+            _out_of_order(message, "an open transaction")
+        spool, begin = self._unhold(), self._begun
+        self._begun = None
+        self._deliver(
+            spool,
+            parts,
+            xid=begin.xid or message.xid,
+            commit_lsn=message.commit_lsn or message.end_lsn,
+            commit_ts=message.commit_ts or begin.commit_ts,
+            end_lsn=message.end_lsn,
+        )
+
+    def _origin(self, message: Origin, _parts: list[TransactionPart]) -> None:
+        target = self._open or self._spool
+        if target is None:
+            _out_of_order(message, "an open transaction")
+        target.origin, target.origin_lsn = message.name, message.origin_lsn
+
+    def _logical(self, message: LogicalMessage, parts: list[TransactionPart]) -> None:
+        if message.transactional:
+            self._append(message)
+            return
+        self._between(message)
+        lsn = message.lsn
+        if lsn <= self._resume.end_lsn:
+            return
+        self._previous = lsn
+        parts.append(
+            TransactionPart(
+                xid=None,
+                begin_lsn=lsn,
+                commit_lsn=lsn,
+                commit_ts=0,
+                end_lsn=lsn,
+                previous_end_lsn=lsn,
+                changes=[message],
+            )
+        )
+
+    def _skipped(self, message: Skipped, _parts: list[TransactionPart]) -> None:
+        if self._open is not None:
+            self._open.pass_over(message.count)
+            self._append = self._open.append()
+        else:
+            self._append(message)
+
+    def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
+        """Pass over an announcement: every change names its relation."""
+
+    # --- streamed transactions -------------------------------------------------------------------
+
+    def _stream_start(self, message: StreamStart, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        spool = self._streams.get(message.xid)
+        if spool is None:
+            spool = self._streams[message.xid] = self._area.spool(message.xid)
+        self._hold(spool, message.lsn)
+
+    def _stream_stop(self, message: StreamStop, _parts: list[TransactionPart]) -> None:
+        if self._spool is None or self._begun is not None:
+            _out_of_order(message, "an open segment")
+        self._unhold()
+        self._area.relieve()
+
+    def _stream_commit(self, message: StreamCommit, parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        del self._streams[message.xid]
+        self._deliver(
+            spool,
+            parts,
+            xid=message.xid,
+            commit_lsn=message.commit_lsn,
+            commit_ts=message.commit_ts,
+            end_lsn=message.end_lsn,
+        )
+
+    def _stream_abort(self, message: StreamAbort, _parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        if message.subxid == message.xid:
+            del self._streams[message.xid]
+            spool.discard()
+        else:
+            spool.cut(message.subxid)
+
+    # --- prepared transactions -------------------------------------------------------------------
+
+    def _begin_prepare(self, message: BeginPrepare, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        self._begun = message
+        self._hold(self._area.spool(0), message.lsn)
+
+    def _prepare(self, message: Prepare, parts: list[TransactionPart]) -> None:
+        if not isinstance(self._begun, BeginPrepare):
+            _out_of_order(message, "an open prepared transaction")
+        self._begun = None
+        spool = self._unhold()
+        spool.xid = message.xid
+        self._keep(spool, message, parts)
+
+    def _stream_prepare(self, message: StreamPrepare, parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        del self._streams[message.xid]
+        self._keep(spool, message, parts)
+
+    def _keep(
+        self, spool: Spool, message: Prepare | StreamPrepare, parts: list[TransactionPart]
+    ) -> None:
+        """Deliver a prepared transaction, or keep it until it is decided, as the policy says."""
+        late = message.end_lsn <= self._resume.end_lsn
+        if self._policy == "prepare" and not late:
+            self._deliver(
+                spool,
+                parts,
+                xid=message.xid,
+                commit_lsn=message.prepare_lsn,
+                commit_ts=message.prepare_ts,
+                end_lsn=message.end_lsn,
+            )
+            return
+        key = message.xid, message.gid
+        known = self._prepared.pop(key, None)
+        if known is not None:  # sent again: its PREPARE was not confirmed before a restart
+            known[1].discard()
+        if not late:
+            spool.persist(message.gid, message.prepare_lsn, message.end_lsn)
+        self._prepared[key] = message.prepare_lsn, spool
+
+    def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
+        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
+        if spool is None:
+            if self._policy == "commit" and message.end_lsn > self._resume.end_lsn:
+                what = f"the rows of prepared transaction {message.gid!r} are not here any more"
+                raise PreparedTransactionLost(what, gid=message.gid, xid=message.xid)
+            return
+        self._deliver(
+            spool,
+            parts,
+            xid=message.xid,
+            commit_lsn=message.commit_lsn,
+            commit_ts=message.commit_ts,
+            end_lsn=message.end_lsn,
+            prepared=True,
+        )
+
+    def _rollback_prepared(self, message: RollbackPrepared, _parts: list[TransactionPart]) -> None:
+        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
+        if spool is not None:
+            spool.discard()
+
+    # --- spools ----------------------------------------------------------------------------------
+
+    def _hold(self, spool: Spool, lsn: int) -> None:
+        """Let the changes that follow go to ``spool``."""
+        spool.begin_lsn = spool.begin_lsn or lsn
+        self._spool = spool
+        self._append = spool.tail.append
+
+    def _unhold(self) -> Spool:
+        spool = self._spool
+        assert spool is not None
+        spool.seal()
+        self._spool = None
+        self._append = _reject
+        return spool
+
+    def _deliver(
+        self,
+        spool: Spool,
+        parts: list[TransactionPart],
+        *,
+        xid: int,
+        commit_lsn: int,
+        commit_ts: int,
+        end_lsn: int,
+        prepared: bool = False,
+    ) -> None:
+        """Hand out the transaction in ``spool``, which has committed."""
+        if end_lsn <= self._resume.end_lsn:
+            spool.discard()
+            return
+        skip = self._resume.index if commit_lsn == self._resume.commit_lsn else 0
+        part = TransactionPart(
+            xid=xid,
+            begin_lsn=spool.begin_lsn,
+            commit_lsn=commit_lsn,
+            commit_ts=commit_ts,
+            end_lsn=end_lsn,
+            previous_end_lsn=self._previous,
+            changes=[],
+            first_index=skip,
+            starts=not skip,
+            origin=spool.origin,
+            origin_lsn=spool.origin_lsn,
+        )
+        if prepared:
+            spool.decided(end_lsn)
+            self._decided.append((end_lsn, spool))
+        if self._describe is not None:
+            spool.describe(self._describe)
+        self._previous = end_lsn
+        self._release = spooled_parts(spool, part, skip, discard=not prepared)
+
+    def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> Spool:
+        self._between(message)
+        spool = self._streams.get(message.xid)
+        if spool is None:
+            _out_of_order(message, "the xid of a streamed transaction")
+        return spool
+
+    def _between(self, message: Message) -> None:
+        if self._open is not None or self._spool is not None:
+            _out_of_order(message, "it between transactions")
+
+    _CONTROL: ClassVar[dict[type, Callable[..., None]]] = {
+        Begin: _begin,
+        BeginPrepare: _begin_prepare,
+        Commit: _commit,
+        CommitPrepared: _commit_prepared,
+        LogicalMessage: _logical,
+        Origin: _origin,
+        Prepare: _prepare,
+        RelationSeen: _relation,
+        RollbackPrepared: _rollback_prepared,
+        Skipped: _skipped,
+        StreamAbort: _stream_abort,
+        StreamCommit: _stream_commit,
+        StreamPrepare: _stream_prepare,
+        StreamStart: _stream_start,
+        StreamStop: _stream_stop,
+    }
+
+
+def _reject(item: Item) -> None:
+    _out_of_order(item, "a change inside a transaction")
+
+
+def _out_of_order(message: Message, expected: str) -> Never:
+    lsn = getattr(message, "lsn", 0)
+    found = f"{type(message).__name__} at {lsn_text(lsn)}"
+    raise DecodeError("message sequence", lsn=lsn, offset=0, expected=expected, found=found)

@@ -1,0 +1,146 @@
+"""How changes become parts of transactions, as they come or out of a spool. Sans-IO."""
+
+from collections.abc import Callable, Iterator
+
+from waltap.decode.message import Begin, Change, Commit, Skipped
+from waltap.transactions.spill import Item, Spool
+from waltap.transactions.transaction import TransactionPart
+
+__all__ = ["PART_BYTES", "PART_CHANGES", "OpenTransaction", "spooled_parts"]
+
+PART_CHANGES = 4096
+"""A spool is released in parts of about this many changes."""
+PART_BYTES = 8 * 1024 * 1024
+"""And of about this many bytes."""
+
+
+class OpenTransaction:
+    """The open transaction whose commit LSN is known."""
+
+    __slots__ = (
+        "_changes",
+        "_passed",
+        "begin",
+        "dropped",
+        "first_index",
+        "origin",
+        "origin_lsn",
+        "skip",
+        "starts",
+    )
+
+    def __init__(self, begin: Begin) -> None:
+        self.begin = begin
+        self.origin: str | None = None
+        self.origin_lsn: int | None = None
+        self.starts, self.dropped = True, False
+        self.first_index = self.skip = 0
+        self._changes: list[Change] = []
+        self._passed = 0
+
+    def append(self) -> Callable[[Item], None]:
+        """Return what to call with each change: the list's own append wherever that is right."""
+        if self.dropped:
+            return _ignore
+        return self._drop_first if self.skip else self._changes.append  # type: ignore[return-value]
+
+    def pass_over(self, count: int) -> None:
+        """Count changes that the decoder left out."""
+        dropped = min(count, self.skip)
+        self.skip -= dropped
+        self._passed += count - dropped
+
+    def hand_out(self, parts: list[TransactionPart], previous: int | None) -> None:
+        """Add what has come so far as an incomplete part."""
+        if self._changes and not self.dropped:
+            parts.append(self._part(previous))
+
+    def complete(self, parts: list[TransactionPart], previous: int | None, commit: Commit) -> None:
+        """Add the rest as the last part."""
+        part = self._part(previous)
+        part.complete, part.end_lsn = True, commit.end_lsn
+        part.commit_ts = commit.commit_ts or part.commit_ts
+        parts.append(part)
+
+    def _part(self, previous: int | None) -> TransactionPart:
+        changes, begin = self._changes, self.begin
+        if begin.lsn == 0 and changes:
+            begin.lsn = changes[0].lsn
+        count = len(changes) + self._passed
+        part = TransactionPart(
+            xid=begin.xid,
+            begin_lsn=begin.lsn,
+            commit_lsn=begin.commit_lsn,
+            commit_ts=begin.commit_ts,
+            previous_end_lsn=previous,
+            changes=changes,
+            first_index=self.first_index,
+            starts=self.starts,
+            complete=False,
+            origin=self.origin,
+            origin_lsn=self.origin_lsn,
+            wire_count=count if self._passed else None,
+        )
+        self.first_index += count
+        self.starts = False
+        self._changes, self._passed = [], 0
+        return part
+
+    def _drop_first(self, change: Change) -> None:
+        if self.skip:
+            self.skip -= 1
+        else:
+            self._changes.append(change)
+
+
+def spooled_parts(
+    spool: Spool, head: TransactionPart, skip: int, *, discard: bool
+) -> Iterator[TransactionPart]:
+    """Yield the parts of a committed transaction; ``head`` is the pattern of all and the last.
+
+    The first ``skip`` changes are left out.
+    """
+    changes: list[Change] = []
+    passed = size = 0
+    for items, chunk_bytes in spool.chunks():
+        if len(changes) >= PART_CHANGES or size >= PART_BYTES:
+            yield _copy(head, changes, passed)
+            head.first_index += len(changes) + passed
+            head.starts = False
+            changes, passed, size = [], 0, 0
+        size += chunk_bytes
+        for item in items:
+            count = item.count if isinstance(item, Skipped) else 1
+            dropped = min(count, skip)
+            skip -= dropped
+            if isinstance(item, Skipped):
+                passed += count - dropped
+            elif not dropped:
+                changes.append(item)
+    if discard:
+        spool.discard()
+    head.changes = changes
+    head.wire_count = len(changes) + passed if passed else None
+    yield head
+
+
+def _copy(head: TransactionPart, changes: list[Change], passed: int) -> TransactionPart:
+    """Return an incomplete part like ``head`` with ``changes``."""
+    return TransactionPart(
+        xid=head.xid,
+        begin_lsn=head.begin_lsn,
+        commit_lsn=head.commit_lsn,
+        commit_ts=head.commit_ts,
+        previous_end_lsn=head.previous_end_lsn,
+        changes=changes,
+        first_index=head.first_index,
+        starts=head.starts,
+        complete=False,
+        origin=head.origin,
+        origin_lsn=head.origin_lsn,
+        wire_count=len(changes) + passed if passed else None,
+    )
+
+
+def _ignore(_item: Item) -> None:
+    """Take a change of a transaction that was delivered before."""

@@ -1,0 +1,136 @@
+"""What moves between stages: parts of transactions, snapshot rows, and the batch that holds them."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap.decode.message import Change
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.source.position import Position
+
+if TYPE_CHECKING:
+    from waltap.format.record import Record
+
+__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]
+
+
+class TransactionPart(msgspec.Struct, kw_only=True):
+    """Changes of one committed transaction, in wire order; all of them unless the transaction is
+    larger than a batch.
+
+    ``first_index`` is the index of ``changes[0]`` in the transaction; ``starts`` and ``complete``
+    tell whether its begin and its commit belong to this part. ``previous_end_lsn`` is the end LSN of
+    the transaction (or non-transactional message) delivered before this one, None when none was
+    since the very start: the first half of Debezium's ``source.sequence``. ``end_lsn`` is 0 until
+    ``complete``. A non-transactional logical message is a part of its own: ``xid`` None, one change.
+    Times are µs since 1970 UTC.
+    """
+
+    xid: int | None
+    begin_lsn: int
+    commit_lsn: int
+    commit_ts: int
+    end_lsn: int = 0
+    previous_end_lsn: int | None = None
+    changes: list[Change]
+    first_index: int = 0
+    starts: bool = True
+    complete: bool = True
+    origin: str | None = None
+    origin_lsn: int | None = None
+    wire_count: int | None = None
+    """How many changes of the wire this part stands for, where some were left out; None: all."""
+
+    def position(self, before: Position) -> Position:
+        """Return the position after this part, given the one before it."""
+        if self.complete:
+            return Position(max(self.end_lsn, before.end_lsn))
+        count = len(self.changes) if self.wire_count is None else self.wire_count
+        return Position(before.end_lsn, self.commit_lsn, self.first_index + count)
+
+    def split(self, count: int) -> "tuple[TransactionPart, TransactionPart]":
+        """Return the first ``count`` changes, as an incomplete part, and the rest.
+
+        Where changes were left out nobody knows how many of them stood before; the position between
+        the two counts none, so that after a crash there a few changes may come again.
+        """
+        first = msgspec.structs.replace(
+            self, changes=self.changes[:count], complete=False, end_lsn=0, wire_count=None
+        )
+        rest = msgspec.structs.replace(
+            self,
+            changes=self.changes[count:],
+            first_index=self.first_index + count,
+            starts=False,
+            wire_count=None if self.wire_count is None else self.wire_count - count,
+        )
+        return first, rest
+
+
+class SnapshotRows(msgspec.Struct, kw_only=True):
+    """A piece of one table as a snapshot read it; each row is a full tuple.
+
+    The contract of an initial snapshot between connector, engine and sinks (``kind`` "initial"):
+
+    * The connector gives one piece or more of each table, those of a table one after the other, and
+      says of the last one that the table is ``complete``. An empty table is one piece without rows.
+    * The engine says of the very first piece that the snapshot ``opens``, and when every table has
+      been delivered it writes a batch with ``snapshot`` and without parts: that, and nothing else, is
+      the end of the snapshot. A snapshot of no tables is that batch alone.
+    * For a sink a snapshot is one generation: its rows of a table, once complete, replace what the
+      destination held of that table, without rows as well. A piece that opens begins a new
+      generation, even when the last one did not end: what that delivered of tables that are not
+      complete counts for nothing. A sink that only adds to a history may take pieces as they come.
+    * A transform may take rows out of a piece, all of them too; it keeps the piece.
+    * A snapshot that broke off is taken anew from its first table; rows may then have changed.
+
+    ``first_marker`` and ``last_marker`` are Debezium's ``source.snapshot`` values of the first and
+    the last row ("first", "first_in_data_collection", "true", "last_in_data_collection", "last",
+    "incremental"); rows between have "true" ("incremental" for incremental snapshots). They are for
+    consumers of records. Nothing follows from them: "last" is on the last row read, which more
+    tables, empty ones, may follow; and a snapshot of empty tables has no marker at all.
+
+    ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
+    snapshot: up to there the stream leaves out the table's changes that the rows contain.
+
+    ``ts`` is the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn``
+    and ``xid`` are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
+    """
+
+    relation: Relation
+    rows: list[Tuple]
+    ts: int
+    lsn: int | None
+    xid: int | None
+    previous_end_lsn: int | None = None
+    first_marker: str = "true"
+    last_marker: str = "true"
+    kind: str = "initial"
+    visible: str = ""
+    opens: bool = False
+    complete: bool = False
+
+
+class Heartbeat(msgspec.Struct, kw_only=True):
+    """A sign of life for consumers; ``ts`` in ms since 1970 UTC."""
+
+    ts: int
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """The unit that moves. It ends at a transaction boundary unless the transaction is larger.
+
+    ``position`` is the position after the last part. ``records`` is filled for sinks that take
+    records (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the
+    row changes, truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False
+    when the last part's transaction goes on in the next batch. ``snapshot``: it belongs to an initial
+    snapshot; without parts it is the end of one (see `SnapshotRows`).
+    """
+
+    parts: list[TransactionPart | SnapshotRows | Heartbeat]
+    position: Position
+    events: int
+    records: "list[Record] | None" = None
+    ends_transaction: bool = True
+    snapshot: bool = False

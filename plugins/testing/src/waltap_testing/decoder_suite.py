@@ -1,0 +1,591 @@
+"""What every decoder promises. Subclass `DecoderSuite` and define the fixture ``rig``.
+
+    class TestMyDecoder(DecoderSuite):
+        @pytest.fixture
+        def rig(self):
+            return DecoderRig(MY_SPEC, load_recordings(RECORDINGS))
+
+Which tests apply follows from what the decoder declares (`DecoderCapabilities`) and from
+`DecoderRig.self_delimiting`, never from its name.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import cycle
+
+import pytest
+
+from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame, ServerInfo
+from waltap.decode.message import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    OldTuple,
+    Origin,
+    Prepare,
+    RelationSeen,
+    RollbackPrepared,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.errors import DecodeError
+from waltap.source.position import lsn_text
+from waltap.specs import DecoderSpec
+from waltap_testing.damage import chance, damaged, evenly, noise, truncated
+from waltap_testing.limits import measured
+from waltap_testing.recording import Recording, Shapes, StaticCatalogue, neutral
+from waltap_testing.spec_promises import assert_well_formed
+
+__all__ = ["DecoderRig", "DecoderSuite"]
+
+STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
+PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
+ROWS = (Insert, Update, Delete)
+SPECIAL_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
+
+SECONDS_PER_FRAME = 1.0
+"""Far above what any frame of a recording takes, far below what unbounded work does."""
+PEAK_BYTES_PER_BYTE, PEAK_BYTES = 200, 1 << 20
+"""A decoded frame may take this many bytes per byte of payload, and this many in any case."""
+FRAMES_DAMAGED, REFEEDS = 240, 120_000
+"""Frames that are damaged, over all recordings, and frames fed again to get there."""
+STREAM_FRAMES, KEPT_BYTES = 4_000, 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A context of the author's with a recording's options and server put in."""
+
+    context: DecoderContext
+
+    def of(self, spec: DecoderSpec, recording: Recording) -> DecoderContext:
+        options = {**self.context.options, **recording.options, **spec.forced_options}
+        server = self.context.server
+        if recording.version_num:
+            server = replace(server, version_num=recording.version_num)
+        return replace(self.context, options=options, server=server)
+
+
+DEFAULT_CONTEXT = DecoderContext(
+    server=ServerInfo(version_num=150020, version="15.20"), catalogue=StaticCatalogue()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderRig:
+    """What the suite needs of an author.
+
+    ``recordings`` hold frames of whole sessions from a real server; together they show everything
+    the spec declares. ``context`` is given to the factory, with each recording's options and server
+    version put in. ``self_delimiting``: every proper prefix of a frame is no valid frame (binary
+    formats with lengths, JSON); False for formats where a cut can go unseen (lines of text).
+    """
+
+    spec: DecoderSpec
+    recordings: Sequence[Recording]
+    context: DecoderContext = DEFAULT_CONTEXT
+    self_delimiting: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what the decoder may call itself: its spec's names, or the plugin's."""
+        return (self.spec.name, *self.spec.aliases, self.spec.output_plugin)
+
+    def build(self, recording: Recording) -> Decoder:
+        """Return a new decoder for the session of ``recording``."""
+        return self.spec.factory(_Setting(context=self.context).of(self.spec, recording))
+
+
+class DecoderSuite:
+    """Promises every decoder keeps."""
+
+    @pytest.fixture
+    def rig(self) -> DecoderRig:
+        """Return the decoder to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a DecoderRig)")
+
+    # --- what it says of itself ---
+
+    def test_spec_is_well_formed(self, rig: DecoderRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_spec_and_decoder_agree(self, rig: DecoderRig) -> None:
+        """The decoder has its spec's name, and an instance claims nothing that the spec does not."""
+        assert rig.recordings, "a decoder without recordings proves nothing"
+        for recording in rig.recordings:
+            decoder = rig.build(recording)
+            assert decoder.name in rig.names
+            more = _declared(decoder.capabilities) - _declared(rig.spec.capabilities)
+            assert not more, f"{recording.name}: the instance claims {more}, the spec does not"
+
+    def test_start_options_are_texts_and_repeatable(self, rig: DecoderRig) -> None:
+        """Options of START_REPLICATION are names and texts, the same at every call."""
+        for recording in rig.recordings:
+            options = rig.build(recording).start_options()
+            assert all(isinstance(text, str) for item in options.items() for text in item)
+            assert rig.build(recording).start_options() == options
+
+    def test_publications_are_asked_for_where_filters_are_declared(self, rig: DecoderRig) -> None:
+        """With ``filters`` the server applies publications: the options must name them."""
+        if not rig.spec.capabilities.filters:
+            pytest.skip("declares no filters")
+        context = replace(rig.context, publications=("pub_one", "pub_two"))
+        named = " ".join(rig.spec.factory(context).start_options().values())
+        assert "pub_one" in named
+        assert "pub_two" in named
+
+    # --- what frames mean ---
+
+    def test_recordings_mean_what_is_written(self, rig: DecoderRig) -> None:
+        """Frame by frame, the messages are those of the recording."""
+        written = [recording for recording in rig.recordings if recording.means is not None]
+        assert written, "no recording says what its frames mean"
+        for recording in written:
+            decoder, shapes = rig.build(recording), Shapes()
+            for number, (frame, means) in enumerate(
+                zip(recording.frames, recording.means or (), strict=True)
+            ):
+                found = neutral(decoder.feed([frame]), shapes)
+                assert found == means, f"{recording.name}, frame {number}"
+
+    def test_grouping_of_frames_makes_no_difference(self, rig: DecoderRig) -> None:
+        """One frame at a time, all at once, or anything between: the same messages."""
+        for recording in rig.recordings:
+            whole = neutral(rig.build(recording).feed(recording.frames))
+            random = chance(recording.name)
+            for sizes in ([1], [2], [3], [7], [random.randint(0, 9) for _ in range(20)]):
+                parts = _feed_in_groups(rig.build(recording), recording.frames, sizes)
+                assert neutral(parts) == whole, f"{recording.name}, in groups of {sizes}"
+
+    def test_decoders_share_no_state(self, rig: DecoderRig) -> None:
+        """Two sessions at once in one process give what each gives alone."""
+        recording = max(rig.recordings, key=lambda r: len(r.frames))
+        alone = neutral(rig.build(recording).feed(recording.frames))
+        one, other = rig.build(recording), rig.build(recording)
+        ones: list[Message] = []
+        others: list[Message] = []
+        for frame in recording.frames:
+            ones += one.feed([frame])
+            others += other.feed([frame])
+        assert neutral(ones) == alone
+        assert neutral(others) == alone
+
+    # --- rules of messages ---
+
+    def test_transactions_are_whole(self, rig: DecoderRig) -> None:
+        """Changes stand inside a transaction or a segment; each begin has its end before the next."""
+        for recording, messages in _decoded(rig):
+            where: Message | None = None
+            for number, message in enumerate(messages):
+                at = f"{recording.name}, message {number}: {type(message).__name__}"
+                if isinstance(message, Begin | BeginPrepare | StreamStart):
+                    assert where is None, f"{at} inside {type(where).__name__}"
+                    where = message
+                elif isinstance(message, Commit | Prepare | StreamStop):
+                    assert where is not None, f"{at} without its begin"
+                    _assert_same_transaction(where, message, at)
+                    where = None
+                elif isinstance(message, STREAMED + PREPARED):
+                    assert where is None, f"{at} inside {type(where).__name__}"
+                elif isinstance(message, LogicalMessage) and not message.transactional:
+                    assert where is None, f"{at} is not transactional and stands inside one"
+                else:
+                    assert where is not None, f"{at} outside any transaction"
+
+    def test_positions_never_go_back(self, rig: DecoderRig) -> None:
+        """The ends of transactions rise, and each lies behind its commit."""
+        ends = Commit, Prepare, CommitPrepared, StreamCommit, StreamPrepare
+        for recording, messages in _decoded(rig):
+            last = 0
+            for message in messages:
+                if isinstance(message, ends):
+                    at = f"{recording.name}: {type(message).__name__} {lsn_text(message.end_lsn)}"
+                    assert message.end_lsn >= last, f"{at} after {lsn_text(last)}"
+                    assert message.end_lsn > 0, f"{at}: nothing could be confirmed"
+                    last = message.end_lsn
+
+    def test_tuples_are_as_long_as_their_relation(self, rig: DecoderRig) -> None:
+        """Every tuple has one value per column; an old tuple is there when it is announced."""
+        for recording, messages in _decoded(rig):
+            for message in messages:
+                if not isinstance(message, ROWS):
+                    continue
+                at, count = f"{recording.name}: {message}", len(message.relation.columns)
+                if not isinstance(message, Delete):
+                    assert len(message.new) == count, at
+                if not isinstance(message, Insert):
+                    expected = 0 if message.old_kind is OldTuple.NONE else count
+                    assert len(message.old) == expected, at
+
+    def test_old_keys_have_no_other_columns(self, rig: DecoderRig) -> None:
+        """A key-only old tuple says ABSENT, not NULL, of columns outside the identity."""
+        for recording, messages in _decoded(rig):
+            for message in messages:
+                if isinstance(message, Update | Delete) and message.old_kind is OldTuple.KEY:
+                    columns = message.relation.columns
+                    if not any(column.in_identity for column in columns):
+                        continue
+                    for column, value in zip(columns, message.old, strict=True):
+                        at = f"{recording.name}: {message.relation.name}.{column.name}"
+                        assert column.in_identity or value is ABSENT, f"{at} is {value!r} in a key"
+
+    def test_full_old_tuples_have_every_column(self, rig: DecoderRig) -> None:
+        """A full old tuple leaves nothing out: its values are values or NULL."""
+        for recording, messages in _decoded(rig):
+            for message in messages:
+                if isinstance(message, Update | Delete) and message.old_kind is OldTuple.FULL:
+                    for column, value in zip(message.relation.columns, message.old, strict=True):
+                        at = f"{recording.name}: {message.relation.name}.{column.name}"
+                        assert value is not ABSENT, f"{at} is ABSENT in a full old tuple"
+                        assert value is not UNCHANGED, f"{at} is UNCHANGED in a full old tuple"
+
+    def test_the_same_shape_is_the_same_object(self, rig: DecoderRig) -> None:
+        """Codecs are compiled per relation object: a table that did not change keeps its own."""
+        for recording, messages in _decoded(rig):
+            current: dict[str, Relation] = {}
+            for relation in _relations(messages):
+                known = current.get(relation.name)
+                if known is not None and known is not relation:
+                    assert not known.same_shape(relation), (
+                        f"{recording.name}: {relation.name} came again, unchanged, as a new object"
+                    )
+                current[relation.name] = relation
+
+    # --- honesty ---
+
+    def test_it_does_only_what_it_declares(self, rig: DecoderRig) -> None:
+        """Nothing comes out that the decoder's capabilities deny."""
+        for recording in rig.recordings:
+            decoder = rig.build(recording)
+            shown = _shown(decoder, recording)
+            more = shown - _declared(decoder.capabilities)
+            assert not more, f"{recording.name} shows {sorted(more)}, which it does not declare"
+
+    def test_it_does_all_it_declares(
+        self, rig: DecoderRig, record_property: Callable[[str, object], None]
+    ) -> None:
+        """Every declared capability is shown by a recording: a claim nobody saw is none."""
+        shown: set[str] = set()
+        for recording in rig.recordings:
+            shown |= _shown(rig.build(recording), recording)
+        claimed = _declared(rig.spec.capabilities) - {"filters"}
+        unseen = claimed - shown
+        record_property("waltap", f"decoder {rig.spec.name}: shows {', '.join(sorted(shown))}")
+        assert not unseen, f"declared, but no recording shows it: {sorted(unseen)}"
+
+    def test_commit_times_are_there_where_declared(self, rig: DecoderRig) -> None:
+        """With ``commit_timestamps`` every commit has its time, without it none has."""
+        for recording in rig.recordings:
+            decoder = rig.build(recording)
+            declared = decoder.capabilities.commit_timestamps
+            for message in decoder.feed(recording.frames):
+                if isinstance(message, Commit | StreamCommit):
+                    at = f"{recording.name}: commit_ts is {message.commit_ts}"
+                    assert (message.commit_ts != 0) == declared, at
+
+    # --- bad input ---
+
+    def test_every_truncation_is_refused(self, rig: DecoderRig) -> None:
+        """A frame that ends early is a DecodeError, never fewer values and never silence."""
+        if not rig.self_delimiting:
+            pytest.skip("the format does not show where a frame ends")
+        for case in _cases(rig):
+            for what, payload in truncated(case.payload, case.variants):
+                outcome = case.feed(payload)
+                assert isinstance(outcome, DecodeError), f"{case}, {what}: {_outcome(outcome)}"
+
+    def test_damaged_frames_give_rows_or_decode_errors(self, rig: DecoderRig) -> None:
+        """Whatever happened to a frame: whole messages or a DecodeError, and soon."""
+        for case in _cases(rig):
+            random = chance(f"{case}")
+            for what, payload in (
+                *truncated(case.payload, case.variants // 4),
+                *damaged(case.payload, case.variants, random),
+            ):
+                _assert_sound(case, what, payload)
+
+    def test_random_bytes_give_decode_errors(self, rig: DecoderRig) -> None:
+        """Bytes that never were a frame are refused, soon and in little memory."""
+        for recording in rig.recordings:
+            firsts = sorted({payload[0] for _, payload in recording.frames if payload})
+            random = chance(f"noise {recording.name}")
+            case = _Case(rig, recording, len(recording.frames) // 2, 0)
+            for what, payload in noise(60, random, firsts):
+                _assert_sound(case, f"{what}: {payload.hex()}", payload)
+
+    def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
+        """Frames lost, repeated and swapped: messages or a DecodeError, nothing else."""
+        for recording in rig.recordings:
+            random = chance(f"order {recording.name}")
+            for _ in range(30):
+                frames = list(recording.frames)
+                for _ in range(random.randint(1, 3)):
+                    at, to = random.randrange(len(frames)), random.randrange(len(frames))
+                    change = random.randrange(3)
+                    if change == 0 and len(frames) > 1:
+                        del frames[at]
+                    elif change == 1:
+                        frames.insert(to, frames[at])
+                    else:
+                        frames[at], frames[to] = frames[to], frames[at]
+                decoder = rig.build(recording)
+                try:
+                    decoder.feed(frames)
+                except DecodeError:
+                    continue
+
+    def test_errors_tell_where(self, rig: DecoderRig) -> None:
+        """A DecodeError names decoder and LSN, and an offset inside the payload."""
+        told = 0
+        for case in _cases(rig):
+            for what, payload in damaged(case.payload, 20, chance(f"where {case}")):
+                outcome = case.feed(payload)
+                if isinstance(outcome, DecodeError):
+                    told += 1
+                    at = f"{case}, {what}: {outcome}"
+                    assert outcome.decoder in rig.names, at
+                    assert outcome.lsn == case.lsn, at
+                    assert 0 <= outcome.offset <= len(payload), at
+                    assert outcome.expected, at
+        assert told, "no damage at all was noticed"
+
+    # --- bounds ---
+
+    def test_memory_does_not_grow_with_the_stream(self, rig: DecoderRig) -> None:
+        """Thousands of rows later the decoder holds what it held before."""
+        for recording in rig.recordings:
+            decoder = rig.build(recording)
+            frame = _repeatable(decoder, recording)
+            if frame is None:
+                continue
+            _swallow(decoder, frame, STREAM_FRAMES // 4)
+            gc.collect()
+            with measured() as cost:
+                _swallow(decoder, frame, STREAM_FRAMES)
+                gc.collect()
+            assert cost.kept < KEPT_BYTES, (
+                f"{recording.name}: {cost.kept} bytes kept after {STREAM_FRAMES} equal frames"
+            )
+            return
+        pytest.fail("no recording has a frame that can be repeated: record a row in a transaction")
+
+    def test_memory_is_in_proportion_to_a_frame(self, rig: DecoderRig) -> None:
+        """No frame of the recordings takes memory out of proportion."""
+        for recording in rig.recordings:
+            decoder = rig.build(recording)
+            for number, frame in enumerate(recording.frames):
+                with measured() as cost:
+                    decoder.feed([frame])
+                limit = PEAK_BYTES + PEAK_BYTES_PER_BYTE * len(frame[1])
+                assert cost.peak <= limit, f"{recording.name}, frame {number}: {cost.peak} bytes"
+
+
+@dataclass(slots=True)
+class _Case:
+    """One frame of a recording, to be replaced by a damaged one in the state it arrives in."""
+
+    rig: DecoderRig
+    recording: Recording
+    number: int
+    variants: int
+
+    def __str__(self) -> str:
+        return f"{self.recording.name}, frame {self.number}"
+
+    @property
+    def lsn(self) -> int:
+        return self.recording.frames[self.number][0]
+
+    @property
+    def payload(self) -> bytes:
+        return self.recording.frames[self.number][1]
+
+    def feed(self, payload: bytes) -> list[Message] | Exception:
+        """Feed ``payload`` in the frame's place; return what came, messages or exception."""
+        decoder = self.rig.build(self.recording)
+        decoder.feed(self.recording.frames[: self.number])
+        try:
+            return decoder.feed([(self.lsn, payload)])
+        except Exception as error:  # noqa: BLE001 - which one it is, is the question
+            return error
+
+
+def _cases(rig: DecoderRig) -> Iterator[_Case]:
+    """Give frames of every recording, of every kind of first byte, within a budget of work."""
+    for recording in rig.recordings:
+        kinds: dict[bytes, list[int]] = {}
+        for number, (_, payload) in enumerate(recording.frames):
+            if payload:
+                kinds.setdefault(payload[:1], []).append(number)
+        budget = max(3, FRAMES_DAMAGED // len(rig.recordings))
+        each = max(1, budget // max(1, len(kinds)))
+        numbers = sorted(n for found in kinds.values() for n in evenly(found, each))
+        cost = sum(number + 1 for number in numbers)
+        variants = max(4, min(120, REFEEDS // max(1, cost * len(rig.recordings))))
+        for number in numbers:
+            yield _Case(rig, recording, number, variants)
+
+
+def _assert_sound(case: _Case, what: str, payload: bytes) -> None:
+    """Check one damaged payload: outcome, time and memory."""
+    decoder = case.rig.build(case.recording)
+    decoder.feed(case.recording.frames[: case.number])
+    with measured() as cost:
+        try:
+            outcome: list[Message] | Exception = decoder.feed([(case.lsn, payload)])
+        except Exception as error:  # noqa: BLE001 - which one it is, is the question
+            outcome = error
+    at = f"{case}, {what}"
+    assert not isinstance(outcome, Exception) or isinstance(outcome, DecodeError), (
+        f"{at}: {_outcome(outcome)}"
+    )
+    if isinstance(outcome, list):
+        for message in outcome:
+            if isinstance(message, ROWS):
+                count = len(message.relation.columns)
+                images = [
+                    image
+                    for image in (getattr(message, "new", ()), getattr(message, "old", ()))
+                    if image
+                ]
+                assert all(len(image) == count for image in images), f"{at}: a partial row"
+    assert cost.seconds < SECONDS_PER_FRAME, f"{at}: took {cost.seconds:.1f} s"
+    limit = PEAK_BYTES + PEAK_BYTES_PER_BYTE * len(payload)
+    assert cost.peak <= limit, f"{at}: took {cost.peak} bytes for {len(payload)}"
+
+
+def _outcome(outcome: list[Message] | Exception) -> str:
+    if isinstance(outcome, Exception):
+        return f"{type(outcome).__name__}: {outcome}"
+    return f"{len(outcome)} messages: {neutral(outcome[:3])}"
+
+
+def _decoded(rig: DecoderRig) -> Iterator[tuple[Recording, list[Message]]]:
+    for recording in rig.recordings:
+        yield recording, rig.build(recording).feed(recording.frames)
+
+
+def _feed_in_groups(
+    decoder: Decoder, frames: Sequence[Frame], sizes: Sequence[int]
+) -> list[Message]:
+    """Feed ``frames`` in groups of ``sizes``, over and over."""
+    messages: list[Message] = []
+    at, turns = 0, cycle(sizes)
+    while at < len(frames):
+        size = next(turns)
+        messages += decoder.feed(frames[at : at + size])
+        at += size
+    return messages
+
+
+def _relations(messages: Iterable[Message]) -> Iterator[Relation]:
+    for message in messages:
+        if isinstance(message, RelationSeen | Insert | Update | Delete):
+            yield message.relation
+        elif isinstance(message, Truncate):
+            yield from message.relations
+
+
+def _declared(capabilities: DecoderCapabilities) -> set[str]:
+    return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
+
+
+def _shown(decoder: Decoder, recording: Recording) -> set[str]:
+    """Return the names of the capabilities that ``recording`` shows.
+
+    A relation that comes with its first row was made from the row: it was not announced.
+    """
+    shown: set[str] = set()
+    for frame in recording.frames:
+        messages = decoder.feed([frame])
+        shown.update(_shown_by(messages))
+        if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
+            shown.update("relations" for m in messages if isinstance(m, RelationSeen))
+    return shown
+
+
+def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        match message:
+            case Truncate():
+                yield "truncate"
+            case LogicalMessage():
+                yield "logical_messages"
+            case Origin():
+                yield "origin"
+            case Commit() | StreamCommit() if message.commit_ts:
+                yield "commit_timestamps"
+            case Insert():
+                yield from _shown_values(message.new)
+            case Update():
+                yield from _shown_old(message.old_kind)
+                yield from _shown_values(message.new)
+                yield from _shown_values(message.old)
+            case Delete():
+                yield from _shown_old(message.old_kind)
+                yield from _shown_values(message.old)
+        if isinstance(message, STREAMED):
+            yield "streaming"
+        if isinstance(message, PREPARED):
+            yield "two_phase"
+
+
+def _shown_old(kind: OldTuple) -> Iterator[str]:
+    if kind is OldTuple.KEY:
+        yield "old_key"
+    elif kind is OldTuple.FULL:
+        yield "old_row"
+
+
+def _shown_values(values: Tuple) -> Iterator[str]:
+    for value in values:
+        if value is UNCHANGED:
+            yield "unchanged"
+        elif isinstance(value, bytes):
+            yield "binary"
+        elif value in SPECIAL_NUMBERS:
+            yield "special_numbers"
+
+
+def _assert_same_transaction(begin: Message, end: Message, at: str) -> None:
+    if isinstance(begin, Begin) and isinstance(end, Commit):
+        assert begin.xid in (end.xid, 0), f"{at}: xid {end.xid}, its Begin has {begin.xid}"
+        assert begin.commit_lsn in (0, end.commit_lsn), f"{at}: commit LSN differs from its Begin's"
+        assert end.end_lsn >= end.commit_lsn, f"{at}: ends before it commits"
+    elif isinstance(begin, BeginPrepare) and isinstance(end, Prepare):
+        assert (begin.xid, begin.gid) == (end.xid, end.gid), f"{at}: not the one that began"
+    else:
+        pair = (type(begin), type(end))
+        assert pair == (StreamStart, StreamStop), f"{at} ends a {type(begin).__name__}"
+
+
+def _repeatable(decoder: Decoder, recording: Recording) -> Frame | None:
+    """Feed up to a frame that may come again and again: rows only, or a whole transaction."""
+    for frame in recording.frames:
+        messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]
+        rows = all(isinstance(message, ROWS) for message in messages)
+        whole = any(isinstance(m, Begin) for m in messages) and isinstance(messages[-1], Commit)
+        if messages and (rows or whole):
+            return frame
+    return None
+
+
+def _swallow(decoder: Decoder, frame: Frame, count: int) -> None:
+    group = [frame] * 100
+    for _ in range(count // 100):
+        decoder.feed(group)

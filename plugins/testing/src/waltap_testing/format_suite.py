@@ -1,0 +1,300 @@
+"""What every record format promises. Subclass `FormatSuite` and define the fixture ``rig``.
+
+class TestMyFormat(FormatSuite):
+@pytest.fixture
+def rig(self):
+return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.format.format import Format, FormatContext
+from waltap.format.record import Record
+from waltap.specs import FormatSpec
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.scenarios import mixed
+from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.texts import TEXTS
+from waltap_testing.workload import COMMIT_TS, ITEMS
+
+__all__ = ["FormatRig", "FormatSuite"]
+
+NOW = 1_767_225_601_123_456_789
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Give every text in a parsed value, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield str(name)
+            yield from _strings(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _strings(part)
+
+
+def _holds(value: object, text: str) -> bool:
+    return text in _strings(value)
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRig:
+    """What the suite needs of an author.
+
+    ``parse`` reads key, value or header bytes with another library than the format's own, and
+    raises ValueError for what is not valid. ``holds`` tells whether a parsed value has a text
+    somewhere. ``capture`` are properties of `CaptureProperties`; ``context`` may change the rest.
+    """
+
+    spec: FormatSpec
+    properties: object
+    parse: Callable[[bytes], object]
+    holds: Callable[[object, str], bool] = _holds
+    capture: Mapping[str, object] = field(default_factory=dict)
+    context: Callable[[FormatContext], FormatContext] = lambda context: context
+
+    def build(self) -> Format:
+        """Return a new format."""
+        properties = CaptureProperties.model_validate({"topic.prefix": "server", **self.capture})
+        context = FormatContext(
+            describe=lambda relation: relation,
+            identity=identity_kept(),
+            capture=Capture(properties),
+            database="shop",
+            run_id="00000000-0000-4000-8000-000000000000",
+            mapper=mapper,
+        )
+        return self.spec.factory(self.properties, self.context(context))
+
+
+class FormatSuite:
+    """Promises every format keeps."""
+
+    @pytest.fixture
+    def rig(self) -> FormatRig:
+        """Return the format to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a FormatRig)")
+
+    def test_spec_is_well_formed(self, rig: FormatRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    # --- bytes ---
+
+    def test_everything_is_valid(self, rig: FormatRig) -> None:
+        """Keys, values and headers of every kind of part parse."""
+        records = rig.build().render(_every_part(), NOW)
+        assert records
+        for record in records:
+            _assert_valid(rig, record)
+
+    def test_the_same_parts_give_the_same_bytes(self, rig: FormatRig) -> None:
+        """Twice from one object, and from another."""
+        one = rig.build()
+        first = [_plain(record) for record in one.render(_every_part(), NOW)]
+        again = [_plain(record) for record in one.render(_every_part(), NOW)]
+        other = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        assert again == first
+        assert other == first
+
+    def test_parts_may_come_in_any_number_of_calls(self, rig: FormatRig) -> None:
+        """Batches are cut by chance: the records are the same."""
+        whole = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        one, pieces = rig.build(), []
+        for part in _every_part():
+            pieces += [_plain(record) for record in one.render([part], NOW)]
+        assert pieces == whole
+
+    def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
+        """Rendering changes nothing that it was given."""
+        parts = _every_part()
+        kept = copy.deepcopy([_without_relations(part) for part in parts])
+        rig.build().render(parts, NOW)
+        assert [_without_relations(part) for part in parts] == kept
+
+    def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
+        """No parts, no records."""
+        assert rig.build().render([], NOW) == []
+
+    # --- keys, values, tombstones ---
+
+    def test_a_row_has_one_key_all_its_life(self, rig: FormatRig) -> None:
+        """Create, update, snapshot and delete of a row have equal keys, other rows have others."""
+        render = rig.build()
+        keys = [
+            _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key,
+            _only(render, Update(ITEMS, 17, ("1", "2", "b"))).key,
+            render.render([_rows(("1", "3", "c"))], NOW)[0].key,
+            _records(render, Delete(ITEMS, 18, ("1", ABSENT, ABSENT), OldTuple.KEY))[0].key,
+        ]
+        assert keys[0] is not None
+        assert keys == keys[:1] * 4
+        assert _only(render, Insert(ITEMS, 19, ("2", "1", "a"))).key != keys[0]
+
+    def test_a_tombstone_follows_its_delete_alone(self, rig: FormatRig) -> None:
+        """At most one record without value, last, with the delete's key."""
+        render = rig.build()
+        deleted = _records(render, Delete(ITEMS, 16, ("1", ABSENT, ABSENT), OldTuple.KEY))
+        assert deleted
+        assert deleted[0].value is not None
+        assert len(deleted) <= 2
+        if len(deleted) == 2:
+            assert deleted[1].value is None
+            assert deleted[1].key == deleted[0].key
+        for change in (Insert(ITEMS, 17, ("1", "1", "a")), Update(ITEMS, 18, ("1", "2", "b"))):
+            assert _only(render, change).value is not None
+
+    def test_a_changed_key_ends_the_old_row_and_begins_the_new(self, rig: FormatRig) -> None:
+        """An update of the key speaks of both: the old key first, the new key last."""
+        render = rig.build()
+        old = _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key
+        new = _only(render, Insert(ITEMS, 17, ("2", "1", "a"))).key
+        update = Update(ITEMS, 18, ("2", "2", "a"), ("1", ABSENT, ABSENT), OldTuple.KEY)
+        records = _records(render, update)
+        assert records[0].key == old
+        assert records[-1].key == new
+        assert records[-1].value is not None
+
+    def test_topics_tell_tables_apart(self, rig: FormatRig) -> None:
+        """Records of two tables go to two topics, those of one table to one."""
+        other = msgspec.structs.replace(ITEMS, table="others", oid=16499)
+        render = rig.build()
+        topics = [
+            _only(render, Insert(table, 16, ("1", "1", "a"))).topic
+            for table in (ITEMS, other, ITEMS)
+        ]
+        assert topics[0] == topics[2] != topics[1]
+
+    # --- values ---
+
+    @pytest.mark.parametrize("name", list(TEXTS))
+    def test_any_text_is_rendered_faithfully(self, rig: FormatRig, name: str) -> None:
+        """Control characters, quotes, line ends, anything: valid, and the text is in it."""
+        record = _only(rig.build(), Insert(ITEMS, 16, ("1", "1", TEXTS[name])))
+        _assert_valid(rig, record)
+        assert record.value is not None
+        assert rig.holds(rig.parse(record.value), TEXTS[name])
+
+    @pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("empty", "long")])
+    def test_any_identifier_is_rendered_validly(self, rig: FormatRig, name: str) -> None:
+        """Tables and columns may be called anything."""
+        odd, (key, *others) = TEXTS[name], ITEMS.columns
+        columns = (key, *(msgspec.structs.replace(c, name=c.name + odd) for c in others))
+        table = msgspec.structs.replace(ITEMS, table=odd, columns=columns)
+        for record in _records(rig.build(), Insert(table, 16, ("1", "1", "a"))):
+            _assert_valid(rig, record)
+
+    def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
+        """A value that was not sent is never rendered as NULL."""
+        render = rig.build()
+        null = _only(render, Update(ITEMS, 16, ("1", "2", None)))
+        unchanged = _only(render, Update(ITEMS, 16, ("1", "2", UNCHANGED)))
+        empty = _only(render, Update(ITEMS, 16, ("1", "2", "")))
+        assert len({null.value, unchanged.value, empty.value}) == 3
+
+    def test_a_schema_change_in_mid_batch_is_followed(self, rig: FormatRig) -> None:
+        """Each row is rendered with the relation it came with."""
+        wider = msgspec.structs.replace(
+            ITEMS,
+            columns=(*ITEMS.columns, msgspec.structs.replace(ITEMS.columns[2], name="colour")),
+        )
+        old, new = Insert(ITEMS, 16, ("1", "1", "a")), Insert(wider, 17, ("2", "2", "b", "green"))
+        first, second, third = rig.build().render([_transaction(old, new), _transaction(old)], NOW)
+        for record in (first, second, third):
+            _assert_valid(rig, record)
+        assert second.value is not None
+        assert third.value is not None
+        assert rig.holds(rig.parse(second.value), "green")
+        assert not rig.holds(rig.parse(third.value), "colour")
+
+
+def _every_part() -> list[Part]:
+    """Return parts of every kind; nothing in them varies."""
+    message = LogicalMessage(0x5000, transactional=False, prefix="app", content=b"\x00hello")
+    parts: list[Part] = [
+        _rows(("1", "1", "snapshot"), ("2", "2", None)),
+        *mixed(truncate=True).parts,
+        TransactionPart(
+            xid=None,
+            begin_lsn=0x5000,
+            commit_lsn=0x5000,
+            commit_ts=COMMIT_TS,
+            end_lsn=0x5000,
+            changes=[message],
+        ),
+        Heartbeat(ts=1_767_225_600_500),
+    ]
+    return parts
+
+
+def _rows(*rows: Tuple) -> SnapshotRows:
+    return SnapshotRows(
+        relation=ITEMS,
+        rows=list(rows),
+        ts=COMMIT_TS,
+        lsn=0x900,
+        xid=700,
+        first_marker="first",
+        last_marker="last",
+    )
+
+
+def _transaction(*changes: Insert | Update | Delete) -> TransactionPart:
+    return TransactionPart(
+        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=COMMIT_TS, end_lsn=72, changes=list(changes)
+    )
+
+
+def _records(render: Format, change: Insert | Update | Delete) -> list[Record]:
+    return render.render([_transaction(change)], NOW)
+
+
+def _only(render: Format, change: Insert | Update | Delete) -> Record:
+    records = _records(render, change)
+    assert len(records) == 1, f"{type(change).__name__} gives {len(records)} records, not one"
+    return records[0]
+
+
+def _plain(record: Record) -> tuple[object, ...]:
+    return tuple(getattr(record, name) for name in record.__struct_fields__)
+
+
+def _assert_valid(rig: FormatRig, record: Record) -> None:
+    for what, data in (("key", record.key), ("value", record.value), *record.headers):
+        if data is None:
+            continue
+        assert isinstance(data, bytes), f"{what} of a record for {record.topic} is no bytes"
+        try:
+            rig.parse(data)
+        except ValueError as wrong:
+            pytest.fail(f"{what} of a record for {record.topic} is not valid: {wrong}: {data!r}")
+    assert record.topic
+
+
+def _without_relations(part: Part) -> object:
+    """Return what of a part compares by value: relations compare by identity."""
+    if isinstance(part, SnapshotRows):
+        return part.rows, part.ts, part.lsn, part.xid, part.first_marker, part.last_marker
+    if isinstance(part, TransactionPart):
+        changes = [
+            [
+                getattr(change, name)
+                for name in change.__struct_fields__
+                if name not in ("relation", "relations")
+            ]
+            for change in part.changes
+        ]
+        return part.xid, part.commit_lsn, part.end_lsn, part.first_index, changes
+    return part.ts

@@ -1,0 +1,130 @@
+"""What every notification channel promises. Subclass `NotificationChannelSuite`, define ``rig``.
+
+class TestMyChannel(NotificationChannelSuite):
+@pytest.fixture
+def rig(self, tmp_path):
+return NotificationChannelRig(MY_SPEC, MyProperties(…), read_back=my_reader)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from waltap.notifications.channel import NotificationChannel
+from waltap.notifications.notification import Notification
+from waltap.specs import NotificationChannelSpec
+from waltap_testing.spec_promises import assert_well_formed
+
+__all__ = ["NotificationChannelRig", "NotificationChannelSuite"]
+
+NOTIFICATIONS = [
+    Notification(
+        identifier="8e3f0a52-0000-4000-8000-000000000001",
+        aggregate_type="Initial Snapshot",
+        kind="STARTED",
+        additional_data={"connector_name": "shop"},
+        timestamp=1_767_225_600_000,
+    ),
+    Notification(
+        identifier="ad-hoc-1",
+        aggregate_type="Incremental Snapshot",
+        kind="IN_PROGRESS",
+        additional_data={
+            "connector_name": "shöp 🐘",
+            "data_collections": 'public.items,public."Odd, Name"',
+            "last_processed_key": "<null>,1\n2",
+        },
+        timestamp=1_767_225_600_001,
+    ),
+    Notification(identifier="3", aggregate_type="Initial Snapshot", kind="COMPLETED", timestamp=1),
+    Notification(
+        identifier="4", aggregate_type="Initial Snapshot", kind="ABORTED", additional_data={}
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationChannelRig:
+    """What the suite needs of an author.
+
+    ``read_back`` gives the notifications that arrived, by other means than the channel.
+    """
+
+    spec: NotificationChannelSpec
+    properties: object
+    read_back: Callable[[], Sequence[Notification]]
+
+    def build(self) -> NotificationChannel:
+        """Return a new channel."""
+        channel: NotificationChannel = self.spec.factory(self.properties)
+        return channel
+
+
+class NotificationChannelSuite:
+    """Promises every notification channel keeps."""
+
+    @pytest.fixture
+    def rig(self) -> NotificationChannelRig:
+        """Return the channel to test. Subclasses define this."""
+        pytest.fail(
+            f"{type(self).__name__} must define the fixture 'rig' (a NotificationChannelRig)"
+        )
+
+    def test_spec_is_well_formed(self, rig: NotificationChannelRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_nothing_arrives_unsent(self, rig: NotificationChannelRig) -> None:
+        """Opening and closing tells nobody anything."""
+        rig.build().close()
+        assert list(rig.read_back()) == []
+
+    def test_notifications_arrive_whole_and_in_order(self, rig: NotificationChannelRig) -> None:
+        """Every field, any text; each once."""
+        channel = rig.build()
+        for notification in NOTIFICATIONS:
+            channel.send(notification)
+        channel.close()
+        assert _plain(rig.read_back()) == _plain(NOTIFICATIONS)
+
+    def test_a_later_channel_adds(self, rig: NotificationChannelRig) -> None:
+        """The next run does not take away what the last one told."""
+        for notification in NOTIFICATIONS[:2]:
+            channel = rig.build()
+            channel.send(notification)
+            channel.close()
+        assert _plain(rig.read_back()) == _plain(NOTIFICATIONS[:2])
+
+    def test_many_notifications_arrive(self, rig: NotificationChannelRig) -> None:
+        """A thousand, none of them lost or doubled."""
+        channel = rig.build()
+        sent = [
+            Notification(
+                identifier=str(number),
+                aggregate_type="Initial Snapshot",
+                kind="IN_PROGRESS",
+                timestamp=number,
+            )
+            for number in range(1_000)
+        ]
+        for notification in sent:
+            channel.send(notification)
+        channel.close()
+        assert _plain(rig.read_back()) == _plain(sent)
+
+    def test_close_may_be_called_twice(self, rig: NotificationChannelRig) -> None:
+        """The second close does nothing."""
+        channel = rig.build()
+        channel.send(NOTIFICATIONS[0])
+        channel.close()
+        channel.close()
+        assert _plain(rig.read_back()) == _plain(NOTIFICATIONS[:1])
+
+
+def _plain(notifications: Sequence[Notification]) -> list[object]:
+    """Return notifications for comparison; no data and empty data are the same."""
+    return [
+        (n.identifier, n.aggregate_type, n.kind, n.additional_data or {}, n.timestamp)
+        for n in notifications
+    ]

@@ -1,0 +1,267 @@
+"""What every offset store promises. Subclass `OffsetStoreSuite` and define ``new_rig``.
+
+class TestMyStore(OffsetStoreSuite):
+@pytest.fixture
+def new_rig(self):
+return lambda folder: OffsetStoreRig(MY_SPEC, MyProperties(), home=folder)
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from waltap.errors import OffsetError
+from waltap.offsets.offset import Offset, OffsetStore, SnapshotProgress
+from waltap.source.position import Position
+from waltap.specs import OffsetStoreSpec
+from waltap_testing.crash import Child, Kill, in_child, limit_file_size
+from waltap_testing.damage import chance, damaged, evenly
+from waltap_testing.spec_promises import assert_well_formed
+
+__all__ = ["OffsetStoreRig", "OffsetStoreSuite"]
+
+OLD = Offset(
+    position=Position(0x1000),
+    slot="waltap",
+    database="shop",
+    system_id="7000000000000000001",
+    timeline=1,
+    decoder="pgoutput",
+)
+NEW = msgspec.structs.replace(
+    OLD, position=Position(0x2000, 0x2100, 17), previous_end_lsn=0x1FF0, timeline=2
+)
+FULL = Offset(
+    position=Position((1 << 64) - 1, (1 << 64) - 2, 1_000_000_007),
+    slot="slot_" + "x" * 58,
+    database='shöp "x" \\ \n 漢字',
+    system_id="18446744073709551615",
+    timeline=(1 << 31) - 1,
+    decoder="wal2json",
+    slot_created_lsn=1 << 63,
+    snapshot=SnapshotProgress(kind="initial", lsn=0xABC, tables_done=("public.a", 'x."y"')),
+    previous_end_lsn=0,
+    signals={"queue": [{"table": "public.a", "last": [1, None, "z"]}], "paused": False},
+)
+OFFSETS = {"usual": OLD, "in a transaction": NEW, "everything": FULL}
+STORES, TORN_AT, CUTS = 150, (0, 1, 40, 100, 200), 60
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetStoreRig:
+    """What the suite needs of an author.
+
+    ``home`` is the pipeline's state folder, a new one each time. ``path`` is the file that holds the
+    offset, for stores that are one file. ``keeps`` False: a store that forgets at the end of the
+    process, and says so in its summary. ``forks`` False: the plugin cannot run in a forked process.
+    """
+
+    spec: OffsetStoreSpec
+    properties: object
+    home: Path
+    _: KW_ONLY
+    path: Path | None = None
+    keeps: bool = True
+    forks: bool = True
+
+    def build(self, home: Path | None = None) -> OffsetStore:
+        """Return a new store for the pipeline whose folder is ``home``."""
+        return self.spec.factory(self.properties, str(home or self.home))
+
+
+class OffsetStoreSuite:
+    """Promises every offset store keeps."""
+
+    @pytest.fixture
+    def new_rig(self) -> Callable[[Path], OffsetStoreRig]:
+        """Return a function that makes an empty store in a folder. Subclasses define this."""
+        pytest.fail(
+            f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
+            "returns an OffsetStoreRig"
+        )
+
+    @pytest.fixture
+    def rig(self, new_rig: Callable[[Path], OffsetStoreRig], tmp_path: Path) -> OffsetStoreRig:
+        """Return an empty store in the test's own folder."""
+        return new_rig(tmp_path)
+
+    def test_spec_is_well_formed(self, rig: OffsetStoreRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    # --- life ---
+
+    def test_nothing_is_loaded_before_anything_is_stored(self, rig: OffsetStoreRig) -> None:
+        """An empty store has no offset, and says so without an error."""
+        assert rig.build().load() is None
+
+    @pytest.mark.parametrize("name", list(OFFSETS))
+    def test_what_is_stored_is_loaded(self, rig: OffsetStoreRig, name: str) -> None:
+        """Every field comes back, at the ends of its range too."""
+        store = rig.build()
+        store.store(OFFSETS[name])
+        assert store.load() == OFFSETS[name]
+        assert store.load() == OFFSETS[name], "loading changed it"
+
+    def test_the_next_run_finds_it(self, rig: OffsetStoreRig) -> None:
+        """Another object, of another process, loads what this one stored."""
+        if not rig.keeps:
+            pytest.skip("forgets at the end of the process")
+        rig.build().store(FULL)
+        assert rig.build().load() == FULL
+
+    def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
+        """Nothing of the old one is left, where the new one is shorter too."""
+        store = rig.build()
+        for offset in (FULL, OLD, NEW, FULL, NEW):
+            store.store(offset)
+            assert store.load() == offset
+
+    def test_clear_forgets(self, rig: OffsetStoreRig) -> None:
+        """Cleared is as never stored; twice is once."""
+        store = rig.build()
+        store.clear()
+        store.store(OLD)
+        store.clear()
+        store.clear()
+        assert store.load() is None
+        if rig.keeps:
+            assert rig.build().load() is None
+        store.store(NEW)
+        assert store.load() == NEW
+
+    def test_pipelines_keep_apart(self, rig: OffsetStoreRig, tmp_path: Path) -> None:
+        """Two pipelines with the same properties have two offsets."""
+        if rig.path is not None and rig.path.parent != rig.home:
+            pytest.skip("the properties name one file for everything")
+        one, other = rig.build(), rig.build(tmp_path / "another pipeline")
+        one.store(OLD)
+        assert other.load() is None
+        other.store(NEW)
+        other.clear()
+        assert one.load() == OLD
+
+    def test_a_newer_version_is_refused(self, rig: OffsetStoreRig) -> None:
+        """An offset of a later waltap is an OffsetError, never read as if it were known."""
+        if not rig.keeps:
+            pytest.skip("forgets at the end of the process")
+        with pytest.raises(OffsetError):  # noqa: PT012 - either step may refuse it
+            rig.build().store(msgspec.structs.replace(OLD, version=99))
+            rig.build().load()
+
+    # --- faults ---
+
+    def test_a_kill_at_any_step_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
+        """Killed at every step of store in turn: never none, never torn; new once it returned."""
+        if not (rig.keeps and rig.forks):
+            pytest.skip("forgets at the end of the process, or cannot be forked")
+        rig.build().store(OLD)
+        counted = in_child(_storing(rig), Kill())
+        assert counted.error is None, counted.error
+        for step in range(1, len(counted.steps) + 1):
+            rig.build().store(OLD)
+            outcome = in_child(_storing(rig), Kill(step=step))
+            expected = (NEW,) if outcome.reports else (OLD, NEW)
+            at = f"killed before {counted.steps[step - 1]}"
+            assert rig.build().load() in expected, at
+
+    def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
+        """Torn at some byte by the kernel: what was there is still there."""
+        if not (rig.keeps and rig.forks):
+            pytest.skip("forgets at the end of the process, or cannot be forked")
+        for size in TORN_AT:
+            rig.build().store(OLD)
+            outcome = in_child(_storing(rig), Kill(at_bytes=size))
+            expected = (NEW,) if outcome.reports else (OLD, NEW)
+            assert rig.build().load() in expected, f"torn at byte {size}"
+
+    def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
+        """Store raises OffsetError, or stores; it never loses what was there."""
+        if not (rig.keeps and rig.forks):
+            pytest.skip("forgets at the end of the process, or cannot be forked")
+        rig.build().store(OLD)
+
+        def act(child: Child) -> None:
+            limit_file_size(0)
+            try:
+                rig.build().store(NEW)
+            except OffsetError:
+                child.report("refused")
+            else:
+                child.report("stored")
+
+        outcome = in_child(act, Kill())
+        assert outcome.error is None, f"only an OffsetError may come out:\n{outcome.error}"
+        expected = OLD if outcome.reports == ["refused"] else NEW
+        assert rig.build().load() == expected
+
+    def test_a_reader_beside_the_writer_sees_whole_offsets(self, rig: OffsetStoreRig) -> None:
+        """`waltap offsets show` beside a running pipeline: the old or the new, nothing between."""
+        if not rig.keeps:
+            pytest.skip("forgets at the end of the process")
+        rig.build().store(OLD)
+        writer = threading.Thread(target=_alternate, args=(rig.build(),))
+        writer.start()
+        seen = []
+        try:
+            while writer.is_alive():
+                seen.append(rig.build().load())
+        finally:
+            writer.join()
+        assert seen
+        assert all(offset in (OLD, FULL) for offset in seen)
+
+    def test_a_torn_file_is_refused(self, rig: OffsetStoreRig) -> None:
+        """A file cut anywhere is an OffsetError: never none, never another offset."""
+        path = self._file(rig)
+        whole = path.read_bytes()
+        for size in evenly(range(len(whole)), CUTS):
+            path.write_bytes(whole[:size])
+            try:
+                found = rig.build().load()
+            except OffsetError:
+                continue
+            assert found == FULL, f"the first {size} of {len(whole)} bytes: loaded {found}"
+
+    def test_a_damaged_file_is_refused_or_read(self, rig: OffsetStoreRig) -> None:
+        """Whatever is in the file, only an OffsetError comes out."""
+        path = self._file(rig)
+        whole = path.read_bytes()
+        for _, data in damaged(whole, 200, chance("offset")):
+            path.write_bytes(data)
+            try:
+                rig.build().load()
+            except OffsetError:
+                continue
+
+    def test_a_damaged_file_can_be_cleared(self, rig: OffsetStoreRig) -> None:
+        """The way out of damage: clear, then start over."""
+        path = self._file(rig)
+        path.write_bytes(b"\0\0\0")
+        rig.build().clear()
+        assert rig.build().load() is None
+
+    @staticmethod
+    def _file(rig: OffsetStoreRig) -> Path:
+        if rig.path is None:
+            pytest.skip("is not one file")
+        rig.build().store(FULL)
+        return rig.path
+
+
+def _storing(rig: OffsetStoreRig) -> Callable[[Child], None]:
+    def act(child: Child) -> None:
+        rig.build().store(NEW)
+        child.report("stored")
+        child.mark("return")
+
+    return act
+
+
+def _alternate(store: OffsetStore) -> None:
+    for number in range(STORES):
+        store.store(OLD if number % 2 else FULL)

@@ -1,0 +1,138 @@
+"""What every signal channel promises. Subclass `SignalChannelSuite` and define ``rig``.
+
+class TestMyChannel(SignalChannelSuite):
+@pytest.fixture
+def rig(self, tmp_path):
+return SignalChannelRig(MY_SPEC, MyProperties(…), send=my_way_to_send)
+"""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+
+import pytest
+
+from waltap.signals.channel import SignalChannel
+from waltap.signals.signal import Signal
+from waltap.specs import SignalChannelSpec
+from waltap_testing.limits import measured
+from waltap_testing.spec_promises import assert_well_formed
+
+__all__ = ["SignalChannelRig", "SignalChannelSuite"]
+
+SIGNALS = [
+    Signal("ad-hoc-1", "execute-snapshot", '{"data-collections":["public.items"]}'),
+    Signal("2", "log", '{"message":"naïve \\"Ω\\" 漢字 🐘"}'),
+    Signal("3", "stop-snapshot", "{}"),
+    Signal("4", "something-of-tomorrow", '{"a":[1,null,true]}'),
+]
+LONGEST_POLL_SECONDS = 1.0
+LARGEST = 1 << 20
+"""Bytes of data that a signal of the suite may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalChannelRig:
+    """What the suite needs of an author.
+
+    ``send`` puts one signal where the channel finds it, by other means than the channel.
+    ``spoil`` puts something there that is no signal; None where that cannot be done.
+    """
+
+    spec: SignalChannelSpec
+    properties: object
+    send: Callable[[Signal], None]
+    _: KW_ONLY
+    spoil: Callable[[], None] | None = None
+
+    def build(self) -> SignalChannel:
+        """Return a new channel."""
+        channel: SignalChannel = self.spec.factory(self.properties)
+        return channel
+
+
+class SignalChannelSuite:
+    """Promises every signal channel keeps."""
+
+    @pytest.fixture
+    def rig(self) -> SignalChannelRig:
+        """Return the channel to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a SignalChannelRig)")
+
+    def test_spec_is_well_formed(self, rig: SignalChannelRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_no_signal_is_an_empty_list_at_once(self, rig: SignalChannelRig) -> None:
+        """Poll does not wait: it runs between batches."""
+        channel = rig.build()
+        with measured(memory=False) as cost:
+            assert channel.poll() == []
+        channel.close()
+        assert cost.seconds < LONGEST_POLL_SECONDS
+
+    def test_signals_arrive_whole_and_in_order(self, rig: SignalChannelRig) -> None:
+        """Id, type and data as they were sent."""
+        channel = rig.build()
+        for signal in SIGNALS:
+            rig.send(signal)
+        assert _drained(channel) == [_plain(signal) for signal in SIGNALS]
+        channel.close()
+
+    def test_a_signal_arrives_once(self, rig: SignalChannelRig) -> None:
+        """What was polled does not come again, from a later channel neither."""
+        channel = rig.build()
+        rig.send(SIGNALS[0])
+        assert len(_drained(channel)) == 1
+        assert channel.poll() == []
+        rig.send(SIGNALS[1])
+        assert _drained(channel) == [_plain(SIGNALS[1])]
+        channel.close()
+        later = rig.build()
+        assert later.poll() == []
+        later.close()
+
+    def test_a_signal_sent_before_the_start_is_not_lost(self, rig: SignalChannelRig) -> None:
+        """What waits in the channel when a pipeline starts is acted on."""
+        rig.send(SIGNALS[0])
+        channel = rig.build()
+        assert _drained(channel) == [_plain(SIGNALS[0])]
+        channel.close()
+
+    def test_many_signals_arrive(self, rig: SignalChannelRig) -> None:
+        """A hundred, some of them large."""
+        channel = rig.build()
+        sent = [Signal(str(n), "log", '{"message":"%s"}' % ("x" * 50 * n)) for n in range(100)]
+        for signal in sent:
+            rig.send(signal)
+        assert _drained(channel) == [_plain(signal) for signal in sent]
+        channel.close()
+
+    def test_what_is_no_signal_is_left_out(self, rig: SignalChannelRig) -> None:
+        """A typing error stops nothing: those before and after it arrive."""
+        if rig.spoil is None:
+            pytest.skip("nothing else than signals can be in it")
+        channel = rig.build()
+        rig.send(SIGNALS[0])
+        rig.spoil()
+        rig.send(SIGNALS[1])
+        assert _drained(channel) == [_plain(signal) for signal in SIGNALS[:2]]
+        channel.close()
+
+    def test_close_may_be_called_twice(self, rig: SignalChannelRig) -> None:
+        """The second close does nothing."""
+        channel = rig.build()
+        channel.close()
+        channel.close()
+
+
+def _drained(channel: SignalChannel) -> list[object]:
+    """Poll until nothing more comes: a channel may hand over a few at a time."""
+    found: list[object] = []
+    while signals := channel.poll():
+        found += [_plain(signal) for signal in signals]
+    return found
+
+
+def _plain(signal: Signal) -> object:
+    """Return a signal for comparison: its data parsed, so that blanks make no difference."""
+    return signal.identifier, signal.kind, signal.arguments(LARGEST)

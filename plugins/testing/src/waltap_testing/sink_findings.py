@@ -1,0 +1,143 @@
+"""What a destination holds, compared with what was delivered: lost, invented, doubled, out of order."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import orjson
+
+from waltap.format.record import Record
+from waltap.sink.sink import SinkCapabilities
+from waltap.source.position import Position
+from waltap_testing.sink_rig import Delivered, SinkRig
+from waltap_testing.workload import Event, Workload
+
+__all__ = ["assert_complete", "parsed", "values_of"]
+
+
+def assert_complete(
+    rig: SinkRig,
+    capabilities: SinkCapabilities,
+    workload: Workload,
+    *,
+    doubled: Position | None = None,
+    broken_off: Collection[Event] = (),
+    at: str = "",
+) -> int:
+    """Check that the destination holds ``workload``; return the number of doubles.
+
+    ``doubled``: what ends after this position may be there more than once; None: nothing may.
+    ``broken_off``: rows of a snapshot that was taken anew, which a history may hold besides.
+    """
+    where = f"{at}: " if at else ""
+    found = rig.read_back()
+    if not rig.keeps_history:
+        _assert_rows(found, workload, where)
+        return 0
+    expected = [e for e in workload.events if capabilities.records or e.op is not None]
+    events = [_event(item) for item in found]
+    known = set(expected)
+    events = [event for event in events if event in known or event not in broken_off]
+    invented = [event for event in events if event not in known]
+    assert not invented, f"{where}never delivered: {invented[:3]}"
+    counts = Counter(events)
+    missing = [event for event in expected if event not in counts]
+    assert not missing, f"{where}{len(missing)} of {len(expected)} lost, first {missing[0]}"
+    _assert_order(expected, events, rig.order, where)
+    more = [event for event, count in counts.items() if count > 1 and event not in broken_off]
+    if doubled is None:
+        assert not more, f"{where}{len(more)} events doubled, first {more[0]}"
+    else:
+        settled = _events_until(workload, doubled)
+        wrong = [event for event in more if event in settled]
+        assert not wrong, f"{where}doubled though promised: {wrong[:3]}"
+    return len(more)
+
+
+def _assert_order(
+    expected: Sequence[Event], found: Sequence[Event], order: str, where: str
+) -> None:
+    """Check, per topic or key, that nothing comes before what precedes it, and the last comes last."""
+    group: Callable[[Event], object] = (
+        (lambda e: (e.table, e.id)) if order == "key" else (lambda e: e.table)
+    )
+    before: dict[object, list[Event]] = {}
+    for event in expected:
+        before.setdefault(group(event), []).append(event)
+    seen: dict[object, int] = dict.fromkeys(before, 0)
+    last: dict[object, Event] = {}
+    for event in found:
+        key = group(event)
+        number = before[key].index(event, 0)
+        assert number <= seen[key], (
+            f"{where}{event} came before {before[key][seen[key]]}, which precedes it"
+        )
+        seen[key] = max(seen[key], number + 1)
+        last[key] = event
+    for key, event in last.items():
+        assert event == before[key][-1], f"{where}{event} came last, not {before[key][-1]}"
+
+
+def _assert_rows(found: Iterable[object], workload: Workload, where: str) -> None:
+    """Check a destination of current rows."""
+    rows: dict[str, dict[int, int]] = {}
+    for item in found:
+        assert isinstance(item, Delivered)
+        table = rows.setdefault(item.table, {})
+        identifier = int(str(item.values["id"]))
+        assert identifier not in table, f"{where}{item.table} has id {identifier} twice"
+        table[identifier] = int(str(item.values["serial"]))
+    expected = {
+        name: {identifier: int(row[1] or 0) for identifier, row in table.items()}
+        for name, table in workload.rows.items()
+        if table
+    }
+    assert {name: table for name, table in rows.items() if table} == expected, where
+
+
+def _events_until(workload: Workload, position: Position) -> set[Event]:
+    """Return the events of transactions that end at ``position`` or before."""
+    events = iter(workload.events)
+    settled: set[Event] = set()
+    for part in workload.parts:
+        for change in part.changes:
+            event = next(events)
+            both = [event, next(events)] if event.op == "d" else [event]
+            delivered = part.commit_lsn == position.commit_lsn and (
+                part.changes.index(change) < position.index
+            )
+            if part.end_lsn <= position.end_lsn or delivered:
+                settled.update(both)
+    return settled
+
+
+def _event(item: Record | Delivered) -> Event:
+    values = values_of(item)
+    operation: str | None
+    if isinstance(item, Delivered):
+        table, operation, identifier = item.table, item.op, values.get("id")
+    else:
+        table = item.topic.removeprefix("server.")
+        operation = None if item.value is None else str(values["op"])
+        identifier = None if item.key is None else orjson.loads(item.key)["id"]
+    serial = values.get("serial") if operation in ("c", "u", "r") else None
+    return Event(
+        table,
+        operation,
+        None if operation == "t" else int(str(identifier)),
+        None if serial is None else int(str(serial)),
+    )
+
+
+def values_of(item: Record | Delivered) -> Mapping[str, object]:
+    """Return the values by column name, of either kind of item."""
+    if isinstance(item, Delivered):
+        return item.values
+    values: dict[str, object] = orjson.loads(item.value or b"{}")
+    return values
+
+
+def parsed(record: Record) -> object:
+    """Return a record for comparison: JSON parsed, so that blanks make no difference."""
+    parts = (record.key, record.value, *(value for _, value in record.headers))
+    names = [name for name, _ in record.headers]
+    return record.topic, names, [part if part is None else (orjson.loads(part),) for part in parts]

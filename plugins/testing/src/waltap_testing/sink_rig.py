@@ -1,0 +1,74 @@
+"""What the sink suite needs of an author, and how it makes the sink."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from waltap.format.record import Record
+from waltap.sink.sink import Sink, SinkContext
+from waltap.specs import SinkSpec
+from waltap_testing.installed import identity_kept, mapper
+
+__all__ = ["Delivered", "SinkRig"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One change found in a destination of changes: ``op`` as Debezium's (c u d r t), ``values`` by
+    column name as the destination gives them back (a delete needs its key only, a truncate none)."""
+
+    table: str
+    op: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRig:
+    """What the suite needs of an author.
+
+    ``read_back`` reads the destination by other means than the sink, in its order, what a consumer
+    would see: `Record`s for a sink of records, `Delivered` for one of changes. ``keeps_history``:
+    False for a destination that holds current rows only; then ``read_back`` gives one `Delivered`
+    with op "r" per row. ``order``: how far the destination keeps order: "topic" or "key".
+    ``outage``, a context manager, makes the destination refuse what is written; for destinations
+    that are files the suite makes its own. ``forks``: False where the plugin cannot run in a forked
+    process; then crashes are imitated by leaving the sink unclosed. ``kinds`` overrides what the
+    columns of the table ``kinds`` give back. ``context`` may change the context of the factory.
+    """
+
+    spec: SinkSpec
+    properties: object
+    read_back: "Callable[[], Sequence[Record] | Sequence[Delivered]]"
+    _: KW_ONLY
+    keeps_history: bool = True
+    order: Literal["topic", "key"] = "topic"
+    outage: "Callable[[], AbstractContextManager[object]] | None" = None
+    forks: bool = True
+    kinds: Mapping[str, object] = field(default_factory=dict)
+    context: Callable[[SinkContext], SinkContext] = lambda context: context
+
+    def build(self, folder: Path, *, resumes: bool = False) -> Sink:
+        """Return a new sink, not opened; ``folder`` holds its state."""
+        context = SinkContext(
+            pipeline="conformance",
+            state_dir=folder,
+            topic_of=lambda schema, table: f"server.{schema}.{table}",
+            describe=lambda relation: relation,
+            resumes=resumes,
+        )
+        context = self.context(context)
+        sink = self.spec.factory(self.properties, context)
+        if not sink.capabilities.records:
+            sink = self.spec.factory(self.properties, _with_installed_types(context))
+        return sink
+
+
+def _with_installed_types(context: SinkContext) -> SinkContext:
+    """Give a sink of changes the types and identities of the installed plugins, as engines do."""
+    return replace(
+        context,
+        types=context.types or mapper(),
+        identity=context.identity or identity_kept(),
+    )

@@ -1,0 +1,499 @@
+"""What every sink promises. Subclass `SinkSuite` and define the fixture ``new_rig``.
+
+    class TestMySink(SinkSuite):
+        @pytest.fixture
+        def new_rig(self):
+            def make(folder):
+                path = folder / "events"
+                return SinkRig(MY_SPEC, MyProperties(path=path), lambda: read_my_file(path))
+            return make
+
+Crashes are real: the sink runs in a forked process that is killed at every step in turn, then a new
+sink is opened as an engine would and delivery goes on. From what is then found in the destination the
+suite tells the guarantee, and compares it with `SinkCapabilities`.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import orjson
+import pytest
+
+from waltap.errors import Retry, SinkError
+from waltap.format.record import Record
+from waltap.sink.sink import Sink
+from waltap.source.position import START, Position
+from waltap.transactions.transaction import Batch
+from waltap_testing.crash import Child, Kill
+from waltap_testing.scenarios import SCENARIOS, large_transaction, mixed
+from waltap_testing.sink_crash import (
+    Crash,
+    crashes,
+    deliver,
+    failing_sync,
+    full_disk,
+    resume,
+    run,
+    write_and_report,
+)
+from waltap_testing.sink_findings import assert_complete, parsed, values_of
+from waltap_testing.sink_rig import Delivered, SinkRig
+from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.texts import TEXTS
+from waltap_testing.workload import ITEMS, NOTES, Workload, relation
+
+__all__ = ["Delivered", "SinkRig", "SinkSuite"]
+
+KINDS = relation(
+    "kinds",
+    [
+        ("id", "int4"),
+        ("serial", "int8"),
+        ("flag", "bool"),
+        ("small", "int2"),
+        ("ratio", "float8"),
+        ("price", "numeric"),
+        ("name", "text"),
+        ("data", "bytea"),
+        ("day", "date"),
+        ("at", "timestamptz"),
+        ("note", "text"),
+    ],
+    oid=16403,
+    typmods={"price": ((12 << 16) | 2) + 4},
+)
+KINDS_ROW = ("t", "-7", "0.1", "12345.60", "x", r"\x00ff", "2024-02-29", "2024-02-29 12:30:00+00")
+KINDS_VALUES: Mapping[str, object] = {
+    "id": 1,
+    "serial": 1,
+    "flag": True,
+    "small": -7,
+    "ratio": 0.1,
+    "price": Decimal("12345.60"),
+    "name": "x",
+    "data": b"\x00\xff",
+    "day": dt.date(2024, 2, 29),
+    "at": dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC),
+    "note": None,
+}
+WIDER = relation(
+    "items",
+    [("id", "int4"), ("serial", "int8"), ("name", "text"), ("colour", "text")],
+    oid=ITEMS.oid,
+)
+SNAPSHOTS: Mapping[str, tuple[int, int, int]] = {
+    "the last tables are empty": (5, 0, 0),
+    "the first table is empty": (0, 4, 3),
+    "a table between is empty": (5, 0, 1),
+    "all tables are empty": (0, 0, 0),
+    "one row in all": (0, 1, 0),
+    "tables in pieces": (7, 4, 3),
+    "no tables": (0, 0, 0),
+}
+"""Rows of each of three tables."""
+TORN_AT = (0, 1, 7, 63, 511, 4095, 16383)
+
+
+def _filled(items: int, notes: int, kinds: int) -> Workload:
+    """Return a workload whose tables hold so many rows before it begins."""
+    workload = Workload()
+    for number in range(1, items + 1):
+        workload.insert(ITEMS, number, "read")
+    for number in range(1, notes + 1):
+        workload.insert(NOTES, number, "read")
+    for number in range(1, kinds + 1):
+        workload.insert(KINDS, number, *KINDS_ROW, None)
+    workload.commit()
+    workload.begin_again()
+    return workload
+
+
+class SinkSuite:
+    """Promises every sink keeps."""
+
+    @pytest.fixture
+    def new_rig(self) -> Callable[[Path], SinkRig]:
+        """Return a function that makes an empty destination in a folder. Subclasses define this."""
+        pytest.fail(
+            f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
+            "returns a SinkRig with an empty destination"
+        )
+
+    @pytest.fixture
+    def rig(self, new_rig: Callable[[Path], SinkRig], tmp_path: Path) -> SinkRig:
+        """Return one destination in the test's own folder."""
+        return new_rig(tmp_path)
+
+    @pytest.fixture
+    def sink(self, rig: SinkRig, tmp_path: Path) -> Iterator[Sink]:
+        """Return an open sink; it is closed at the end."""
+        sink = rig.build(tmp_path)
+        assert sink.open() is None, "an empty destination has no position"
+        yield sink
+        sink.close()
+
+    def test_spec_is_well_formed(self, rig: SinkRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    # --- positions ---
+
+    def test_nothing_is_promised_before_the_first_write(self, sink: Sink) -> None:
+        """Flush without a batch promises nothing."""
+        assert sink.flush() is None
+
+    def test_flush_promises_the_last_whole_transaction(self, sink: Sink) -> None:
+        """Its answer is the position of the last batch; inside a transaction it may lag behind."""
+        whole: Position | None = None
+        for batch in large_transaction().batches(3, records=sink.capabilities.records):
+            sink.write(batch)
+            promised = sink.flush()
+            if batch.ends_transaction:
+                assert promised == batch.position
+                whole = promised
+            else:
+                assert promised is None or promised <= batch.position
+                assert whole is None or (promised is not None and promised >= whole)
+
+    def test_an_empty_batch_moves_the_position(self, sink: Sink) -> None:
+        """What a filter left nothing of is delivered all the same."""
+        records: list[Record] | None = [] if sink.capabilities.records else None
+        position = Position(0x2000000)
+        sink.write(Batch(parts=[], position=position, events=0, records=records))
+        assert sink.flush() == position
+
+    def test_close_may_be_called_twice(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The second close does nothing."""
+        sink = rig.build(tmp_path)
+        sink.open()
+        sink.close()
+        sink.close()
+
+    # --- data ---
+
+    @pytest.mark.parametrize("name", list(SCENARIOS))
+    def test_everything_flushed_is_there_once_and_in_order(
+        self, rig: SinkRig, tmp_path: Path, name: str
+    ) -> None:
+        """Create, update, delete, tombstone, truncate; small, large, many tables, split."""
+        sink = rig.build(tmp_path)
+        if name == "truncate" and not sink.capabilities.truncate:
+            pytest.skip("declares that it does not apply truncates")
+        workload = SCENARIOS[name]()
+        sink.open()
+        for batch in workload.batches(50, records=sink.capabilities.records):
+            sink.write(batch)
+        sink.flush()
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Rows read in a snapshot, the empty batch that closes it, then changes of them."""
+        workload = Workload()
+        for number in range(1, 6):
+            workload.insert(ITEMS, number, "old")
+            workload.insert(NOTES, number, "old")
+        workload.commit()
+        workload.begin_again()
+        sink = rig.build(tmp_path)
+        sink.open()
+        for batch in workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records):
+            sink.write(batch)
+            sink.flush()
+        workload.update(ITEMS, 1, "new")
+        workload.delete(NOTES, 2)
+        workload.commit()
+        for batch in workload.batches(10, records=sink.capabilities.records):
+            sink.write(batch)
+        sink.flush()
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("name", list(SNAPSHOTS))
+    @pytest.mark.parametrize("each", [True, False], ids=["flushed each", "flushed once"])
+    def test_a_snapshot_is_whole_whichever_tables_are_empty(
+        self, rig: SinkRig, tmp_path: Path, name: str, *, each: bool
+    ) -> None:
+        """Rows of every table are there once, and the stream goes on; the contract: `SnapshotRows`."""
+        sink = rig.build(tmp_path)
+        if name == "no tables":
+            workload, tables = Workload(), []
+        else:
+            workload, tables = _filled(*SNAPSHOTS[name]), [ITEMS, NOTES, KINDS]
+        sink.open()
+        for batch in workload.snapshot(tables, 2, records=sink.capabilities.records):
+            sink.write(batch)
+            if each:
+                sink.flush()
+        assert sink.flush() == batch.position
+        workload.insert(ITEMS, 101, "streamed")
+        workload.commit()
+        for batch in workload.batches(10, records=sink.capabilities.records):
+            sink.write(batch)
+        assert sink.flush() == batch.position
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
+    @pytest.mark.parametrize("each", [True, False], ids=["flushed", "not flushed"])
+    @pytest.mark.parametrize("reopened", [True, False], ids=["opened again", "still open"])
+    def test_a_snapshot_that_broke_off_is_replaced_by_the_next(
+        self, rig: SinkRig, tmp_path: Path, delivered: int, *, each: bool, reopened: bool
+    ) -> None:
+        """Cut in a table, after one, before the end: what it brought counts for nothing, also where
+        rows are gone since and nothing else tells the two snapshots apart."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        records = sink.capabilities.records
+        first, workload = _filled(5, 0, 4), _filled(5, 0, 4)
+        sink.open()
+        for batch in first.snapshot(tables, 2, records=records)[:delivered]:
+            sink.write(batch)
+            if each:
+                sink.flush()
+        if reopened:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True)
+            assert sink.open() is None, "a snapshot that did not end is no position to go on from"
+        for table in (ITEMS, KINDS):
+            del workload.rows[table.name][2]
+        again = workload.snapshot(tables, 2, records=records)
+        workload.insert(NOTES, 101, "streamed")
+        workload.commit()
+        for batch in [*again, *workload.batches(10, records=records)]:
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        nothing = sink.capabilities.exactly_once and (delivered == 1 or not each)
+        broken_off = () if nothing else first.events
+        assert_complete(rig, sink.capabilities, workload, broken_off=broken_off)
+
+    @pytest.mark.parametrize("name", list(TEXTS))
+    def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
+        """Any text a column can hold comes back as it was."""
+        workload, sink = Workload(), rig.build(tmp_path)
+        workload.insert(ITEMS, 1, TEXTS[name])
+        workload.commit()
+        deliver(sink, workload)
+        (found,) = rig.read_back()
+        values = found.values if isinstance(found, Delivered) else orjson.loads(found.value or b"")
+        assert values["name"] == TEXTS[name]
+
+    def test_values_keep_their_types(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Columns come back typed, NULL as NULL."""
+        sink = rig.build(tmp_path)
+        if sink.capabilities.records:
+            pytest.skip("takes rendered records: their types are the format's")
+        workload = Workload()
+        workload.insert(KINDS, 1, *KINDS_ROW, None)
+        workload.commit()
+        deliver(sink, workload)
+        (found,) = rig.read_back()
+        assert isinstance(found, Delivered)
+        values = {name: found.values.get(name) for name in KINDS_VALUES}
+        assert values == {**KINDS_VALUES, **rig.kinds}
+
+    def test_records_without_key_and_with_headers_survive(
+        self, rig: SinkRig, tmp_path: Path
+    ) -> None:
+        """Keys, headers and tombstones are what they were: none is none, not empty."""
+        sink = rig.build(tmp_path)
+        if not (sink.capabilities.records and rig.keeps_history):
+            pytest.skip("takes changes, not records, or keeps rows only")
+        headers = (("__debezium.newkey", b'{"id":2}'), ("trace", b'"a"'))
+        given = [
+            Record("server.public.items", None, b'{"op":"c","id":"1","serial":"1"}'),
+            Record("server.public.items", b'{"id":"1"}', b'{"op":"d"}', headers),
+            Record("server.public.items", b'{"id":"1"}', None, headers[:1]),
+            Record("server.public.items", b'{"id":"2"}', b"{}"),
+        ]
+        batch = Batch(parts=[], position=Position(0x100), events=3, records=given)
+        sink.open()
+        sink.write(batch)
+        sink.flush()
+        sink.close()
+        found = [record for record in rig.read_back() if isinstance(record, Record)]
+        assert [parsed(record) for record in found] == [parsed(record) for record in given]
+
+    def test_a_schema_change_is_taken_in_mid_stream(self, rig: SinkRig, tmp_path: Path) -> None:
+        """A table gets a column between two changes of one transaction."""
+        sink = rig.build(tmp_path)
+        if not sink.capabilities.schema_changes:
+            pytest.skip("declares that it takes no schema changes")
+        workload = Workload()
+        workload.insert(ITEMS, 1, "old")
+        workload.insert(WIDER, 2, "new", "green")
+        workload.commit()
+        workload.insert(WIDER, 3, "newer", None)
+        workload.update(WIDER, 1, "old", "red")
+        workload.commit()
+        deliver(sink, workload)
+        assert_complete(rig, sink.capabilities, workload)
+        colours = {
+            int(str(values["id"])): values.get("colour")
+            for values in map(values_of, rig.read_back())
+        }
+        assert colours == {1: "red", 2: "green", 3: None}
+
+    # --- opening again ---
+
+    def test_a_sink_opened_again_goes_on(self, rig: SinkRig, tmp_path: Path) -> None:
+        """After a clean end the next run adds to what is there; exactly once: it says how far."""
+        workload = mixed(truncate=False)
+        sink = rig.build(tmp_path)
+        sink.open()
+        promised: Position | None = None
+        batches = list(workload.batches(4, records=sink.capabilities.records))
+        for batch in batches[: len(batches) // 2]:
+            sink.write(batch)
+            promised = sink.flush()
+        sink.close()
+        assert promised is not None
+        again = rig.build(tmp_path, resumes=True)
+        held = again.open()
+        if again.capabilities.exactly_once:
+            assert held == promised, "it must know the position of its data"
+        else:
+            assert held is None or held == promised
+        for batch in workload.batches(4, promised, records=again.capabilities.records):
+            again.write(batch)
+        again.flush()
+        again.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    def test_close_makes_nothing_durable_that_was_not_flushed(
+        self, rig: SinkRig, tmp_path: Path
+    ) -> None:
+        """Written, closed, never flushed: written again by the next run, nothing is lost."""
+        workload = mixed(truncate=False)
+        sink = rig.build(tmp_path)
+        sink.open()
+        for batch in workload.batches(4, records=sink.capabilities.records):
+            sink.write(batch)
+        sink.close()
+        once = sink.capabilities.exactly_once
+        resume(rig, tmp_path, workload, START)
+        assert_complete(rig, sink.capabilities, workload, doubled=None if once else START)
+
+    def test_a_batch_delivered_again_leaves_no_double(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Exactly once: what is there already is not written a second time."""
+        sink = rig.build(tmp_path)
+        if not sink.capabilities.exactly_once:
+            pytest.skip("declares at least once")
+        workload = mixed(truncate=False)
+        for resumes in (False, True):
+            sink = rig.build(tmp_path, resumes=resumes)
+            sink.open()
+            for batch in workload.batches(4, records=sink.capabilities.records):
+                sink.write(batch)
+            sink.flush()
+            sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    # --- crashes ---
+
+    def test_a_kill_at_any_step_loses_nothing(
+        self,
+        new_rig: Callable[[Path], SinkRig],
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        """Killed at every step in turn and opened again: all there, in order; doubles only of what
+        was never promised, none where exactly once is declared."""
+        kills = doubles = 0
+        name, declared = "", False
+        for crash in crashes(new_rig, tmp_path):
+            kills += 1
+            name, declared = crash.rig.spec.name, crash.capabilities.exactly_once
+            doubles += crash.go_on(lose_last_offset=False)
+        found = "at least once" if doubles else "exactly once"
+        says = "exactly once" if declared else "at least once"
+        record_property(
+            "waltap",
+            f"sink {name}: found {found} in {kills} kills ({doubles} doubles), says {says}",
+        )
+
+    def test_a_kill_before_the_offset_is_stored_doubles_nothing(
+        self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
+    ) -> None:
+        """Exactly once: the engine's own offset lags one flush behind, the sink knows better."""
+        if not new_rig(tmp_path / "asked").build(tmp_path / "asked").capabilities.exactly_once:
+            pytest.skip("declares at least once")
+        for crash in crashes(new_rig, tmp_path):
+            crash.go_on(lose_last_offset=True)
+
+    def test_a_kill_inside_a_write_loses_nothing(
+        self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
+    ) -> None:
+        """Files torn at some byte, by the kernel, in whatever library writes them."""
+        for size in TORN_AT:
+            folder = tmp_path / f"torn-{size}"
+            folder.mkdir()
+            crash = Crash.of(new_rig(folder), folder, Kill(at_bytes=size))
+            crash.go_on(lose_last_offset=False)
+
+    def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Disk full (or the rig's outage): a SinkError and no promise. Then a batch that may be
+        written again is, else a new sink goes on: nothing is missing.
+        """
+        workload = mixed(truncate=False)
+        capabilities = rig.build(tmp_path).capabilities
+
+        def act(child: Child) -> None:
+            sink = rig.build(tmp_path)
+            sink.open()
+            batches = list(workload.batches(4, records=capabilities.records))
+            write_and_report(sink, batches[0], child)
+            with rig.outage() if rig.outage is not None else full_disk():
+                verdict = write_and_report(sink, batches[1], child)
+            if verdict is Retry.SAME_BATCH:
+                for batch in batches[1:3]:
+                    write_and_report(sink, batch, child)
+
+        outcome = run(rig, act, Kill())
+        assert outcome.error is None, f"only a SinkError may come out:\n{outcome.error}"
+        promised = [Position(*report) for report in outcome.reports]
+        stored = promised[-1] if promised else START
+        resume(rig, tmp_path, workload, stored)
+        doubled = None if capabilities.exactly_once else stored
+        assert_complete(rig, capabilities, workload, doubled=doubled)
+
+    def test_after_a_failed_flush_nothing_is_promised(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The system tells of a failed write-back once: a second flush would promise what is lost.
+        So the sink takes and promises nothing more, and a new one goes on from the promise before."""
+        workload = mixed(truncate=False)
+        capabilities = rig.build(tmp_path).capabilities
+
+        def act(child: Child) -> None:
+            sink = rig.build(tmp_path)
+            sink.open()
+            batches = list(workload.batches(4, records=capabilities.records))
+            write_and_report(sink, batches[0], child)
+            with rig.outage() if rig.outage is not None else failing_sync():
+                try:
+                    sink.write(batches[1])
+                except SinkError:
+                    return
+                try:
+                    sink.flush()
+                except SinkError:
+                    child.mark("the flush failed")
+                else:
+                    return
+            with pytest.raises(SinkError):
+                sink.flush()
+            with pytest.raises(SinkError):
+                sink.write(batches[2])
+            with pytest.raises(SinkError):
+                sink.flush()
+            sink.close()
+
+        outcome = run(rig, act, Kill())
+        assert outcome.error is None, f"after a failed flush only a SinkError:\n{outcome.error}"
+        if "the flush failed" not in outcome.steps:
+            pytest.skip("no flush of it could be made to fail: give the rig an outage")
+        stored = Position(*outcome.reports[-1]) if outcome.reports else START
+        resume(rig, tmp_path, workload, stored)
+        doubled = None if capabilities.exactly_once else stored
+        assert_complete(rig, capabilities, workload, doubled=doubled)

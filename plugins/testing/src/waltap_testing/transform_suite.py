@@ -1,0 +1,227 @@
+"""What every transform promises. Subclass `TransformSuite` and define the fixture ``rig``.
+
+class TestMyTransform(TransformSuite):
+@pytest.fixture
+def rig(self):
+return TransformRig(MY_SPEC, MyProperties())
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from waltap.decode.message import Change, LogicalMessage, Truncate
+from waltap.decode.relation import Relation
+from waltap.source.position import START, Position
+from waltap.specs import TransformSpec
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap_testing.scenarios import mixed
+from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, Workload
+
+__all__ = ["TransformRig", "TransformSuite"]
+
+FRAMING = (
+    "xid",
+    "begin_lsn",
+    "commit_lsn",
+    "commit_ts",
+    "end_lsn",
+    "previous_end_lsn",
+    "first_index",
+    "starts",
+    "complete",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformRig:
+    """What the suite needs of an author: the spec, and properties to call its factory with."""
+
+    spec: TransformSpec
+    properties: object = None
+
+    def build(self) -> Callable[[Batch], Batch]:
+        """Return a new transform."""
+        return self.spec.factory(self.properties)
+
+
+class TransformSuite:
+    """Promises every transform keeps."""
+
+    @pytest.fixture
+    def rig(self) -> TransformRig:
+        """Return the transform to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a TransformRig)")
+
+    def test_spec_is_well_formed(self, rig: TransformRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    # --- positions ---
+
+    def test_the_position_is_left_alone(self, rig: TransformRig) -> None:
+        """A batch goes on with its own position, whatever is left of it: else data is lost."""
+        transform = rig.build()
+        for given in _batches():
+            position, ends, snapshot = given.position, given.ends_transaction, given.snapshot
+            found = transform(given)
+            assert found.position == position
+            assert found.ends_transaction == ends
+            assert found.snapshot == snapshot
+
+    def test_every_part_stays_in_its_place(self, rig: TransformRig) -> None:
+        """Transactions keep begin, end and place even when nothing is left in them."""
+        transform = rig.build()
+        for given, again in zip(_batches(), _batches(), strict=True):
+            found = transform(given)
+            assert [_frame(part) for part in found.parts] == [_frame(part) for part in again.parts]
+
+    def test_an_empty_batch_stays_empty(self, rig: TransformRig) -> None:
+        """Nothing comes of nothing."""
+        found = rig.build()(Batch(parts=[], position=Position(0x100), events=0))
+        assert found.parts == []
+        assert found.position == Position(0x100)
+        assert found.events == 0
+
+    # --- changes ---
+
+    def test_changes_keep_their_order_and_none_is_invented(self, rig: TransformRig) -> None:
+        """What comes out is some of what went in, in its order."""
+        transform = rig.build()
+        for given, again in zip(_batches(), _batches(), strict=True):
+            found = transform(given)
+            for part, original in zip(found.parts, again.parts, strict=True):
+                if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
+                    lsns = iter([change.lsn for change in original.changes])
+                    for change in part.changes:
+                        assert change.lsn in lsns, f"{change} was not there, or came before"
+                elif isinstance(part, SnapshotRows) and isinstance(original, SnapshotRows):
+                    assert len(part.rows) <= len(original.rows)
+
+    def test_events_are_counted(self, rig: TransformRig) -> None:
+        """``events`` is what is left: changes and snapshot rows."""
+        transform = rig.build()
+        for given in _batches():
+            found = transform(given)
+            left = sum(_size(part) for part in found.parts)
+            assert found.events == left
+
+    def test_rows_fit_their_relation(self, rig: TransformRig) -> None:
+        """Every tuple has one value per column of the relation it goes with."""
+        for found in map(rig.build(), _batches()):
+            for relation, row in _rows(found):
+                assert len(row) == len(relation.columns), f"{relation.name}: {row}"
+
+    def test_a_relation_stays_the_same_object(self, rig: TransformRig) -> None:
+        """Codecs are compiled per relation object: one in, one out, in every batch."""
+        transform = rig.build()
+        met: dict[Relation, set[Relation]] = {}
+        for given, again in zip(_batches(), _batches(), strict=True):
+            came = {change.lsn: change for change in _changes(again)}
+            for change in _changes(transform(given)):
+                original = came[change.lsn]
+                if isinstance(change, Truncate | LogicalMessage) or isinstance(
+                    original, Truncate | LogicalMessage
+                ):
+                    continue
+                met.setdefault(original.relation, set()).add(change.relation)
+        for relation, made in met.items():
+            assert len(made) == 1, f"{relation.name} became {len(made)} objects"
+
+    # --- repeatable ---
+
+    def test_the_same_batch_gives_the_same(self, rig: TransformRig) -> None:
+        """From another object, in another run, after a crash: equal."""
+        one, other = rig.build(), rig.build()
+        for given, again in zip(_batches(), _batches(), strict=True):
+            assert _plain(one(given)) == _plain(other(again))
+
+    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: TransformRig) -> None:
+        """Batches are cut by chance: each change is treated alike."""
+        workload = mixed(truncate=True)
+        found: list[list[object]] = []
+        for most in (1, 4, 1_000):
+            transform = rig.build()
+            found.append(
+                [
+                    _plain_change(change)
+                    for batch in workload.batches(most, START, records=False)
+                    for change in _changes(transform(batch))
+                ]
+            )
+        assert found[0] == found[1] == found[2]
+
+
+def _batches() -> Iterator[Batch]:
+    """Give batches of everything: a snapshot, transactions whole and in pieces, a message."""
+    workload = Workload()
+    for number in range(1, 4):
+        workload.insert(ITEMS, number, "old")
+        workload.insert(NOTES, number, None)
+    workload.commit()
+    for batch in workload.snapshot([ITEMS, NOTES], records=True):
+        batch.records = None
+        yield batch
+    yield from mixed(truncate=True).batches(4, records=False)
+    message = LogicalMessage(0x5000000, transactional=False, prefix="app", content=b"\xff")
+    part = TransactionPart(
+        xid=None,
+        begin_lsn=message.lsn,
+        commit_lsn=message.lsn,
+        commit_ts=COMMIT_TS,
+        end_lsn=message.lsn,
+        changes=[message],
+    )
+    yield Batch(parts=[part, Heartbeat(ts=1)], position=Position(message.lsn), events=1)
+
+
+def _frame(part: TransactionPart | SnapshotRows | Heartbeat) -> object:
+    if isinstance(part, TransactionPart):
+        return [getattr(part, name) for name in FRAMING]
+    if isinstance(part, SnapshotRows):
+        markers = part.first_marker, part.last_marker, part.opens, part.complete
+        return part.ts, part.lsn, part.xid, part.kind, markers
+    return part.ts
+
+
+def _size(part: TransactionPart | SnapshotRows | Heartbeat) -> int:
+    if isinstance(part, TransactionPart):
+        return len(part.changes)
+    return len(part.rows) if isinstance(part, SnapshotRows) else 0
+
+
+def _changes(batch: Batch) -> Iterator[Change]:
+    for part in batch.parts:
+        if isinstance(part, TransactionPart):
+            yield from part.changes
+
+
+def _rows(batch: Batch) -> Iterator[tuple[Relation, tuple[object, ...]]]:
+    for part in batch.parts:
+        if isinstance(part, SnapshotRows):
+            for row in part.rows:
+                yield part.relation, row
+    for change in _changes(batch):
+        if not isinstance(change, Truncate | LogicalMessage):
+            for image in (getattr(change, "new", ()), getattr(change, "old", ())):
+                if image:
+                    yield change.relation, image
+
+
+def _plain(batch: Batch) -> object:
+    rows = [(relation.name, relation.topic, row) for relation, row in _rows(batch)]
+    return batch.position, batch.events, rows, [_plain_change(c) for c in _changes(batch)]
+
+
+def _plain_change(change: Change) -> object:
+    values = []
+    for name in change.__struct_fields__:
+        value = getattr(change, name)
+        if isinstance(value, Relation):
+            value = (value.name, value.topic)
+        elif name == "relations":
+            value = [(relation.name, relation.topic) for relation in value]
+        values.append(value)
+    return type(change).__name__, values

@@ -1,0 +1,200 @@
+"""The scripted server: listens on a free port of 127.0.0.1 while its ``with`` block lasts."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from waltap_testing.walsender.answers import AnswerBook, Answering, Query
+from waltap_testing.walsender.script import Script, ServerError, Step
+from waltap_testing.walsender.session import Session
+from waltap_testing.walsender.wire import Feedback
+
+__all__ = ["ScriptFailed", "Walsender"]
+
+PARAMETERS = {
+    "server_version": "15.20",
+    "server_encoding": "UTF8",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "integer_datetimes": "on",
+    "standard_conforming_strings": "on",
+    "is_superuser": "on",
+    "session_authorization": "postgres",
+    "application_name": "",
+    "default_transaction_read_only": "off",
+    "in_hot_standby": "off",
+}
+SETTINGS = {
+    "server_version": "15.20",
+    "server_version_num": "150020",
+    "wal_level": "logical",
+    "wal_sender_timeout": "1min",
+    "max_replication_slots": "10",
+    "max_wal_senders": "10",
+    "client_encoding": "UTF8",
+    "server_encoding": "UTF8",
+}
+
+
+class ScriptFailed(AssertionError):
+    """The conversation did not go as the script says."""
+
+
+class Walsender:
+    """A PostgreSQL walsender that follows scripts and notes everything the client says.
+
+    The n-th START_REPLICATION, over all connections, plays the n-th of ``scripts`` (a list of
+    steps, or a `Script`). Queries are answered by ``answers`` (regular expression → answer), then
+    as a walsender would; what nobody knows is an error and is listed in ``unanswered``. The first
+    connections are refused with ``refusals``, one each. It trusts whoever comes, refuses TLS, and
+    listens on 127.0.0.1 only.
+
+        with Walsender([XLogData(b"…", lsn=0x100), Confirmed(0x100)]) as server:
+            consume(server.dsn)
+        assert server.feedback[-1].flushed == 0x100
+
+    Its threads need the interpreter's lock: a client in the same process must not keep it while it
+    waits, as psycopg's ``PGconn.connect`` and ``get_result`` do.
+
+    Leaving the block closes every connection, waits for the threads, and raises `ScriptFailed` when
+    a step that waited was not satisfied, or the client broke the protocol.
+    """
+
+    def __init__(
+        self,
+        *scripts: Script | Sequence[Step],
+        answers: Mapping[str, Answering] | None = None,
+        settings: Mapping[str, str] | None = None,
+        parameters: Mapping[str, str] | None = None,
+        refusals: Sequence[ServerError] = (),
+        system_id: str = "7000000000000000001",
+        timeline: int = 1,
+        database: str = "postgres",
+        wal_end: int = 0x1000000,
+    ) -> None:
+        self._scripts = [s if isinstance(s, Script) else Script(tuple(s)) for s in scripts]
+        self._refusals = list(refusals)
+        self._parameters = {**PARAMETERS, **(parameters or {})}
+        self._book = AnswerBook(
+            given=dict(answers or {}),
+            settings={**SETTINGS, **(settings or {})},
+            system_id=system_id,
+            timeline=timeline,
+            database=database,
+            wal_end=wal_end,
+        )
+        self.database = database
+        self.sessions: list[Session] = []
+        self._started_streams = 0
+        self._changed = threading.Condition()
+        self._since = time.monotonic()
+        self._listener: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+
+    # --- where and what ---
+
+    @property
+    def port(self) -> int:
+        """Return the TCP port. Raises: RuntimeError before the block is entered."""
+        if self._listener is None:
+            text = "the scripted server runs inside its with block only"
+            raise RuntimeError(text)
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def dsn(self) -> str:
+        """Return a libpq connection string for it."""
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={self.database}"
+
+    @property
+    def feedback(self) -> list[Feedback]:
+        """Return the status updates of all connections, by time of arrival."""
+        with self._changed:
+            updates = [update for session in self.sessions for update in session.feedback]
+        return sorted(updates, key=lambda update: update.seconds)
+
+    @property
+    def queries(self) -> list[str]:
+        """Return the text of every query, connection by connection."""
+        return [query.text for session in self.sessions for query in session.queries]
+
+    @property
+    def unanswered(self) -> list[Query]:
+        """Return the queries that nobody knew an answer to."""
+        return [query for session in self.sessions for query in session.unanswered]
+
+    @property
+    def streams(self) -> int:
+        """Return how many START_REPLICATION commands were let in."""
+        return self._started_streams
+
+    def wait(self, until: Callable[["Walsender"], bool], within: float = 10.0) -> None:
+        """Wait until ``until(self)`` holds. Raises: ScriptFailed when it does not ``within`` s."""
+        with self._changed:
+            held = self._changed.wait_for(lambda: until(self), within)
+        if not held:
+            text = f"what the test waited for did not come within {within} s"
+            raise ScriptFailed(text)
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        # A condition over a re-entrant lock: `wait` may read `feedback`, which takes it again.
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._since = time.monotonic()
+        self._spawn(self._accept, self._listener)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+        for session in self.sessions:
+            session.drop()
+        for thread in self._threads:
+            thread.join(10)
+        failures = [session.failure for session in self.sessions if session.failure]
+        if failures and error is None:
+            raise ScriptFailed("; ".join(failures))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            session = Session(
+                connection,
+                answers=self._book,
+                next_script=self._next_script,
+                parameters=self._parameters,
+                refusal=self._refusals.pop(0) if self._refusals else None,
+                changed=self._changed,
+                started=self._since,
+            )
+            with self._changed:
+                self.sessions.append(session)
+                self._changed.notify_all()
+            self._spawn(session.serve)
+
+    def _next_script(self) -> Script | None:
+        with self._changed:
+            number, self._started_streams = self._started_streams, self._started_streams + 1
+            self._changed.notify_all()
+        return self._scripts[number] if number < len(self._scripts) else None
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()

@@ -1,0 +1,317 @@
+"""A known stream of changes for sinks: transactions, the batches an engine makes of them, and what a
+destination must hold afterwards.
+
+Every event has a ``serial`` of its own and deletes an ``id`` at most once, so that an event found in a
+destination tells which one it is: what is missing, doubled or out of order shows.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import orjson
+
+from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.format.record import Record
+from waltap.source.position import START, Position
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["ITEMS", "NOTES", "Event", "Workload", "batches", "relation"]
+
+COMMIT_TS = 1_767_225_600_000_000
+TYPE_OIDS = {
+    "bool": 16,
+    "bytea": 17,
+    "int8": 20,
+    "int2": 21,
+    "int4": 23,
+    "text": 25,
+    "float8": 701,
+    "date": 1082,
+    "timestamptz": 1184,
+    "numeric": 1700,
+}
+
+
+def relation(
+    table: str,
+    columns: Sequence[tuple[str, str]],
+    *,
+    oid: int,
+    typmods: dict[str, int] | None = None,
+) -> Relation:
+    """Return ``public.table`` with the key ``id`` and identity DEFAULT, as a connector describes it.
+
+    A column is (name, type name).
+    """
+    return Relation(
+        oid=oid,
+        schema="public",
+        table=table,
+        primary_key=("id",),
+        columns=tuple(
+            Column(
+                name=name,
+                type_oid=TYPE_OIDS[kind],
+                typmod=(typmods or {}).get(name, -1),
+                in_identity=name == "id",
+                data_type=DataType(oid=TYPE_OIDS[kind], schema="pg_catalog", name=kind),
+                nullable=name != "id",
+                type_text=kind,
+            )
+            for name, kind in columns
+        ),
+    )
+
+
+ITEMS = relation("items", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16401)
+NOTES = relation("notes", [("id", "int4"), ("serial", "int8"), ("body", "text")], oid=16402)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing a destination must show: ``op`` as Debezium's (c u d r t), None for a tombstone.
+
+    ``id`` is None for a truncate; ``serial`` for deletes, tombstones and truncates, which carry none.
+    """
+
+    table: str
+    op: str | None
+    id: int | None
+    serial: int | None
+
+
+@dataclass(slots=True)
+class Workload:
+    """A server whose transactions are made by hand.
+
+    ``parts`` are whole transactions in commit order, ``events`` what they are, in that order.
+    ``rows`` is what the tables hold in the end, by table and id, a row as text values.
+    ``records`` adds to each change the records a format would make of it (deletes: two).
+    """
+
+    parts: list[TransactionPart] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    rows: dict[str, dict[int, tuple[str | None, ...]]] = field(default_factory=dict)
+    rendered: dict[int, list[Record]] = field(default_factory=dict)
+    _lsn: int = 0x1000000
+    _xid: int = 700
+    _serial: int = 0
+    _changes: list[Change] = field(default_factory=list)
+
+    # --- statements ---
+
+    def insert(self, table: Relation, identifier: int, *values: str | None) -> None:
+        """INSERT a row: ``values`` follow id and serial."""
+        self._serial += 1
+        row = (str(identifier), str(self._serial), *values)
+        self._add(
+            Insert(table, self._step(), row), Event(table.name, "c", identifier, self._serial)
+        )
+        self.rows.setdefault(table.name, {})[identifier] = row
+        self._render(table, "c", row)
+
+    def update(self, table: Relation, identifier: int, *values: str | None) -> None:
+        """UPDATE all but the key of a row."""
+        self._serial += 1
+        row = (str(identifier), str(self._serial), *values)
+        self._add(
+            Update(table, self._step(), row), Event(table.name, "u", identifier, self._serial)
+        )
+        self.rows[table.name][identifier] = row
+        self._render(table, "u", row)
+
+    def delete(self, table: Relation, identifier: int) -> None:
+        """DELETE a row; an id is never used again."""
+        old: Tuple = (str(identifier), *[ABSENT] * (len(table.columns) - 1))
+        self._add(
+            Delete(table, self._step(), old, OldTuple.KEY), Event(table.name, "d", identifier, None)
+        )
+        del self.rows[table.name][identifier]
+        self._render(table, "d", (str(identifier),))
+
+    def truncate(self, table: Relation) -> None:
+        """TRUNCATE a table (once: truncates of one table could not be told apart)."""
+        self._add(Truncate((table,), self._step()), Event(table.name, "t", None, None))
+        self.rows[table.name] = {}
+        self._render(table, "t", ())
+
+    def commit(self) -> None:
+        """COMMIT what was done since the last one."""
+        begin, commit = self._lsn, self._step()
+        self._xid += 1
+        self.parts.append(
+            TransactionPart(
+                xid=self._xid,
+                begin_lsn=begin,
+                commit_lsn=commit,
+                commit_ts=COMMIT_TS + self._xid,
+                end_lsn=self._step(),
+                previous_end_lsn=self.parts[-1].end_lsn if self.parts else None,
+                changes=self._changes,
+            )
+        )
+        self._changes = []
+
+    def snapshot(
+        self, tables: Iterable[Relation], most: int = 1_000, *, records: bool
+    ) -> list[Batch]:
+        """Return the rows as they stand as the batches of a snapshot, its closing batch included, in
+        pieces of ``most`` rows (`SnapshotRows` has the contract); with records where wanted.
+
+        They become events too; only before the first statement that is to be streamed.
+        """
+        pieces = [piece for table in tables for piece in self._pieces_of(table, most)]
+        if pieces:
+            pieces[0].opens = True
+        full = [piece for piece in pieces if piece.rows]
+        if full:
+            full[-1].last_marker = "last"
+        made = []
+        for piece in pieces:
+            table, rows = piece.relation, [tuple(map(_text, row)) for row in piece.rows]
+            self.events += [
+                Event(table.name, "r", int(row[0] or 0), int(row[1] or 0)) for row in rows
+            ]
+            rendered = [_record(table, "r", row) for row in rows] if records else None
+            made.append(self._read([piece], len(rows), rendered))
+        made.append(self._read([], 0, [] if records else None))
+        return made
+
+    def _pieces_of(self, table: Relation, most: int) -> Iterator[SnapshotRows]:
+        rows: list[Tuple] = [tuple(row) for row in self.rows.get(table.name, {}).values()]
+        for at in range(0, max(1, len(rows)), most):
+            complete = at + most >= len(rows)
+            yield SnapshotRows(
+                relation=table,
+                rows=rows[at : at + most],
+                ts=COMMIT_TS,
+                lsn=self._lsn,
+                xid=self._xid,
+                first_marker="true" if at else "first_in_data_collection",
+                last_marker="last_in_data_collection" if complete else "true",
+                complete=complete,
+            )
+
+    def _read(self, parts: list[SnapshotRows], events: int, records: list[Record] | None) -> Batch:
+        return Batch(
+            parts=list(parts),
+            position=Position(self._lsn),
+            events=events,
+            records=records,
+            snapshot=True,
+        )
+
+    def begin_again(self) -> None:
+        """Forget how the rows came to be, keep the rows: what follows is the stream."""
+        self.parts, self.events = [], []
+
+    # --- what an engine makes of it ---
+
+    def batches(self, most: int, after: Position = START, *, records: bool) -> Iterator[Batch]:
+        """Give what comes after ``after`` in batches of at least one transaction, or of ``most``
+        changes of a larger one; with records where the sink takes records."""
+        return batches(_after(self.parts, after), most, after, self.rendered if records else None)
+
+    # --- making ---
+
+    def _step(self) -> int:
+        self._lsn += 0x40
+        return self._lsn
+
+    def _add(self, change: Change, event: Event) -> None:
+        self._changes.append(change)
+        self.events.append(event)
+        if event.op == "d":
+            self.events.append(Event(event.table, None, event.id, None))
+
+    def _render(self, table: Relation, operation: str, row: tuple[str | None, ...]) -> None:
+        records = [_record(table, operation, row)]
+        if operation == "d":
+            records.append(Record(records[0].topic, records[0].key, None))
+        self.rendered[self._lsn] = records
+
+
+def batches(
+    parts: Iterable[TransactionPart],
+    most: int,
+    after: Position,
+    rendered: dict[int, list[Record]] | None,
+) -> Iterator[Batch]:
+    """Give ``parts`` as batches: whole transactions up to ``most`` changes, larger ones in pieces."""
+    waiting: list[TransactionPart] = []
+    count, position = 0, after
+    for piece in _pieces(parts, most):
+        if waiting and count + len(piece.changes) > most:
+            batch = _batch(waiting, position, rendered)
+            position = batch.position
+            yield batch
+            waiting, count = [], 0
+        waiting.append(piece)
+        count += len(piece.changes)
+    if waiting:
+        yield _batch(waiting, position, rendered)
+
+
+def _pieces(parts: Iterable[TransactionPart], most: int) -> Iterator[TransactionPart]:
+    for part in parts:
+        changes = part.changes
+        if len(changes) <= most:
+            yield part
+            continue
+        for at in range(0, len(changes), most):
+            final = at + most >= len(changes)
+            yield msgspec.structs.replace(
+                part,
+                changes=changes[at : at + most],
+                first_index=part.first_index + at,
+                starts=part.starts and at == 0,
+                complete=final,
+                end_lsn=part.end_lsn if final else 0,
+            )
+
+
+def _after(parts: Iterable[TransactionPart], position: Position) -> Iterator[TransactionPart]:
+    for part in parts:
+        if part.end_lsn <= position.end_lsn:
+            continue
+        if part.commit_lsn == position.commit_lsn and position.index:
+            yield msgspec.structs.replace(
+                part,
+                changes=part.changes[position.index :],
+                first_index=position.index,
+                starts=False,
+            )
+        else:
+            yield part
+
+
+def _batch(
+    parts: list[TransactionPart], before: Position, rendered: dict[int, list[Record]] | None
+) -> Batch:
+    position = before
+    for part in parts:
+        position = part.position(position)
+    given: list[TransactionPart | SnapshotRows | Heartbeat] = list(parts)
+    return Batch(
+        parts=given,
+        position=position,
+        events=sum(len(part.changes) for part in parts),
+        records=None
+        if rendered is None
+        else [record for part in parts for c in part.changes for record in rendered[c.lsn]],
+        ends_transaction=parts[-1].complete,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Record:
+    names = [column.name for column in table.columns]
+    value: dict[str, object] = {"op": operation, **dict(zip(names, row, strict=False))}
+    key = orjson.dumps({"id": row[0]}) if row else None
+    return Record(f"server.{table.name}", key, orjson.dumps(value))

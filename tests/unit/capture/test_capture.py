@@ -1,0 +1,221 @@
+"""Which tables, columns, keys and messages are captured, and what is wrong with bad lists."""
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.json.rig import split_properties, table
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.capture.topic_naming import TOPIC_NAMING
+
+
+def capture(**properties: str) -> Capture:
+    return Capture(split_properties({"topic.prefix": "t", **properties})[0])
+
+
+@pytest.mark.parametrize(
+    ("properties", "captured", "left_out"),
+    [
+        ({}, ["public.a", "other.b"], ["pg_catalog.pg_class", "information_schema.x"]),
+        ({"schema.include.list": "pub.*"}, ["public.a"], ["other.a"]),
+        ({"schema.exclude.list": "other"}, ["public.a"], ["other.a"]),
+        ({"table.include.list": "public.a"}, ["public.a"], ["public.ab", "xpublic.a"]),
+        ({"table.include.list": "public.a , ,public.b"}, ["public.a", "public.b"], ["public.c"]),
+        ({"table.include.list": "PUBLIC.A"}, ["public.a", "Public.A"], []),
+        ({"table.exclude.list": r"public\.(a|b)"}, ["public.c"], ["public.a", "public.b"]),
+        ({"table.include.list": r"public\.a{1\,2}"}, ["public.a", "public.aa"], ["public.aaa"]),
+        (
+            {"schema.include.list": "public", "table.include.list": r".*\.a"},
+            ["public.a"],
+            ["other.a", "public.b"],
+        ),
+        ({"schema.include.list": "public"}, [], ["public.spatial_ref_sys"]),
+        ({"table.ignore.builtin": "false"}, ["pg_catalog.pg_class", "pg_temp_3.x"], []),
+        (
+            {"table.include.list": "public.a", "signal.data.collection": "ops.signals"},
+            ["public.a", "ops.signals"],
+            ["ops.other", "OPS.signals"],
+        ),
+        ({"table.include.list": "x", "signal.data.collection": "db.ops.s"}, ["ops.s"], ["db.s"]),
+        ({"table.include.list": r"public\.\Qa.b\E"}, ["public.a.b"], ["public.axb"]),
+        ({"table.include.list": r"public\.\p{Lower}+"}, ["public.abc"], ["public.a1"]),
+    ],
+)
+def test_tables(properties, captured, left_out) -> None:
+    found = capture(**properties)
+    for name in captured:
+        assert found.captures(*name.split(".", 1)), name
+    for name in left_out:
+        assert not found.captures(*name.split(".", 1)), name
+
+
+PEOPLE = table("people", "id int4 not null", "name text", "Mail text", "age int4")
+
+
+@pytest.mark.parametrize(
+    ("properties", "indexes"),
+    [
+        ({}, (0, 1, 2, 3)),
+        ({"column.include.list": r"public\.people\.(id|mail)"}, (0, 2)),
+        ({"column.exclude.list": r".*\.name,public.people.age"}, (0, 2)),
+        ({"column.include.list": "nothing"}, ()),
+    ],
+)
+def test_columns_of_values(properties, indexes) -> None:
+    assert capture(**properties).columns(PEOPLE) == indexes
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes"),
+    [
+        ("public.people:name", (1,)),
+        ("public.people:age,id", (3, 0)),
+        (" (.*).people : MAIL ; other:x", (2,)),
+        ("public.people:name,name", (1,)),
+        ("public.others:name", (0,)),
+        ("public.people:nothing", (0,)),
+    ],
+)
+def test_message_key_columns(text, indexes) -> None:
+    assert capture(**{"message.key.columns": text}).keys(PEOPLE) == indexes
+
+
+def test_keys_are_the_primary_key_in_its_order() -> None:
+    relation = table("t", "a int4", "b int4", "c int4", key=("c", "a"))
+    assert capture().keys(relation) == (2, 0)
+    assert capture().keys(table("t", "a int4", key=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("properties", "taken", "left"),
+    [
+        ({}, ["", "any"], []),
+        ({"message.prefix.include.list": "a,b.*"}, ["a", "bcd", "A"], ["ab", ""]),
+        (
+            {"message.prefix.exclude.list": "excluded_prefix, prefix:excluded"},
+            ["prefix"],
+            ["prefix:excluded"],
+        ),
+    ],
+)
+def test_message_prefixes(properties, taken, left) -> None:
+    test = capture(**properties).message_prefix
+    assert [bool(test(prefix)) for prefix in (*taken, *left)] == [True] * len(taken) + [
+        False
+    ] * len(left)
+
+
+def test_skipped_operations() -> None:
+    assert capture().skipped == {"t"}
+    assert capture(**{"skipped.operations": "none"}).skipped == frozenset()
+    assert capture(**{"skipped.operations": "c, d"}).skipped == {"c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"topic.prefix": "with space"}, "topic.prefix"),
+        (
+            {"table.include.list": "a", "table.exclude.list": "b"},
+            "table.include.list and table.exclude",
+        ),
+        (
+            {"column.include.list": "a", "column.exclude.list": "b"},
+            "column.include.list and column",
+        ),
+        (
+            {"schema.include.list": "a", "schema.exclude.list": "b"},
+            "schema.include.list and schema",
+        ),
+        ({"table.include.list": "fine,bad("}, r"(?s)table\.include\.list.*'bad\('"),
+        ({"skipped.operations": "c,x"}, "no such operation: x"),
+        ({"skipped.operations": "none,c"}, "none stands alone"),
+        ({"message.key.columns": "no colon"}, "no colon"),
+        ({"message.key.columns": "a(:x"}, r"a\("),
+        ({"unavailable.value.placeholder": "hex:abc"}, "hexadecimal"),
+        ({"signal.data.collection": "signals"}, r"schema\.table"),
+        ({"column.truncate.to.0.chars": "a"}, "must be positive"),
+        ({"column.mask.hash.NOPE-1.with.salt.x": "a"}, "unknown hash algorithm NOPE-1"),
+        ({"column.mask.with.3.chars": "a["}, r"column\.mask\.with\.3\.chars: not a regular"),
+        ({"time.precision.mode": "exact"}, r"time\.precision\.mode"),
+    ],
+)
+def test_wrong_properties_are_named(properties, named) -> None:
+    with pytest.raises(ValidationError, match=named):
+        split_properties({"topic.prefix": "t", **properties})
+
+
+def test_defaults_are_debeziums() -> None:
+    found = CaptureProperties.model_validate({"topic.prefix": "t"})
+    assert found.tombstones
+    assert found.skipped_operations == ("t",)
+    assert found.unavailable_value_placeholder == "__debezium_unavailable_value"
+    assert Capture(found).types.unavailable_value_placeholder == b"__debezium_unavailable_value"
+
+
+def topics(name: str, **properties: str) -> list[str]:
+    given, _ = split_properties({"topic.prefix": "t", **properties})
+    naming = next(spec for spec in TOPIC_NAMING if name in (spec.name, *spec.aliases)).factory(
+        given
+    )
+    found = Capture(given, naming)
+    return [found.topic("s_1", "a"), found.topic("my schema", "ünï")]
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "expected"),
+    [
+        ("schema", {}, ["t.s_1.a", "t.my_schema._n_"]),
+        ("io.debezium.schema.SchemaTopicNamingStrategy", {}, ["t.s_1.a", "t.my_schema._n_"]),
+        ("DefaultTopicNamingStrategy", {"topic.delimiter": "-"}, ["t-a", "t-_n_"]),
+        ("schema_unicode", {}, ["t.s_u005f1.a", "t.my_u0020schema._u00fcn_u00ef"]),
+        ("table_unicode", {}, ["t.a", "t._u00fcn_u00ef"]),
+        (
+            "schema_regex",
+            {"topic.regex": r"t\.s_(\d)\.(.*)", "topic.replacement": "$2-${1}x"},
+            None,
+        ),
+        (
+            "schema_regex",
+            {"topic.regex": r"t\.s_(?<n>\d)\.(.*)", "topic.replacement": r"$2-${n}\$"},
+            ["a-1$", "t.my_schema._n_"],
+        ),
+        (
+            "table_regex",
+            {"topic.regex": r"t\.(.*)", "topic.replacement": "all.$1"},
+            ["all.a", "all._n_"],
+        ),
+    ],
+)
+def test_topic_naming(name, properties, expected) -> None:
+    if expected is None:  # ${1} names a group, and there is none called 1
+        with pytest.raises(ValueError, match="not a replacement"):
+            topics(name, **properties)
+    else:
+        assert topics(name, **properties) == expected
+
+
+def test_regex_naming_needs_its_properties() -> None:
+    with pytest.raises(ValueError, match=r"topic\.regex and topic\.replacement"):
+        topics("schema_regex")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("." * 1, "_"), ("..", "__"), ("x" * 300, "x" * 249), ("a😀b", "a__b")],
+)
+def test_topics_are_sanitised_as_kafka_wants(name, expected) -> None:
+    from waltap.capture.name_adjustment import sanitised_topic
+
+    assert sanitised_topic(name) == expected
+
+
+def test_topics_of_the_pipeline_itself() -> None:
+    found = capture(
+        **{"topic.delimiter": "_", "topic.transaction": "tx", "topic.heartbeat.prefix": "hb"}
+    )
+    assert (found.heartbeat_topic, found.transaction_topic, found.message_topic) == (
+        "hb_t",
+        "t_tx",
+        "t.message",
+    )
+    assert capture(**{"topic.heartbeat.name": "beat"}).heartbeat_topic == "beat"

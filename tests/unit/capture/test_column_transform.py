@@ -1,0 +1,198 @@
+"""Masks, hashes, truncation and source types of columns."""
+
+import hashlib
+
+import pytest
+
+from tests.unit.json.rig import NOW, column, json_format, split_properties, table, values
+from tests.unit.json.test_json_details import BARE, part
+from waltap.decode.message import Delete, Insert, OldTuple, Update
+from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
+from waltap.mapping.connect_schema import Kind
+from waltap.capture.name_adjustment import field_namer, schema_namer
+from waltap.capture.source_type import source_type
+
+SALT = "CzQMA0cB5K"
+HELLO = "b4d39ab0d198fb4cac8b2f023da74f670bcaf192dcc79b5d6361b7ae6b2fafdf"
+
+
+def after(properties: dict[str, str], columns: tuple[str, ...], row: tuple) -> dict:
+    relation = table("t", *columns, key=())
+    found = json_format({**BARE, **properties}).render([part(Insert(relation, 0, row))], NOW)
+    return values(found)[0]["after"]
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "text", "expected"),
+    [
+        (f"column.mask.hash.SHA-256.with.salt.{SALT}", "v varchar(255)", "hello", HELLO),
+        (f"column.mask.hash.SHA-256.with.salt.{SALT}", "v varchar(20)", "hello", HELLO[:20]),
+        (f"column.mask.hash.SHA-256.with.salt.{SALT}", "v varchar(20)", "test", "8e68c68edbbac316dfe2"),
+        (
+            f"column.mask.hash.v2.SHA-256.with.salt.{SALT}",
+            "v text",
+            "hello",
+            "c4bf2f9ebc99b7f64add45103e81eb4ca483649064e3e1398b21f41786360c7b",
+        ),
+        ("column.mask.hash.v2.MD5.with.salt.s.a.l.t", "v text", "é", hashlib.md5("s.a.l.té".encode()).hexdigest()),
+        ("column.mask.hash.v2.SHA-1.with.salt.x", "v text", "", hashlib.sha1(b"x").hexdigest()),
+        ("column.mask.hash.v2.SHA3-256.with.salt.x", "v text", "y", hashlib.sha3_256(b"xy").hexdigest()),
+        ("column.mask.hash.v2.SHA-512/256.with.salt.x", "v text", "y", hashlib.new("sha512_256", b"xy").hexdigest()),
+        ("column.mask.with.3.chars", "v text", "hello", "***"),
+        ("column.mask.with.0.chars", "v text", "hello", ""),
+        ("column.mask.with.3.chars", "v text", None, "***"),
+        ("column.mask.with.3.chars", "v int4", "5", 5),
+        ("column.truncate.to.3.chars", "v text", "hello", "hel"),
+        ("column.truncate.to.3.chars", "v varchar(3)", "abc", "abc"),
+        ("column.truncate.to.3.chars", "v text", "a😀😀", "a😀"),
+        ("column.truncate.to.2.chars", "v text", "a😀", "a\ud83d"),
+        ("column.truncate.to.2.chars", "v bytea", "\\x0102030405", "AQI="),
+        ("column.truncate.to.2.chars", "v int4", "12345", 12345),
+        ("column.truncate.to.2.chars", "v text", None, None),
+    ],
+)  # fmt: skip
+def test_value_is_transformed(name, declared, text, expected) -> None:
+    assert after({name: "public.t.v"}, (declared,), (text,)) == {"v": expected}
+
+
+def test_placeholders_and_stand_ins_are_transformed_too() -> None:
+    relation = table(
+        "t", "id int4 not null", "m text not null", "h text not null", "c text not null"
+    )
+    form = json_format(
+        {
+            **BARE,
+            "column.mask.with.2.chars": ".*m",
+            "column.mask.hash.v2.SHA-256.with.salt.x": ".*h",
+            "column.truncate.to.5.chars": ".*c",
+        }
+    )
+    unsent = Update(relation, 0, ("1", UNCHANGED, UNCHANGED, UNCHANGED))
+    key_only = Delete(relation, 0, ("1", ABSENT, ABSENT, ABSENT), OldTuple.KEY)
+    update, delete, _ = values(form.render([part(unsent, key_only)], NOW))
+    hashed = hashlib.sha256(b"x__debezium_unavailable_value").hexdigest()
+    assert update["after"] == {"id": 1, "m": "**", "h": hashed, "c": "__deb"}
+    assert delete["before"] == {"id": 1, "m": "**", "h": hashlib.sha256(b"x").hexdigest(), "c": ""}
+
+
+def test_keys_are_never_transformed() -> None:
+    relation = table("t", "id text not null")
+    properties = {**BARE, "column.mask.with.2.chars": ".*"}
+    (record,) = json_format(properties).render([part(Insert(relation, 0, ("secret",)))], NOW)
+    assert record.key == b'{"id":"secret"}'
+    assert values([record])[0]["after"] == {"id": "**"}
+
+
+def test_propagated_source_type_never_takes_the_mask_away() -> None:
+    properties, _ = split_properties(
+        {
+            "topic.prefix": "t",
+            "column.propagate.source.type": ".*",
+            "column.mask.hash.v2.SHA-256.with.salt.x": r"public\.t\.v",
+        }
+    )
+    transforms = ColumnTransforms.of(properties)
+    found = transforms.column("public.t", column("v text"), Kind.STRING)
+    assert found is not None
+    assert found.value is not None
+    assert dict(found.parameters)["masked"] == "true"
+    assert dict(found.parameters)["__debezium.source.column.type"] == "TEXT"
+    other = transforms.column("public.t", column("w text"), Kind.STRING)
+    assert other is not None
+    assert other.value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "expected"),
+    [
+        ("", 1, ""),
+        ("abc", 3, "abc"),
+        ("abcd", 3, "abc"),
+        ("😀", 1, "\ud83d"),
+        ("é" * 9, 4, "é" * 4),
+    ],
+)
+def test_truncation_counts_utf16_units(text, units, expected) -> None:
+    assert truncated(text, units) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("hello", b"t\0\5hello"),
+        ("\0", b"t\0\2\xc0\x80"),
+        ("é", b"t\0\2\xc3\xa9"),
+        ("€", b"t\0\3\xe2\x82\xac"),
+        ("😀", b"t\0\6\xed\xa0\xbd\xed\xb8\x80"),
+        ("x" * 65535, b"t\xff\xff" + b"x" * 65535),
+        ("x" * 65536, b"|\0\0\0\0\0\1\0\0" + b"x" * 65536),
+    ],
+    ids=["ascii", "nul", "two bytes", "three bytes", "surrogates", "longest short", "long"],
+)
+def test_java_serialisation_of_strings(text, body) -> None:
+    assert java_serialised(text) == b"\xac\xed\x00\x05" + body
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("v varchar(2)", ("varchar", 2, 0)),
+        ("v varchar", ("varchar", 2147483647, 0)),
+        ("v numeric(3,2)", ("numeric", 3, 2)),
+        ("v numeric", ("numeric", 0, 0)),
+        ("v int8", ("int8", 19, 0)),
+        ("v timestamptz", ("timestamptz", 35, 6)),
+        ("v bytea", ("bytea", 2147483647, 0)),
+    ],
+)
+def test_source_type_is_the_drivers(declared, expected) -> None:
+    found = source_type(column(declared))
+    assert (found.name, found.length, found.scale) == expected
+
+
+@pytest.mark.parametrize(("typmod", "length"), [(0, 22), (1, 24), (3, 26), (6, 29)])
+def test_timestamp_length_counts_its_fraction(typmod, length) -> None:
+    data_type = DataType(oid=1114, schema="pg_catalog", name="timestamp")
+    found = source_type(Column(name="v", type_oid=1114, typmod=typmod, data_type=data_type))
+    assert (found.length, found.scale) == (length, typmod)
+
+
+def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:
+    varchar = DataType(oid=1043, schema="pg_catalog", name="varchar")
+    short = DataType(
+        oid=1, schema="s", name="short", kind=TypeKind.DOMAIN, base=varchar, base_typmod=14
+    )
+    outer = DataType(oid=2, schema="s", name="outer", kind=TypeKind.DOMAIN, base=short)
+    found = source_type(Column(name="v", type_oid=2, data_type=outer))
+    assert (found.name, found.length) == ("outer", 10)
+
+
+@pytest.mark.parametrize(
+    ("mode", "schema", "field"),
+    [
+        ("none", "t.9a.ö-x", "t.9a.ö-x"),
+        ("avro", "t.9a.__x", "t_9a___x"),
+        ("avro_unicode", "t.9a._u00f6_u002dx", "t_u002e9a_u002e_u00f6_u002dx"),
+    ],
+)
+def test_names_are_adjusted(mode, schema, field) -> None:
+    assert schema_namer(mode)("t.9a.ö-x") == schema
+    assert field_namer(mode)("t.9a.ö-x") == field
+
+
+@pytest.mark.parametrize(
+    ("name", "avro", "unicode"),
+    [
+        ("2nd", "_2nd", "_u0032nd"),
+        ("-a", "_a", "_u002da"),
+        ("_a", "_a", "_u005fa"),
+        ("", "", ""),
+        ("ă", "_", "_u103"),
+        ("😀", "__", "_ud83d_ude00"),
+    ],
+)
+def test_first_characters_and_escapes_of_field_names(name, avro, unicode) -> None:
+    assert field_namer("avro")(name) == avro
+    assert field_namer("avro_unicode")(name) == unicode

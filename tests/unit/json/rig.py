@@ -1,0 +1,308 @@
+"""A server's part, played by hand: tables, the tuples a decoder gives, transactions with LSNs.
+
+What a test says here is what pgoutput sends for the corpus's workload; the records are compared
+with the events that Debezium gave for it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tests.differential.comparison import differences, report
+from tests.differential.corpus import variants
+from tests.differential.normalise import Record as Event
+from tests.differential.normalise import canonical, parse, payload
+from waltap.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
+from waltap.decode.relation import Column, DataType, Relation
+from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.format import FormatContext
+from waltap.json.format import MESSAGES, JsonFormat
+from waltap.json.lines import JsonLines
+from waltap.json.properties import JsonProperties
+from waltap.format.record import Record
+from waltap.capture.topic_naming import TopicNaming
+from waltap.mapping.type_registry import TypeRegistry
+from waltap_postgres.identity import REPLICA_IDENTITIES
+from waltap_postgres.types import TYPE_SPECS
+
+OIDS = {
+    "bool": 16,
+    "bytea": 17,
+    "name": 19,
+    "int8": 20,
+    "int2": 21,
+    "int4": 23,
+    "text": 25,
+    "json": 114,
+    "xml": 142,
+    "float8": 701,
+    "bpchar": 1042,
+    "varchar": 1043,
+    "date": 1082,
+    "timestamp": 1114,
+    "timestamptz": 1184,
+    "numeric": 1700,
+    "uuid": 2950,
+    "jsonb": 3802,
+}
+NOW = 1_700_000_100_123_456_789
+COMMIT_TS = 1_700_000_000_123_456
+IDENTITIES = {spec.letter: spec.factory for spec in REPLICA_IDENTITIES}
+
+
+def column(text: str, *, in_identity: bool = False) -> Column:
+    """Return the column that ``name type[(modifiers)] [not null] [default expression]`` declares."""
+    declared, _, default = text.partition(" default ")
+    name, type_text, *rest = declared.split(" ", 2) if declared[0] != '"' else _quoted(declared)
+    type_name, _, modifiers = type_text.partition("(")
+    typmod = -1
+    if type_name == "numeric" and modifiers:
+        precision, scale = (int(part) for part in modifiers.rstrip(")").split(","))
+        typmod = ((precision << 16) | scale) + 4
+    elif modifiers:
+        typmod = int(modifiers.rstrip(")")) + 4
+    return Column(
+        name=name,
+        type_oid=OIDS[type_name],
+        typmod=typmod,
+        in_identity=in_identity,
+        data_type=DataType(oid=OIDS[type_name], schema="pg_catalog", name=type_name),
+        nullable="not null" not in rest,
+        default=default or None,
+    )
+
+
+def _quoted(declared: str) -> list[str]:
+    name, _, rest = declared[1:].partition('" ')
+    return [name, *rest.split(" ", 1)]
+
+
+def table(
+    name: str,
+    *columns: str,
+    key: Sequence[str] = ("id",),
+    identity: str = "d",
+    index: Sequence[str] = (),
+) -> Relation:
+    """Return a relation; ``index`` names the columns of the replica identity's index."""
+    schema, _, bare = name.rpartition(".")
+    held = {"f": [c.split(" ")[0] for c in columns], "d": key, "i": index}.get(identity, ())
+    return Relation(
+        oid=16384 + sum(name.encode()),
+        schema=schema or "public",
+        table=bare,
+        columns=tuple(column(c, in_identity=c.split(" ")[0] in held) for c in columns),
+        identity=identity,
+        primary_key=tuple(key),
+    )
+
+
+class Server:
+    """Commits transactions. ``parts`` is what the assembler makes of them.
+
+    ``publishes_rows`` False: the publication leaves out inserts, updates and deletes, and with them
+    transactions that hold nothing else.
+    """
+
+    def __init__(self, *, publishes_rows: bool = True) -> None:
+        self._publishes_rows = publishes_rows
+        self.parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
+        self._lsn, self._xid = 0x1000000, 700
+        self._previous: int | None = None
+        self._open: list[Change] | None = None
+        self._same_lsn = False
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def insert(self, relation: Relation, *rows: Tuple) -> None:
+        """INSERT of some rows."""
+        self._statement([Insert(relation, 0, row) for row in rows])
+
+    def update(self, relation: Relation, new: Tuple, old: Tuple | None = None) -> None:
+        """UPDATE of one row; ``old`` is the row before it, where the server sends some of it."""
+        if old is None:
+            self._statement([Update(relation, 0, new)])
+        else:
+            kind = OldTuple.FULL if relation.identity == "f" else OldTuple.KEY
+            self._statement([Update(relation, 0, new, self._sent(relation, old), kind)])
+
+    def delete(self, relation: Relation, *rows: Tuple) -> None:
+        """DELETE of some rows."""
+        kind = OldTuple.FULL if relation.identity == "f" else OldTuple.KEY
+        self._statement([Delete(relation, 0, self._sent(relation, row), kind) for row in rows])
+
+    def truncate(self, *relations: Relation) -> None:
+        """TRUNCATE of some tables."""
+        self._statement([Truncate(relations, 0)])
+
+    def message(
+        self, prefix: str, content: bytes, *, transactional: bool = True, followed: bool = True
+    ) -> None:
+        """pg_logical_emit_message; one that is not transactional is delivered at once.
+
+        ``followed``: the next change is the next record of the WAL.
+        """
+        if transactional:
+            self._statement([LogicalMessage(0, True, prefix, content)])
+            return
+        self._lsn += 56
+        self._same_lsn = followed  # the server gives the change after it the same LSN
+        change = LogicalMessage(self._lsn, False, prefix, content)
+        part = TransactionPart(
+            xid=None,
+            begin_lsn=self._lsn,
+            commit_lsn=self._lsn,
+            commit_ts=0,
+            end_lsn=self._lsn,
+            previous_end_lsn=self._previous,
+            changes=[change],
+        )
+        self._previous = self._lsn
+        self.parts.append(part)
+
+    def begin(self) -> None:
+        """Open a transaction of several statements."""
+        self._open = []
+
+    def commit(self) -> None:
+        """Commit it, also without changes: the server sends its begin and commit all the same."""
+        changes, self._open = self._open, None
+        assert changes is not None
+        self._commit(changes)
+
+    def snapshot(self, relation: Relation, rows: list[Tuple], first: str, last: str) -> None:
+        """Rows of one table, read in a snapshot."""
+        self.parts.append(
+            SnapshotRows(
+                relation=relation,
+                rows=rows,
+                ts=COMMIT_TS,
+                lsn=0x1000000,
+                xid=700,
+                first_marker=first,
+                last_marker=last,
+            )
+        )
+
+    # --- what happens to them ---------------------------------------------------------------------
+
+    @staticmethod
+    def _sent(relation: Relation, row: Tuple) -> Tuple:
+        """Return what of ``row`` an old tuple holds."""
+        if relation.identity == "f":
+            return row
+        return tuple(
+            value if c.in_identity else ABSENT
+            for value, c in zip(row, relation.columns, strict=True)
+        )
+
+    def _statement(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._lsn += 0 if self._same_lsn else 120
+            self._same_lsn = False
+            change.lsn = self._lsn
+        if self._open is None:
+            self._commit(changes)
+        else:
+            self._open += changes
+
+    def _commit(self, changes: list[Change]) -> None:
+        begin = changes[0].lsn if changes else self._lsn + 8
+        self._lsn += 40
+        commit, end = self._lsn, self._lsn + 48
+        self._lsn, self._xid = end, self._xid + 1
+        if not self._publishes_rows:
+            changes = [c for c in changes if isinstance(c, Truncate | LogicalMessage)]
+            if not changes:
+                return
+        self.parts.append(
+            TransactionPart(
+                xid=self._xid,
+                begin_lsn=begin,
+                commit_lsn=commit,
+                commit_ts=COMMIT_TS,
+                end_lsn=end,
+                previous_end_lsn=self._previous,
+                changes=changes,
+            )
+        )
+        self._previous = end
+
+
+def split_properties(properties: Mapping[str, str]) -> tuple[CaptureProperties, JsonProperties]:
+    """Validate what of a connector's properties concerns capture and format."""
+    from waltap.config.property import declarations
+
+    found: list[dict[str, Any]] = []
+    for model in (CaptureProperties, JsonProperties):
+        values: dict[str, Any] = {}
+        for declaration in declarations(model):
+            if declaration.family is not None:
+                members = {n: v for n, v in properties.items() if declaration.family.fullmatch(n)}
+                values[declaration.name] = members
+            elif declaration.name in properties:
+                values[declaration.name] = properties[declaration.name]
+        found.append(values)
+    return CaptureProperties.model_validate(found[0]), JsonProperties.model_validate(found[1])
+
+
+def json_format(
+    properties: Mapping[str, str] | None = None, naming: TopicNaming | None = None, **more: Any
+) -> JsonFormat:
+    """Return the JSON format with a connector's properties."""
+    given = {"topic.prefix": "t", **(properties or {})}
+    capture, form = split_properties(given)
+    return JsonFormat(
+        form,
+        FormatContext(
+            describe=lambda relation: relation,
+            identity=lambda relation: IDENTITIES[relation.identity](relation),
+            capture=Capture(capture, naming),
+            database=given.get("database.dbname", "shop"),
+            run_id="11111111-2222-3333-4444-555555555555",
+            mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
+            **more,
+        ),
+    )
+
+
+def events(records: Iterable[Record]) -> list[Event]:
+    """Return ``records`` as the lines that the sink writes hold them."""
+    found = [parse(line) for line in JsonLines().lines(records).decode().splitlines()]
+    for event in found:
+        counts = payload(event["value"]) or {}
+        counts = counts.get("data_collections") or []
+        for count in counts:
+            if count["data_collection"] == MESSAGES:  # Debezium gives a Java object's name
+                count["data_collection"] = "<message>"
+                counts.sort(key=lambda c: c["data_collection"])
+                break
+    return found
+
+
+def assert_as_recorded(variant_id: str, server: Server) -> None:
+    """Render what ``server`` committed with the configuration of a corpus, and compare."""
+    (variant,) = [v for v in variants([variant_id]) if v.id == variant_id]
+    properties = {n: v.replace("\\\\", "\\") for n, v in variant.properties.items()}
+    found = json_format(properties).render(server.parts, NOW)
+    open_ = differences(variant.expected(), canonical(events(found), variant.collapse))
+    assert not open_, f"{len(open_)} differences\n{report(open_)}"
+
+
+def values(records: Iterable[Record]) -> list[Any]:
+    """Return the payloads of the records' values."""
+    out = []
+    for record in records:
+        value = None if record.value is None else json.loads(record.value)
+        out.append(value["payload"] if value and "payload" in value else value)
+    return out

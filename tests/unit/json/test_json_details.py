@@ -1,0 +1,437 @@
+"""What single records hold, where no corpus shows it."""
+
+import json
+
+import pytest
+
+from tests.unit.json.rig import (
+    COMMIT_TS,
+    NOW,
+    Server,
+    column,
+    events,
+    json_format,
+    split_properties,
+    table,
+    values,
+)
+from waltap.decode.message import Insert, Truncate, Update
+from waltap.decode.relation import Column, DataType
+from waltap.decode.tuple_image import UNCHANGED
+from waltap.errors import ConfigurationError, DecodeError
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.json.lines import JsonLines
+from waltap.format.record import Record
+
+A = table("a", "id int4 not null", "v text")
+BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
+
+
+def part(*changes, **more) -> TransactionPart:
+    for n, change in enumerate(changes):
+        change.lsn = 1000 + n
+    fields = {
+        "xid": 7,
+        "begin_lsn": 990,
+        "commit_lsn": 1100,
+        "commit_ts": COMMIT_TS,
+        "end_lsn": 1108,
+        "previous_end_lsn": 900,
+        "changes": list(changes),
+    }
+    return TransactionPart(**{**fields, **more})
+
+
+def render(*parts, **properties) -> list[Record]:
+    return json_format({**BARE, **properties}).render(list(parts), NOW)
+
+
+# --- source block -----------------------------------------------------------------------------------
+
+
+def test_source_block_names_every_field_in_order() -> None:
+    (record,) = render(part(Insert(A, 0, ("1", "x")), origin='up"stream', origin_lsn=55))
+    source = json.loads(record.value)["source"]
+    assert source.pop("version").startswith("waltap ")
+    assert list(source.items()) == [
+        ("connector", "postgresql"),
+        ("name", "t"),
+        ("ts_ms", COMMIT_TS // 1000),
+        ("snapshot", "false"),
+        ("db", "shop"),
+        ("sequence", '["900","1000"]'),
+        ("ts_us", COMMIT_TS),
+        ("ts_ns", COMMIT_TS * 1000),
+        ("schema", "public"),
+        ("table", "a"),
+        ("txId", 7),
+        ("lsn", 1000),
+        ("xmin", None),
+        ("origin", 'up"stream'),
+        ("origin_lsn", 55),
+    ]
+
+
+def test_envelope_keeps_debeziums_field_order_and_the_batchs_clock() -> None:
+    (record,) = render(part(Insert(A, 0, ("1", "x"))))
+    value = json.loads(record.value)
+    assert list(value) == [
+        "before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns",
+    ]  # fmt: skip
+    assert (value["ts_ms"], value["ts_us"], value["ts_ns"]) == (NOW // 10**6, NOW // 1000, NOW)
+
+
+def test_incremental_rows_have_their_lsn_in_the_sequence_alone() -> None:
+    rows = SnapshotRows(
+        relation=A,
+        rows=[("1", "x"), ("2", "y")],
+        ts=COMMIT_TS,
+        lsn=77,
+        xid=None,
+        previous_end_lsn=70,
+        kind="incremental",
+    )
+    for value in values(render(rows)):
+        source = value["source"]
+        assert (value["op"], source["snapshot"], source["txId"], source["lsn"]) == (
+            "r", "incremental", None, None,
+        )  # fmt: skip
+        assert source["sequence"] == '["70","77"]'
+
+
+def test_snapshot_markers_stand_at_both_ends() -> None:
+    s = Server()
+    s.snapshot(A, [(str(n), None) for n in range(4)], "first", "last_in_data_collection")
+    s.snapshot(A, [("9", None)], "first_in_data_collection", "last")
+    found = [v["source"]["snapshot"] for v in values(render(*s.parts))]
+    assert found == ["first", "true", "true", "last_in_data_collection", "last"]
+
+
+def test_empty_snapshot_part_gives_nothing() -> None:
+    s = Server()
+    s.snapshot(A, [], "first", "last")
+    assert render(*s.parts) == []
+
+
+def test_unset_snapshot_marker_is_null_where_defaults_do_not_replace_null() -> None:
+    (value,) = values(
+        render(
+            part(Insert(A, 0, ("1", "x"))),
+            **{"value.converter.replace.null.with.default": "false"},
+        )
+    )
+    assert value["source"]["snapshot"] is None
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+
+def test_null_becomes_the_default_in_values_and_not_in_keys_when_so_configured() -> None:
+    relation = table("d", "id int4", "n int4 default 5")
+    properties = {"value.converter.replace.null.with.default": "false"}
+    (value,) = values(render(part(Insert(relation, 0, ("1", None))), **properties))
+    assert value["after"] == {"id": 1, "n": None}
+    (value,) = values(render(part(Insert(relation, 0, ("1", None)))))
+    assert value["after"] == {"id": 1, "n": 5}
+
+
+def test_unchanged_value_of_an_update_is_the_placeholder() -> None:
+    found = render(
+        part(Update(A, 0, ("1", UNCHANGED))), **{"unavailable.value.placeholder": "hex:676f6e65"}
+    )
+    assert values(found)[0]["after"] == {"id": 1, "v": "gone"}
+
+
+def test_send_format_gives_the_same_record_as_text() -> None:
+    relation = table("b", "id int4 not null", "v text", "ok bool", "n numeric(6,2)")
+    text = part(
+        Insert(relation, 0, ("1", 'é"', "t", None)), Update(relation, 0, ("1", "x", "f", None))
+    )
+    sent = part(
+        Insert(relation, 0, (b"\0\0\0\1", 'é"'.encode(), b"\1", None)),
+        Update(relation, 0, (b"\0\0\0\1", b"x", b"\0", None)),
+    )
+    assert render(text) == render(sent)
+
+
+def test_table_that_is_not_captured_gives_nothing() -> None:
+    hidden = table("hidden", "id int4 not null")
+    changes = [Insert(hidden, 0, ("1",)), Update(hidden, 0, ("1",)), Truncate((hidden, A), 0)]
+    found = render(
+        part(*changes), **{"table.include.list": r"public\.a", "skipped.operations": "none"}
+    )
+    assert [(v["op"], v["source"]["table"]) for v in values(found)] == [("t", "a")]
+
+
+def test_update_without_change_is_left_out_when_so_configured() -> None:
+    relation = table("f", "id int4 not null", "v text", "w text", identity="f")
+    s = Server()
+    s.update(relation, ("1", "x", "new"), ("1", "x", "old"))
+    s.update(relation, ("1", "y", "new"), ("1", "x", "new"))
+    assert len(render(*s.parts)) == 2
+    found = render(
+        *s.parts, **{"skip.messages.without.change": "true", "column.exclude.list": ".*w"}
+    )
+    assert [v["after"] for v in values(found)] == [{"id": 1, "v": "y"}]
+
+
+def test_update_that_only_repeats_its_row_is_kept_without_an_old_row() -> None:
+    found = render(part(Update(A, 0, ("1", "x"))), **{"skip.messages.without.change": "true"})
+    assert len(found) == 1
+
+
+def test_two_columns_with_one_adjusted_name_are_refused() -> None:
+    relation = table("clash", '"a-b" int4', '"a.b" int4', key=())
+    with pytest.raises(ConfigurationError, match="same field name: a_b"):
+        render(part(Insert(relation, 0, ("1", "2"))), **{"field.name.adjustment.mode": "avro"})
+
+
+def test_unknown_type_leaves_its_column_out_of_value_and_key() -> None:
+    odd = Column(
+        name="odd",
+        type_oid=999999,
+        data_type=DataType(oid=999999, schema="s", name="mystery"),
+        nullable=False,
+    )
+    plain = column("id int4 not null")
+    relation = table("m", "id int4 not null")
+    relation = type(relation)(
+        oid=1, schema="public", table="m", columns=(odd, plain), primary_key=("odd", "id")
+    )
+    (record,) = render(part(Insert(relation, 0, ("?", "1"))))
+    assert json.loads(record.key) == {"id": 1}
+    assert json.loads(record.value)["after"] == {"id": 1}
+
+
+def test_names_with_quotes_backslashes_and_braces_are_json() -> None:
+    name = "we\"ird \\ {x} ''' é"
+    relation = table("q", f'"{name}" text', key=())
+    relation = type(relation)(
+        oid=1,
+        schema='s"{}',
+        table="t\\'''",
+        columns=(
+            Column(
+                name=name,
+                type_oid=25,
+                data_type=DataType(oid=25, schema="pg_catalog", name="text"),
+                nullable=True,
+            ),
+        ),
+        primary_key=(name,),
+    )
+    (record,) = render(part(Insert(relation, 0, ("x",))))
+    assert json.loads(record.key) == {name: "x"}
+    value = json.loads(record.value)
+    assert value["after"] == {name: "x"}
+    assert (value["source"]["schema"], value["source"]["table"]) == ('s"{}', "t\\'''")
+
+
+# --- values that do not fit -------------------------------------------------------------------------
+
+
+def misfits() -> TransactionPart:
+    relation = table("b", "id int4 not null", "d date", "v text", key=("v",))
+    return part(
+        Insert(relation, 0, ("1", "no date", "a")),
+        Update(relation, 0, ("1", "no date", "b")),
+        Insert(relation, 0, ("2", "2020-01-01", "c")),
+    )
+
+
+def test_misfit_is_null_and_told_once_per_column() -> None:
+    told: list[str] = []
+    found = json_format(BARE, warn=told.append).render([misfits()], NOW)
+    assert [v["after"]["d"] for v in values(found)] == [None, None, 18262]
+    assert len(told) == 1
+    assert "column d of public.b" in told[0]
+    assert "no date" not in told[0]
+
+
+def test_misfit_is_null_without_a_word_when_skipped() -> None:
+    told: list[str] = []
+    mode = {"event.converting.failure.handling.mode": "skip"}
+    found = json_format({**BARE, **mode}, warn=told.append).render([misfits()], NOW)
+    assert [v["after"]["d"] for v in values(found)] == [None, None, 18262]
+    assert told == []
+
+
+def test_misfit_stops_with_the_column_and_without_the_value() -> None:
+    mode = {"event.converting.failure.handling.mode": "fail"}
+    with pytest.raises(DecodeError, match="date in column d of public.b") as caught:
+        json_format({**BARE, **mode}).render([misfits()], NOW)
+    assert "no date" not in str(caught.value)
+
+
+def test_misfit_in_an_update_is_counted_once() -> None:
+    found = render(misfits(), **{"provide.transaction.metadata": "true"})
+    orders = [v["transaction"]["total_order"] for v in values(found) if "transaction" in v]
+    assert orders == [1, 2, 3]
+
+
+@pytest.mark.parametrize("change", [Insert(A, 0, ("1",)), Update(A, 0, ("1", "x", "y"))])
+def test_tuple_of_another_width_is_a_decode_error(change) -> None:
+    with pytest.raises(DecodeError, match=r"tuples as wide as public\.a"):
+        render(part(change))
+
+
+# --- transactions -----------------------------------------------------------------------------------
+
+
+def test_counters_go_on_over_the_parts_of_one_transaction() -> None:
+    first = part(Insert(A, 0, ("1", "x")), Insert(A, 0, ("2", "x")), complete=False, end_lsn=0)
+    second = part(Insert(A, 0, ("3", "x")), first_index=2, starts=False)
+    form = json_format({**BARE, "provide.transaction.metadata": "true"})
+    found = values(form.render([first], NOW)) + values(form.render([second], NOW))
+    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [
+        "BEGIN", 1, 2, 3, "END",
+    ]  # fmt: skip
+    assert found[0]["id"] == "7:990"
+    assert (found[-1]["id"], found[-1]["event_count"]) == ("7:1108", 3)
+
+
+def test_part_of_a_transaction_begun_before_a_restart_counts_from_its_index() -> None:
+    rest = part(Insert(A, 0, ("3", "x")), first_index=2, starts=False)
+    found = values(render(rest, **{"provide.transaction.metadata": "true"}))
+    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [3, "END"]
+
+
+def test_skipped_operations_take_no_number() -> None:
+    changes = [Update(A, 0, ("1", "x")), Insert(A, 0, ("2", "x"))]
+    found = values(
+        render(
+            part(*changes), **{"provide.transaction.metadata": "true", "skipped.operations": "u"}
+        )
+    )
+    assert [v["transaction"]["total_order"] for v in found if "op" in v] == [1]
+
+
+# --- schemas that change ----------------------------------------------------------------------------
+
+
+def test_rows_are_read_with_the_relation_they_came_under() -> None:
+    wider = table("a", "id int4 not null", "v int4", "w text")
+    found = values(
+        render(
+            part(
+                Insert(A, 0, ("1", "x")),
+                Insert(wider, 0, ("2", "5", "w")),
+                Insert(A, 0, ("3", "y")),
+            )
+        )
+    )
+    assert [v["after"] for v in found] == [
+        {"id": 1, "v": "x"},
+        {"id": 2, "v": 5, "w": "w"},
+        {"id": 3, "v": "y"},
+    ]
+
+
+def test_relation_announced_again_gets_a_new_key_from_the_catalogue() -> None:
+    columns = ("a int4 not null", "b int4")
+    keyless, keyed = table("p", *columns, key=()), table("p", *columns, key=("a",))
+    records = render(part(Insert(keyless, 0, ("1", "2")), Insert(keyed, 0, ("1", "3"))))
+    assert [record.key for record in records] == [None, b'{"a":1}']
+
+
+def test_many_versions_of_a_relation_are_not_kept() -> None:
+    form = json_format(BARE)
+    for n in range(20):
+        relation = table("a", "id int4 not null", f"v{n} text")
+        (record,) = form.render([part(Insert(relation, 0, (str(n), "x")))], NOW)
+        assert json.loads(record.value)["after"] == {"id": n, f"v{n}": "x"}
+    assert len(form._codecs) <= 4
+
+
+# --- records that are no rows -----------------------------------------------------------------------
+
+
+def test_heartbeat_goes_to_partition_0_without_headers() -> None:
+    (record,) = render(Heartbeat(ts=5))
+    assert record == Record("__debezium-heartbeat.t", b'{"serverName":"t"}', b'{"ts_ms":5}', (), 0)
+
+
+def test_headers_name_pipeline_task_connector_and_run() -> None:
+    (record,) = render(part(Insert(A, 0, ("1", "x"))))
+    headers = {name: json.loads(value)["payload"] for name, value in record.headers}
+    assert headers == {
+        "__debezium.context.connectorLogicalName": "t",
+        "__debezium.context.taskId": "0",
+        "__debezium.context.connectorName": "postgresql",
+        "__debezium.context.runId": "11111111-2222-3333-4444-555555555555",
+    }
+
+
+def test_key_change_headers_stay_without_the_context() -> None:
+    s = Server()
+    s.update(A, ("2", "x"), ("1", "x"))
+    shape = {"extended.headers.enabled": "false", "header.converter.schemas.enable": "false"}
+    records = render(*s.parts, **shape)
+    assert [record.headers for record in records] == [
+        (("__debezium.newkey", b'{"id":2}'),),
+        (("__debezium.newkey", b'{"id":2}'),),
+        (("__debezium.oldkey", b'{"id":1}'),),
+    ]
+
+
+def test_regex_naming_adds_the_table_to_keys() -> None:
+    from waltap.capture.topic_naming import TOPIC_NAMING
+
+    properties = {
+        "topic.regex": r"t\.public\.(\w+)_\d",
+        "topic.replacement": "t.all.$1",
+        "topic.key.field.regex": r"t\.public\.(.*)",
+        "topic.key.field.replacement": "$1",
+    }
+    capture, _ = split_properties({"topic.prefix": "t", **properties})
+    naming = next(spec for spec in TOPIC_NAMING if spec.name == "schema_regex").factory(capture)
+    form = json_format({**BARE, **properties}, naming=naming)
+    shard, keyless = table("orders_1", "id int4 not null"), table("log_2", "v text", key=())
+    records = form.render([part(Insert(shard, 0, ("1",)), Insert(keyless, 0, ("x",)))], NOW)
+    assert [record.topic for record in records] == ["t.all.orders", "t.all.log"]
+    assert [record.key for record in records] == [
+        b'{"id":1,"__dbz__physicalTableIdentifier":"orders_1"}',
+        b'{"__dbz__physicalTableIdentifier":"log_2"}',
+    ]
+
+
+# --- lines ------------------------------------------------------------------------------------------
+
+
+def test_line_holds_key_value_and_headers_as_json() -> None:
+    record = Record('tö"p', b'{"a":1}', None, (("h", b'{"x":2}'),), 3)
+    line = JsonLines().line(record)
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {
+        "topic": 'tö"p',
+        "key": {"a": 1},
+        "value": None,
+        "partition": 3,
+        "headers": [{"key": "h", "value": {"x": 2}}],
+    }
+
+
+def test_lines_follow_changes_of_topic_and_headers() -> None:
+    one, two = (("h", b"1"),), (("h", b"2"),)
+    records = [
+        Record("a", None, b"1", one),
+        Record("b", b"2", b"3", two),
+        Record("a", None, b"4"),
+        Record("a", None, b"5", one),
+    ]
+    writer = JsonLines()
+    found = [json.loads(line) for line in writer.lines(records).splitlines()]
+    assert [(f["topic"], f["value"], [h["value"] for h in f["headers"]]) for f in found] == [
+        ("a", 1, [1]),
+        ("b", 3, [2]),
+        ("a", 4, []),
+        ("a", 5, [1]),
+    ]
+    assert writer.lines(records) == b"".join(writer.line(record) for record in records)
+
+
+def test_events_of_a_batch_parse_as_a_dump() -> None:
+    s = Server()
+    s.insert(A, ("1", "x"))
+    s.delete(A, ("1", "x"))
+    assert [e["topic"] for e in events(render(*s.parts))] == ["t.public.a"] * 3

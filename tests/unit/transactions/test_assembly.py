@@ -1,0 +1,670 @@
+"""Messages to transactions: what is handed out when, what is dropped, what survives a restart."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from waltap.decode import (
+    ABSENT,
+    UNCHANGED,
+    Begin,
+    BeginPrepare,
+    Column,
+    Commit,
+    CommitPrepared,
+    DataType,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    OldTuple,
+    Origin,
+    Prepare,
+    Relation,
+    RelationSeen,
+    RollbackPrepared,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from waltap.errors import DecodeError
+from waltap.transactions.assembly import Assembler, PreparedTransactionLost, TwoPhasePolicy
+from waltap.transactions.parts import PART_CHANGES
+from waltap.transactions.spill import CHUNK_CHANGES, SpillFailed
+from waltap.transactions.transaction import TransactionPart
+from waltap.source.position import START, Position
+from waltap_testing.sink_crash import full_disk
+
+TABLE = Relation(
+    oid=1,
+    schema="public",
+    table="t",
+    columns=(
+        Column(name="id", type_oid=23, in_identity=True),
+        Column(
+            name="v",
+            type_oid=25,
+            data_type=DataType(oid=25, schema="pg_catalog", name="text", labels=("a",)),
+        ),
+    ),
+)
+
+
+def row(number: int, xid: int = 0) -> Insert:
+    return Insert(TABLE, 1000 + number, (str(number), "v"), xid)
+
+
+def numbers(parts: Iterable[TransactionPart]) -> list[int]:
+    return [int(c.new[0]) for part in parts for c in part.changes if isinstance(c, Insert)]
+
+
+MADE: list[Assembler] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close what a test made."""
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
+def assembler(
+    folder: Path | None = None,
+    *,
+    resume: Position = START,
+    previous: int | None = None,
+    memory: int = 1 << 20,
+    **options: str,
+) -> Assembler:
+    MADE.append(Assembler(resume, previous, folder, memory, **options))
+    return MADE[-1]
+
+
+def drained(subject: Assembler, messages: Iterable[Message]) -> list[TransactionPart]:
+    parts = subject.feed(list(messages))
+    while subject.backlog:
+        parts += subject.feed(())
+    return parts
+
+
+def ordinary(commit: int, changes: Iterable[Message], xid: int = 7) -> list[Message]:
+    return [
+        Begin(commit - 9, xid, commit, 55),
+        *changes,
+        Commit(commit + 1, commit, commit + 1, 55, xid),
+    ]
+
+
+# --- ordinary transactions -----------------------------------------------------------------------
+
+
+def test_a_transaction_passes_whole() -> None:
+    (part,) = assembler().feed(ordinary(100, [RelationSeen(TABLE), row(1), row(2)]))
+    assert (part.xid, part.begin_lsn, part.commit_lsn, part.end_lsn) == (7, 91, 100, 101)
+    assert (part.commit_ts, part.first_index, part.starts, part.complete) == (55, 0, True, True)
+    assert numbers([part]) == [1, 2]
+
+
+def test_an_open_transaction_is_handed_out_in_parts() -> None:
+    subject = assembler()
+    begin, *rows, commit = ordinary(100, [row(1), row(2), row(3)])
+    assert subject.feed([begin]) == []
+    assert not subject.idle
+    first = subject.feed(rows[:2])
+    second = subject.feed(rows[2:])
+    last = subject.feed([commit])
+    parts = [*first, *second, *last]
+    assert [(p.first_index, p.starts, p.complete, p.end_lsn) for p in parts] == [
+        (0, True, False, 0),
+        (2, False, False, 0),
+        (3, False, True, 101),
+    ]
+    assert numbers(parts) == [1, 2, 3]
+    assert subject.idle
+
+
+def test_positions_lie_inside_a_transaction_only_while_it_is_open() -> None:
+    subject = assembler()
+    begin, *rest = ordinary(100, [row(1), row(2)])
+    (first,) = subject.feed([begin, rest[0]])
+    (last,) = subject.feed(rest[1:])
+    middle = first.position(Position(50))
+    assert middle == Position(50, 100, 1)
+    assert last.position(middle) == Position(101)
+
+
+def test_empty_transactions_are_told_with_their_end() -> None:
+    (part,) = assembler().feed(ordinary(100, []))
+    assert (part.changes, part.end_lsn, part.complete) == ([], 101, True)
+
+
+def test_each_part_knows_the_end_of_what_was_delivered_before() -> None:
+    parts = assembler().feed([*ordinary(100, [row(1)]), *ordinary(200, [row(2)])])
+    assert [part.previous_end_lsn for part in parts] == [None, 101]
+
+
+def test_previous_end_comes_from_the_caller_at_first() -> None:
+    (part,) = assembler(previous=42).feed(ordinary(100, [row(1)]))
+    assert part.previous_end_lsn == 42
+
+
+def test_a_message_between_transactions_counts_as_a_commit_at_its_place() -> None:
+    message = LogicalMessage(150, False, "p", b"c")
+    parts = assembler().feed([*ordinary(100, []), message, *ordinary(200, [row(1)])])
+    assert [(p.xid, p.previous_end_lsn, p.end_lsn) for p in parts] == [
+        (7, None, 101),
+        (None, 150, 150),
+        (7, 150, 201),
+    ]
+    assert parts[1].changes == [message]
+
+
+def test_origin_belongs_to_its_transaction_alone() -> None:
+    one = ordinary(100, [Origin(0, "elsewhere", 5), row(1)])
+    first, second = assembler().feed([*one, *ordinary(200, [row(2)])])
+    assert (first.origin, first.origin_lsn) == ("elsewhere", 5)
+    assert (second.origin, second.origin_lsn) == (None, None)
+
+
+def test_a_begin_without_lsn_starts_where_its_first_change_is() -> None:
+    (part,) = assembler().feed([Begin(0, 7, 100, 5), row(3), Commit(101, 100, 101, 5, 7)])
+    assert part.begin_lsn == 1003
+
+
+def test_index_counts_what_the_decoder_left_out() -> None:
+    subject = assembler()
+    begin, *rest, commit = ordinary(100, [Skipped(3), row(1), Skipped(2)])
+    (first,) = subject.feed([begin, *rest])
+    assert first.position(START) == Position(0, 100, 6)
+    (last,) = subject.feed([row(2), commit])
+    assert last.first_index == 6
+
+
+# --- resume --------------------------------------------------------------------------------------
+
+
+def test_transactions_before_the_resume_position_are_dropped() -> None:
+    subject = assembler(resume=Position(201))
+    messages = [*ordinary(100, [row(1)]), *ordinary(200, [row(2)]), *ordinary(300, [row(3)])]
+    assert numbers(subject.feed(messages)) == [3]
+
+
+def test_messages_before_the_resume_position_are_dropped() -> None:
+    subject = assembler(resume=Position(150))
+    old, new = (LogicalMessage(lsn, False, "p", b"") for lsn in (150, 151))
+    assert [part.end_lsn for part in subject.feed([old, new])] == [151]
+
+
+def test_the_delivered_head_of_a_transaction_is_dropped() -> None:
+    subject = assembler(resume=Position(101, 200, 2))
+    rows = [row(1), row(2), row(3), row(4)]
+    messages = [*ordinary(100, [row(0)]), *ordinary(200, rows), *ordinary(300, [row(5)])]
+    parts = subject.feed(messages)
+    assert numbers(parts) == [3, 4, 5]
+    assert [(p.first_index, p.starts) for p in parts] == [(2, False), (0, True)]
+
+
+def test_the_head_is_counted_with_what_the_decoder_left_out() -> None:
+    subject = assembler(resume=Position(101, 200, 3))
+    parts = subject.feed(ordinary(200, [row(1), Skipped(4), row(2)]))
+    assert numbers(parts) == [2]
+    assert (parts[0].first_index, parts[0].wire_count) == (3, 3)
+
+
+def test_a_head_that_spans_feeds_is_dropped_over_them() -> None:
+    subject = assembler(resume=Position(101, 200, 3))
+    messages = ordinary(200, [row(n) for n in range(5)])
+    parts = [part for message in messages for part in subject.feed([message])]
+    assert numbers(parts) == [3, 4]
+
+
+# --- streamed in progress ------------------------------------------------------------------------
+
+
+def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> list[Message]:
+    return [StreamStart(5, xid, first), *changes, StreamStop(6)]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def memory(request: pytest.FixtureRequest) -> int:
+    return 1 << 20 if request.param == "memory" else 0
+
+
+def test_streams_are_released_in_commit_order(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    parts = subject.feed(
+        [
+            *segment(7, [row(1, 7)], first=True),
+            *segment(8, [row(2, 8)], first=True),
+            *ordinary(50, [row(3)], xid=9),
+            *segment(7, [row(4, 7)]),
+            StreamCommit(0, 8, 100, 101, 66),
+            StreamCommit(0, 7, 200, 201, 77),
+        ]
+    )
+    assert [(p.xid, p.commit_lsn, p.end_lsn, p.commit_ts) for p in parts] == [
+        (9, 50, 51, 55),
+        (8, 100, 101, 66),
+        (7, 200, 201, 77),
+    ]
+    assert numbers(parts) == [3, 2, 1, 4]
+    assert [p.previous_end_lsn for p in parts] == [None, 51, 101]
+    assert subject.open_transactions == 0
+
+
+def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    parts = subject.feed([*segment(7, [row(1, 7)], first=True), StreamAbort(0, 7, 7)])
+    assert parts == []
+    assert subject.open_transactions == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_abort_of_a_subtransaction_cuts_from_its_first_change(
+    tmp_path: Path, memory: int
+) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    parts = drained(
+        subject,
+        [
+            *segment(7, [row(1, 7), row(2, 8), row(3, 8)], first=True),
+            *segment(7, [row(4, 9), row(5, 8)]),
+            StreamAbort(0, 7, 8),
+            *segment(7, [row(6, 7), row(7, 10)]),
+            StreamAbort(0, 7, 11),
+            *segment(7, [row(8, 12), row(9, 7)]),
+            StreamAbort(0, 7, 12),
+            *segment(7, [row(10, 7)]),
+            StreamCommit(0, 7, 100, 101, 0),
+        ],
+    )
+    assert numbers(parts) == [1, 6, 7, 10]
+
+
+def test_every_kind_of_change_survives_a_spool(tmp_path: Path, memory: int) -> None:
+    changes: list[Message] = [
+        Insert(TABLE, 1, ("1", None), 7),
+        Insert(TABLE, 2, (b"\0\xff", UNCHANGED), 7),
+        Update(TABLE, 3, ("1", UNCHANGED), xid=7),
+        Update(TABLE, 4, ("1", "é"), ("0", ABSENT), OldTuple.KEY, 7),
+        Update(TABLE, 5, ("1", "x"), ("0", None), OldTuple.FULL, 7),
+        Delete(TABLE, 6, ("1", ABSENT), OldTuple.KEY, 7),
+        Delete(TABLE, 7, (), OldTuple.NONE, 7),
+        Truncate((TABLE, TABLE), 8, True, False, 7),
+        Truncate((TABLE,), 9, False, True, 7),
+        LogicalMessage(10, True, "präfix", b"\0\xff", 7),
+    ]
+    subject = assembler(tmp_path, memory=memory)
+    subject.feed(segment(7, changes, first=True))
+    (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
+    assert part.changes == changes
+    assert all(c.relation is TABLE for c in part.changes if isinstance(c, Insert))
+
+
+def test_memory_is_given_to_the_disk_largest_first(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, memory=20_000)
+    subject.feed(segment(7, [row(n, 7) for n in range(100)], first=True))
+    assert list(tmp_path.iterdir()) == []
+    subject.feed(segment(8, [row(n, 8) for n in range(2000)], first=True))
+    assert [path.name.rpartition("-")[0] for path in tmp_path.iterdir()] == ["stream-8"]
+    assert numbers(drained(subject, [StreamCommit(0, 8, 100, 101, 0)])) == list(range(2000))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memory: int) -> None:
+    count = 3 * PART_CHANGES + 10
+    subject = assembler(tmp_path, memory=memory)
+    for start in range(0, count, 1000):
+        rows = [row(n, 7) for n in range(start, min(start + 1000, count))]
+        subject.feed(segment(7, rows, first=start == 0))
+    parts = subject.feed([StreamCommit(0, 7, 100, 101, 0), *ordinary(200, [row(-1)])])
+    assert subject.backlog
+    assert not subject.idle
+    most = 0
+    while subject.backlog:
+        more = subject.feed(())
+        most = max(most, sum(len(part.changes) for part in more))
+        parts += more
+    assert most <= PART_CHANGES + CHUNK_CHANGES + 1
+    assert numbers(parts) == [*range(count), -1]
+    assert [p.complete for p in parts] == [False] * (len(parts) - 2) + [True, True]
+    assert [p.first_index for p in parts[:-1]] == [
+        sum(len(before.changes) for before in parts[:at]) for at in range(len(parts) - 1)
+    ]
+
+
+def test_messages_wait_behind_a_release(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed(segment(7, [row(n, 7) for n in range(2 * PART_CHANGES)], first=True))
+    parts = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
+    parts += subject.feed(ordinary(200, [row(-1)]))
+    parts += subject.feed(ordinary(300, [row(-2)]))
+    while subject.backlog:
+        parts += subject.feed(())
+    assert numbers(parts)[-2:] == [-1, -2]
+    assert len(numbers(parts)) == 2 * PART_CHANGES + 2
+
+
+def test_a_streamed_transaction_is_resumed_within(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory, resume=Position(50, 100, 3))
+    subject.feed(segment(7, [row(n, 7) for n in range(2)] + [Skipped(2, 7), row(9, 7)], first=True))
+    (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
+    assert numbers([part]) == [9]
+    assert (part.first_index, part.starts, part.wire_count) == (3, False, 2)
+
+
+def test_a_streamed_transaction_delivered_before_is_dropped(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, resume=Position(101), memory=0)
+    subject.feed(segment(7, [row(1, 7)], first=True))
+    assert subject.feed([StreamCommit(0, 7, 100, 101, 0)]) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_in_progress_do_not_hold_the_idle_position(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed(segment(7, [row(1, 7)], first=True))
+    assert subject.idle
+    assert subject.open_transactions == 1
+
+
+# --- commit position not known in advance --------------------------------------------------------
+
+
+def test_a_transaction_whose_commit_is_unknown_waits_for_it(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    assert subject.feed([Begin(5, 7, 0, 44), row(1)]) == []
+    assert not subject.idle
+    assert subject.feed([row(2)]) == []
+    (part,) = subject.feed([Commit(99, 0, 101, 0, 7)])
+    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 101, 101, 44)
+    assert part.begin_lsn == 5
+    assert numbers([part]) == [1, 2]
+
+
+def test_one_delivered_before_is_dropped_by_its_end() -> None:
+    subject = assembler(resume=Position(101))
+    messages = [Begin(5, 7, 0, 0), row(1), Commit(99, 0, 101, 0, 7)]
+    assert subject.feed(messages) == []
+
+
+# --- prepared transactions -----------------------------------------------------------------------
+
+
+def prepared(gid: str, rows: Iterable[Message], xid: int = 7, end: int = 51) -> list[Message]:
+    return [
+        BeginPrepare(5, xid, end - 1, end, 33, gid),
+        *rows,
+        Prepare(end, xid, end - 1, end, 33, gid),
+    ]
+
+
+def decided(gid: str, xid: int = 7, end: int = 101) -> CommitPrepared:
+    return CommitPrepared(end, xid, end - 1, end, 44, gid)
+
+
+def test_a_prepared_transaction_is_delivered_at_its_commit(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    assert subject.feed([*prepared("g", [row(1)]), *ordinary(60, [row(2)], xid=8)])[0].xid == 8
+    assert subject.idle
+    assert subject.open_transactions == 1
+    (part,) = subject.feed([decided("g")])
+    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
+    assert numbers([part]) == [1]
+
+
+def test_a_rolled_back_one_is_forgotten(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed(prepared("g", [row(1)]))
+    assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
+    assert subject.open_transactions == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_streamed_one_can_be_prepared(tmp_path: Path, memory: int) -> None:
+    subject = assembler(tmp_path, memory=memory)
+    subject.feed([*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 3, "g")])
+    assert numbers(subject.feed([decided("g")])) == [1]
+
+
+def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
+    first = assembler(tmp_path)
+    changes = [Origin(0, "there", 9), row(1), Update(TABLE, 3, ("1", UNCHANGED))]
+    first.feed(prepared("gid 'x", changes))
+    first.close()
+    second = assembler(tmp_path, resume=Position(60))
+    assert second.open_transactions == 1
+    (part,) = second.feed([decided("gid 'x")])
+    assert part.changes[0].new == ("1", "v")
+    assert part.changes[1].new == ("1", UNCHANGED)
+    assert part.changes[0].relation.same_shape(TABLE)
+    assert (part.origin, part.origin_lsn, part.begin_lsn) == ("there", 9, 5)
+
+
+def test_a_commit_that_was_not_durable_is_told_again_after_a_restart(tmp_path: Path) -> None:
+    first = assembler(tmp_path)
+    first.feed([*prepared("g", [row(1)]), decided("g")])
+    first.close()
+    second = assembler(tmp_path, resume=Position(51))
+    assert numbers(second.feed([decided("g")])) == [1]
+
+
+def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed([*prepared("one", [row(1)]), decided("one")])
+    assert subject.confirmable(100) == 100
+    assert len(list(tmp_path.iterdir())) == 2
+    assert subject.confirmable(101) == 101
+    assert list(tmp_path.iterdir()) == []
+    subject.feed([*prepared("two", [row(1)], end=151), decided("two", end=201)])
+    subject.close()
+    again = assembler(tmp_path, resume=Position(201))
+    assert again.open_transactions == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after it", "while it is read"])
+def test_prepared_rows_outlive_the_loss_of_their_folder(tmp_path: Path, when: str) -> None:
+    folder = tmp_path / "spill"
+    rows = [row(n) for n in range(1, 2000)]
+    first = assembler(folder)
+    first.feed(prepared("g", rows))
+    if when == "before the commit":
+        shutil.rmtree(folder)
+    parts = first.feed([decided("g")])
+    if when == "while it is read":
+        shutil.rmtree(folder)
+        first.confirmable(60)
+    while first.backlog:
+        parts += first.feed(())
+    assert numbers(parts) == list(range(1, 2000))
+    if when == "after it":
+        shutil.rmtree(folder)
+    first.confirmable(60)
+    shutil.rmtree(folder)
+    first.close()  # nothing of the commit was confirmed: it comes again
+    second = assembler(folder, resume=Position(60))
+    parts = second.feed([decided("g")])
+    while second.backlog:
+        parts += second.feed(())
+    assert numbers(parts) == list(range(1, 2000))
+
+
+def test_a_folder_lost_while_a_transaction_is_prepared_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "spill"
+    first = assembler(folder, memory=0)
+    first.feed(segment(7, [row(1, 7)], first=True))
+    shutil.rmtree(folder, ignore_errors=True)
+    first.feed([StreamPrepare(0, 7, 50, 51, 3, "g")])
+    first.close()
+    assert numbers(assembler(folder, resume=Position(60)).feed([decided("g")])) == [1]
+
+
+def test_a_prepare_sent_again_replaces_what_was_kept(tmp_path: Path) -> None:
+    first = assembler(tmp_path)
+    first.feed(prepared("g", [row(1)]))
+    first.close()
+    second = assembler(tmp_path, resume=Position(40))
+    second.feed(prepared("g", [row(1)]))
+    assert numbers(second.feed([decided("g")])) == [1]
+    second.confirmable(101)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gid_may_be_used_again(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    parts = subject.feed(
+        [
+            *prepared("g", [row(1)], xid=7),
+            decided("g", xid=7),
+            *prepared("g", [row(2)], xid=8, end=151),
+            decided("g", xid=8, end=201),
+        ]
+    )
+    assert numbers(parts) == [1, 2]
+
+
+def test_rows_that_are_gone_are_an_error_not_a_silence(tmp_path: Path) -> None:
+    with pytest.raises(PreparedTransactionLost, match="WT-3102 .*'g'"):
+        assembler(tmp_path, resume=Position(60)).feed([decided("g")])
+
+
+def test_a_commit_delivered_before_needs_no_rows(tmp_path: Path) -> None:
+    assert assembler(tmp_path, resume=Position(101)).feed([decided("g")]) == []
+
+
+def test_policy_prepare_delivers_at_prepare(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, two_phase="prepare")
+    (part,) = subject.feed(prepared("g", [row(1)]))
+    assert (part.commit_lsn, part.end_lsn, part.commit_ts) == (50, 51, 33)
+    assert subject.feed([decided("g"), RollbackPrepared(0, 8, 1, 2, 0, 0, "h")]) == []
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_what_was_prepared_before_the_slot_decoded_two_phase_is_delivered_at_its_commit(
+    tmp_path: Path, policy: TwoPhasePolicy
+) -> None:
+    """Its PREPARE comes late, with an end before the start; nothing of it need survive a restart."""
+    subject = assembler(tmp_path, resume=Position(60), two_phase=policy)
+    assert subject.feed(prepared("g", [row(1)])) == []
+    assert list(tmp_path.iterdir()) == []
+    (part,) = subject.feed([decided("g")])
+    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
+    assert numbers([part]) == [1]
+
+
+def test_a_late_prepared_transaction_goes_on_inside_after_a_restart(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, resume=Position(60, 100, 2), two_phase="prepare")
+    parts = subject.feed([*prepared("g", [row(n) for n in range(4)]), decided("g")])
+    assert numbers(parts) == [2, 3]
+
+
+def test_rows_kept_under_one_policy_are_delivered_under_the_other(tmp_path: Path) -> None:
+    first = assembler(tmp_path)
+    first.feed(prepared("g", [row(1)]))
+    first.close()
+    second = assembler(tmp_path, resume=Position(60), two_phase="prepare")
+    assert numbers(second.feed([decided("g")])) == [1]
+
+
+def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position() -> None:
+    subject = assembler(None)
+    subject.feed(prepared("g", [row(1)]))
+    assert subject.confirmable(80) == 50
+    assert numbers(subject.feed([decided("g")])) == [1]
+    assert subject.confirmable(101) == 101
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_spill_files_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
+    killed = assembler(tmp_path, memory=0)
+    killed.feed(segment(7, [row(1, 7)], first=True))
+    assert list(tmp_path.iterdir())
+    assembler(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    killed.close()
+
+
+def test_close_removes_what_is_of_no_use_later(tmp_path: Path) -> None:
+    subject = assembler(tmp_path, memory=0)
+    subject.feed(segment(7, [row(1, 7)], first=True))
+    subject.close()
+    subject.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    subject = assembler(blocked / "spill", memory=0)
+    with pytest.raises(SpillFailed, match="WT-3101"):
+        subject.feed(segment(7, [row(1, 7)], first=True))
+
+
+def test_a_full_disk_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
+    """Closing the file writes what its buffer still holds, and must not hide the error."""
+    subject = assembler(tmp_path, memory=0)
+    subject.feed(segment(7, [row(1, 7)], first=True))
+    with full_disk():
+        with pytest.raises(SpillFailed, match="WT-3101"):
+            for number in range(5000):
+                subject.feed(segment(7, [row(number, 7)]))
+        subject.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed(prepared("g", [row(1)]))
+    subject.close()
+    (record,) = tmp_path.glob("*.record")
+    record.write_bytes(record.read_bytes()[:-3])
+    with pytest.raises(SpillFailed):
+        assembler(tmp_path)
+
+
+def test_a_cut_file_of_a_prepared_transaction_is_named(tmp_path: Path) -> None:
+    subject = assembler(tmp_path)
+    subject.feed(prepared("g", [row(1)]))
+    subject.close()
+    (rows,) = tmp_path.glob("*.spill")
+    rows.write_bytes(rows.read_bytes()[:-1])
+    with pytest.raises(SpillFailed):
+        assembler(tmp_path)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param([row(1)], id="row-alone"),
+        pytest.param([Commit(1, 1, 2, 0)], id="commit-alone"),
+        pytest.param([Begin(1, 1, 9, 0), Begin(1, 2, 10, 0)], id="begin-twice"),
+        pytest.param([StreamStop(1)], id="stop-alone"),
+        pytest.param([StreamCommit(1, 7, 1, 2, 0)], id="unknown-stream"),
+        pytest.param([StreamAbort(1, 7, 8)], id="abort-of-unknown-stream"),
+        pytest.param([Prepare(1, 7, 1, 2, 0, "g")], id="prepare-alone"),
+        pytest.param([Origin(1, "o", 1)], id="origin-alone"),
+        pytest.param([Skipped(1)], id="skipped-alone"),
+        pytest.param([LogicalMessage(1, True, "p", b"")], id="message-alone"),
+        pytest.param([Begin(1, 1, 9, 0), LogicalMessage(1, False, "p", b"")], id="message-inside"),
+        pytest.param([StreamStart(1, 7, True), StreamStart(1, 8, True)], id="start-in-segment"),
+        pytest.param([Begin(1, 7, 0, 0), StreamStop(1)], id="stop-of-a-begin"),
+        pytest.param(
+            [BeginPrepare(1, 7, 1, 2, 0, "g"), Commit(1, 1, 2, 0)], id="commit-of-prepare"
+        ),
+    ],
+)
+def test_messages_out_of_order_are_refused(messages: list[Message]) -> None:
+    with pytest.raises(DecodeError):
+        assembler().feed(messages)
