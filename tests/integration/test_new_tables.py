@@ -1,13 +1,17 @@
 """Tables that come while a pipeline runs or is down: on a real server, told, and read where possible."""
 
+import itertools
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from waltap.errors import WaltapError
+from waltap.pipeline.new_tables import NewTables
+from waltap.source.connector import Connector
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import QUICK, Pipeline
 from tests.servers.postgres import Database
 
 FILTERED = {"publication.autocreate.mode": "filtered", "table.include.list": r"public\..*"}
@@ -237,3 +241,31 @@ def test_partitions_come_as_the_profile_says(old: Database, tmp_path: Path) -> N
         old.execute("INSERT INTO fresh VALUES (1)")
         there.until(lambda: pipeline.destination.ids("fresh_1") == [1], "the row")
         assert there.notices.new_tables == [("public.fresh_1", "incomplete")]
+
+
+def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
+    old: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are gathered all the time put off what else an idle stream does, not this."""
+    period = QUICK["status.update.interval.ms"] / 1000
+    looks: list[float] = []
+    look = NewTables.look
+
+    def counted(new_tables: NewTables, connector: Connector) -> None:
+        looks.append(time.monotonic())
+        look(new_tables, connector)
+
+    monkeypatch.setattr(NewTables, "look", counted)
+    pipeline = Pipeline(old, tmp_path, {"waltap.linger.ms": 5000, "max.batch.size": 100_000})
+    with pipeline.running() as run, old.connect(autocommit=True) as writer:
+        last = 1
+
+        def looked_often() -> bool:
+            nonlocal last
+            last += 1
+            writer.execute(f"INSERT INTO old VALUES ({last})".encode())
+            return len(looks) >= 5
+
+        run.until(looked_often, "the looks")
+    gaps = [after - before for before, after in itertools.pairwise(looks)]
+    assert min(gaps) >= period

@@ -361,7 +361,7 @@ class Engine:
         silence = self._silence(connector)
         gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
         now = time.monotonic()
-        next_beat, next_idle = now + beat_s, now + idle_s
+        next_beat, next_idle, next_look = now + beat_s, now + idle_s, now + idle_s
         while not self._stop.is_set():
             ask = self.limits.until_lsn is not None or (
                 silence is not None and not silence.caught_up
@@ -394,9 +394,10 @@ class Engine:
             if beat_s and now >= next_beat:
                 next_beat = now + beat_s
                 _beat(connector, delivery)
-            if now >= next_idle:
+            if now >= next_look:
                 self._reconnects.succeeded()  # the link has stood for a while
                 self._look()
+                next_look = time.monotonic() + idle_s
             if (now >= next_idle or stream.urged()) and not gathered:
                 next_idle = now + idle_s
                 self._idle_progress(stream, assembler, delivery)
