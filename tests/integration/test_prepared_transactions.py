@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from waltap.errors import Retry, SinkError
-from waltap.transactions.assembly import PreparedTransactionLost
-from waltap.transactions.transaction import Batch
+from waltap.transactions.transaction import Batch, TransactionPart
 
-from tests.rigs.pipeline import Pipeline, until
+from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
@@ -193,8 +192,9 @@ def test_rows_kept_under_one_policy_come_under_the_other(pipeline: Pipeline) -> 
     assert pipeline.destination.ids("t") == [1]
 
 
-def test_rows_delivered_under_one_policy_are_passed_with_what_the_error_says(
-    pipeline: Pipeline,
+@pytest.mark.parametrize("start", ["at once", "before it is decided", "and back"])
+def test_rows_delivered_at_prepare_are_known_when_the_policy_is_commit(
+    pipeline: Pipeline, start: str
 ) -> None:
     database = pipeline.database
     assert database is not None
@@ -202,13 +202,54 @@ def test_rows_delivered_under_one_policy_are_passed_with_what_the_error_says(
     early = {"two.phase.policy": "prepare"}
     pipeline.catch_up(**early)
     prepare(database, "g", "VALUES (1)")
+    prepare(database, "r", "VALUES (2)")
     pipeline.catch_up(**early)
-    decide(database, "g")
-    with pytest.raises(PreparedTransactionLost, match=r"two\.phase\.policy=prepare"):
+    if start != "at once":
         pipeline.catch_up()
-    pipeline.catch_up(**early)
-    prepare(database, "h", "VALUES (2)")
-    decide(database, "h")
+    if start == "and back":
+        pipeline.catch_up(**early)
+        pipeline.catch_up()
+    decide(database, "g")
+    decide(database, "r", "ROLLBACK")
+    batches = len(pipeline.destination.batches)
     pipeline.catch_up()
-    assert pipeline.destination.ids("t") == [1, 2]
-    until(lambda: pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn, "the end")  # type: ignore[union-attr]
+    ends = [
+        part
+        for batch in pipeline.destination.batches[batches:]
+        for part in batch.parts
+        if isinstance(part, TransactionPart)
+    ]
+    assert [(part.changes, part.complete) for part in ends] == [([], True)]
+    pipeline.catch_up()
+    prepare(database, "g", "VALUES (3)")
+    decide(database, "g")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2, 3]
+    assert list((pipeline.folder / "state" / "p" / "spill").iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: Pipeline, policy: str) -> None:
+    """What was delivered at PREPARE and was not durable comes again, at the place of the new policy."""
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE
+    pipeline.catch_up(**{"two.phase.policy": "prepare"})
+    prepare(database, "g", "VALUES (1)")
+
+    class Shaken(SinkError):
+        code = "WT-5903"
+
+    def fail() -> None:
+        raise Shaken("no")
+
+    pipeline.destination.before_flush = fail
+    with pytest.raises(Shaken):
+        pipeline.catch_up(**{"two.phase.policy": "prepare"})
+    pipeline.destination.before_flush = lambda: None
+    pipeline.settings["two.phase.policy"] = policy
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 1])
+    decide(database, "g")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 1]

@@ -546,6 +546,97 @@ def test_policy_prepare_delivers_at_prepare(tmp_path: Path) -> None:
     assert subject.feed([decided("g"), RollbackPrepared(0, 8, 1, 2, 0, 0, "h")]) == []
 
 
+def delivered_at_prepare(folder: Path) -> Path:
+    """Deliver ``g`` at PREPARE, as far as a flush; the process ends without another word."""
+    first = assembler(folder, two_phase="prepare")
+    assert numbers(first.feed(prepared("g", [row(1)]))) == [1]
+    first.secure()
+    return folder
+
+
+def test_the_commit_of_what_was_delivered_at_prepare_comes_without_rows(tmp_path: Path) -> None:
+    delivered_at_prepare(tmp_path)
+    subject = assembler(tmp_path, resume=Position(51), previous=51)
+    (part,) = subject.feed([decided("g")])
+    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
+    assert (part.changes, part.starts, part.complete, part.previous_end_lsn) == ([], True, True, 51)
+    again = assembler(tmp_path, resume=Position(51))  # it was not durable
+    assert len(again.feed([decided("g")])) == 1
+    again.confirmable(101)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
+    delivered_at_prepare(tmp_path)
+    subject = assembler(tmp_path, resume=Position(51))
+    subject.feed([decided("g")])
+    subject.secure()
+    later = assembler(tmp_path, resume=Position(101))
+    with pytest.raises(PreparedTransactionLost):  # another of that name, in another time
+        later.feed([decided("g", end=201)])
+
+
+def test_a_prepare_that_was_not_durable_is_kept_when_it_comes_again(tmp_path: Path) -> None:
+    delivered_at_prepare(tmp_path)
+    subject = assembler(tmp_path, resume=Position(40))
+    assert subject.feed(prepared("g", [row(1)])) == []
+    assert numbers(subject.feed([decided("g")])) == [1]
+
+
+def test_what_was_begun_at_prepare_goes_on_at_prepare(tmp_path: Path) -> None:
+    delivered_at_prepare(tmp_path)
+    subject = assembler(tmp_path, resume=Position(40, 50, 2))
+    parts = subject.feed(prepared("g", [row(n) for n in range(4)]))
+    assert numbers(parts) == [2, 3]
+    assert numbers(subject.feed([decided("g")])) == []
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_a_rollback_of_what_was_delivered_is_told(tmp_path: Path, policy: TwoPhasePolicy) -> None:
+    delivered_at_prepare(tmp_path)
+    told: list[str] = []
+    subject = Assembler(
+        Position(51), None, tmp_path, 1, two_phase=policy, warn=lambda text, gid: told.append(gid)
+    )
+    assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
+    assert told == ["g"]
+    subject.confirmable(101)
+    assert list(tmp_path.iterdir()) == []
+    subject.close()
+
+
+def test_a_commit_of_which_nothing_is_known_is_told_under_prepare(tmp_path: Path) -> None:
+    told: list[str] = []
+    subject = Assembler(
+        Position(51),
+        None,
+        tmp_path,
+        1,
+        two_phase="prepare",
+        warn=lambda text, gid: told.append(gid),
+    )
+    assert subject.feed([decided("g")]) == []
+    assert told == ["g"]
+    subject.close()
+
+
+def test_what_was_delivered_at_prepare_outlives_the_loss_of_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "spill"
+    subject = assembler(folder, two_phase="prepare")
+    subject.feed(prepared("g", [row(1)]))
+    subject.secure()
+    shutil.rmtree(folder)
+    subject.confirmable(51)
+    assert len(assembler(folder, resume=Position(51)).feed([decided("g")])) == 1
+
+
+def test_a_damaged_list_of_them_is_an_error(tmp_path: Path) -> None:
+    (file,) = delivered_at_prepare(tmp_path).iterdir()
+    file.write_bytes(b"{")
+    with pytest.raises(SpillFailed, match="WT-3101"):
+        assembler(tmp_path, resume=Position(51))
+
+
 @pytest.mark.parametrize("policy", ["commit", "prepare"])
 def test_what_was_prepared_before_the_slot_decoded_two_phase_is_delivered_at_its_commit(
     tmp_path: Path, policy: TwoPhasePolicy

@@ -326,6 +326,7 @@ class Engine:
             spill_memory_bytes=self.profile.engine.spill_memory_bytes,
             two_phase=self.profile.engine.two_phase_policy,
             describe=parts.complete,
+            warn=log.warning,
         )
         try:
             try:
@@ -458,6 +459,7 @@ class Engine:
             delivery.write(list[Part](with_chunks))
 
     def _flush(self, stream: ChangeStream, assembler: Assembler, delivery: Delivery) -> None:
+        assembler.secure()
         end_lsn = delivery.flush()
         if end_lsn is not None:
             self._confirm(stream, delivery, assembler.confirmable(end_lsn))
@@ -469,6 +471,7 @@ class Engine:
         """
         if delivery.failed:
             return
+        assembler.secure()
         end_lsn = delivery.flush()
         if end_lsn is not None:
             with suppress(ConnectionLost):

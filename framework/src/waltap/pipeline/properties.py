@@ -64,7 +64,7 @@ class EngineProperties(Properties):
         default="commit",
         advanced=True,
         summary="When changes of prepared transactions are delivered, where the decoder sends them: at "
-        "COMMIT PREPARED, or already at PREPARE (a later rollback is then not told).",
+        "COMMIT PREPARED, or already at PREPARE (a later rollback is then a warning in the log).",
     )
     state_dir: Path = declare(
         "waltap.state.dir",

@@ -8,8 +8,9 @@ spool (spill.py) until its fate is known:
   subtransaction cuts it;
 - a prepared transaction, until COMMIT PREPARED (policy ``commit``), durably on disk, because the
   server does not send its rows again once the end of its PREPARE is confirmed. With the policy
-  ``prepare`` it is delivered at PREPARE and its later fate is not told. A transaction whose PREPARE ends
-  at `resume` or before, although it comes now, was prepared before the slot decoded two-phase: the
+  ``prepare`` it is delivered at PREPARE, which is kept in mind until it is decided (early_delivery.py):
+  when the policy is ``commit`` by then, its commit is delivered without rows. A transaction whose PREPARE
+  ends at `resume` or before, although it comes now, was prepared before the slot decoded two-phase: the
   server sends all of it at COMMIT PREPARED, and sends it again until that is confirmed. It is delivered
   there, whatever the policy;
 - a transaction whose begin does not tell the commit LSN (decoderbufs, wal2json).
@@ -22,7 +23,7 @@ whether or not it is captured, so that a stored position means the same under an
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal, Never
+from typing import ClassVar, Final, Literal, Never
 
 from waltap.decode.message import (
     Begin,
@@ -49,6 +50,7 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.errors import DecodeError, WaltapError
 from waltap.source.position import Position, lsn_text
+from waltap.transactions.early_delivery import EarlyDeliveries
 from waltap.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
 from waltap.transactions.spill import Item, SpillArea, Spool
 from waltap.transactions.transaction import TransactionPart
@@ -56,6 +58,18 @@ from waltap.transactions.transaction import TransactionPart
 __all__ = ["Assembler", "PreparedTransactionLost", "TwoPhasePolicy"]
 
 TwoPhasePolicy = Literal["commit", "prepare"]
+
+EARLY: Final = "delivered-at-prepare.json"
+"""In the spill folder: prepared transactions that were delivered and are undecided."""
+
+ROLLED_BACK: Final = (
+    "prepared transaction %r was rolled back after its rows had been delivered at PREPARE, as "
+    "two.phase.policy=prepare has it: what the sink has of it was never committed"
+)
+UNKNOWN: Final = (
+    "prepared transaction %r was committed, and it is not known here whether its rows were delivered at "
+    "PREPARE: the spill folder under waltap.state.dir does not tell"
+)
 
 _ROWS = frozenset((Insert, Update, Delete, Truncate))
 
@@ -66,9 +80,9 @@ class PreparedTransactionLost(WaltapError):
     code = "WT-3102"
     remedy = (
         "Its rows were kept in the spill folder under waltap.state.dir: bring that folder back and start "
-        "again. If it is gone, or an earlier run with two.phase.policy=prepare delivered them, run past "
-        "it with two.phase.policy=prepare; then, if rows are missing, take a snapshot of the tables that "
-        "the transaction changed, by an execute-snapshot signal or after `waltap offsets clear FILE`."
+        "again. If it is gone, run past it with two.phase.policy=prepare; then, if rows are missing, take "
+        "a snapshot of the tables that the transaction changed, by an execute-snapshot signal or after "
+        "`waltap offsets clear FILE`."
     )
 
 
@@ -80,6 +94,7 @@ class Assembler:
     ``spill_memory_bytes``, what waits goes to files in ``spill_dir`` (None: memory only; then
     prepared transactions do not survive a restart, and hold back what may be confirmed). ``describe``
     completes relations that came before their transaction had committed, when its rows are handed out.
+    ``warn`` is given a text and the GID when the fate of a prepared transaction is not that of its rows.
 
     A non-transactional logical message is a part of its own and counts as a commit at its LSN,
     also for itself, as in Debezium.
@@ -97,9 +112,10 @@ class Assembler:
         *,
         two_phase: TwoPhasePolicy = "commit",
         describe: Callable[[Relation], Relation] | None = None,
+        warn: Callable[[str, str], None] = lambda _text, _gid: None,
     ) -> None:
         self._resume, self._previous = resume, previous_end_lsn
-        self._policy, self._describe = two_phase, describe
+        self._policy, self._describe, self._warn = two_phase, describe, warn
         self._area = SpillArea(spill_dir, spill_memory_bytes)
         self._streams: dict[int, Spool] = {}
         self._prepared: dict[tuple[int, str], tuple[int, Spool]] = {}
@@ -115,6 +131,9 @@ class Assembler:
                 spool.discard()
             else:
                 self._prepared[record.xid, record.gid] = record.prepare_lsn, spool
+        self._early = EarlyDeliveries(spill_dir and spill_dir / EARLY)
+        with self._area.guarded():
+            self._early.load(resume.end_lsn)
 
     # --- what the engine asks --------------------------------------------------------------------
 
@@ -138,6 +157,12 @@ class Assembler:
         """
         return self._open is None and self._begun is None and not self.backlog
 
+    def secure(self) -> None:
+        """Make durable what a later run must know of the parts that were handed out so far; to be
+        called before anything makes a position durable that contains them."""
+        with self._area.guarded():
+            self._early.keep()
+
     def confirmable(self, end_lsn: int) -> int:
         """Return how far the server may be told that all is durable, when ``end_lsn`` is.
 
@@ -147,6 +172,9 @@ class Assembler:
         in memory alone.
         """
         self._area.look_after()
+        with self._area.guarded():
+            self._early.keep()
+            self._early.passed(end_lsn)
         while self._decided and self._decided[0][0] <= end_lsn:
             self._decided.pop(0)[1].discard()
         if self._area.folder is None and self._prepared:
@@ -336,9 +364,12 @@ class Assembler:
     def _keep(
         self, spool: Spool, message: Prepare | StreamPrepare, parts: list[TransactionPart]
     ) -> None:
-        """Deliver a prepared transaction, or keep it until it is decided, as the policy says."""
+        """Deliver a prepared transaction, or keep it until it is decided, as the policy says; one
+        whose first rows were delivered here already goes on here."""
         late = message.end_lsn <= self._resume.end_lsn
-        if self._policy == "prepare" and not late:
+        begun = self._resume.index and message.prepare_lsn == self._resume.commit_lsn
+        if (self._policy == "prepare" or begun) and not late:
+            self._early.note(message.xid, message.gid, message.end_lsn)
             self._deliver(
                 spool,
                 parts,
@@ -359,9 +390,7 @@ class Assembler:
     def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
         _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
         if spool is None:
-            if self._policy == "commit" and message.end_lsn > self._resume.end_lsn:
-                what = f"the rows of prepared transaction {message.gid!r} are not here any more"
-                raise PreparedTransactionLost(what, gid=message.gid, xid=message.xid)
+            self._commit_without_rows(message, parts)
             return
         self._deliver(
             spool,
@@ -373,10 +402,39 @@ class Assembler:
             prepared=True,
         )
 
+    def _commit_without_rows(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
+        """Deliver the commit of a transaction whose rows are not here: they were delivered at PREPARE,
+        or are lost. Under the policy ``prepare`` nothing is delivered at a commit."""
+        gid, end_lsn = message.gid, message.end_lsn
+        known = self._early.decide(message.xid, gid, end_lsn)
+        if end_lsn <= self._resume.end_lsn:
+            return
+        if self._policy == "prepare":
+            if not known:
+                self._warn(UNKNOWN, gid)
+            return
+        if not known:
+            what = f"the rows of prepared transaction {gid!r} are not here any more"
+            raise PreparedTransactionLost(what, gid=gid, xid=message.xid)
+        parts.append(
+            TransactionPart(
+                xid=message.xid,
+                begin_lsn=message.commit_lsn,
+                commit_lsn=message.commit_lsn,
+                commit_ts=message.commit_ts,
+                end_lsn=end_lsn,
+                previous_end_lsn=self._previous,
+                changes=[],
+            )
+        )
+        self._previous = end_lsn
+
     def _rollback_prepared(self, message: RollbackPrepared, _parts: list[TransactionPart]) -> None:
         _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
         if spool is not None:
             spool.discard()
+        elif self._early.decide(message.xid, message.gid, message.rollback_end_lsn):
+            self._warn(ROLLED_BACK, message.gid)
 
     # --- spools ----------------------------------------------------------------------------------
 

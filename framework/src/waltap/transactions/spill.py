@@ -95,7 +95,7 @@ class SpillArea:
         self._spools: set[Spool] = set()
         self._serial = 0
         if folder is not None and folder.is_dir():
-            with self._guarded():
+            with self.guarded():
                 kept = {path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")}
                 for path in folder.glob("*.spill"):
                     if path.stem not in kept:
@@ -122,7 +122,7 @@ class SpillArea:
         if self.folder is None or not self.folder.is_dir():
             return
         for path in sorted(self.folder.glob("prepared-*.record")):
-            with self._guarded():
+            with self.guarded():
                 record = msgspec.msgpack.decode(path.read_bytes(), type=PreparedRecord)
                 name, _, decided = path.stem.partition("@")
                 spool = self.spool(record.xid)
@@ -150,12 +150,13 @@ class SpillArea:
     def new_path(self, name: str) -> Path:
         """Return the path of a file that does not exist yet."""
         assert self.folder is not None
-        with self._guarded():
+        with self.guarded():
             self.folder.mkdir(parents=True, exist_ok=True)
         self._serial += 1
         return self.folder / f"{name}-{self._serial}.spill"
 
-    def _guarded(self) -> "_Guard":
+    def guarded(self) -> "_Guard":
+        """Return a context in which what the file system raises is SpillFailed."""
         return _Guard(self.folder)
 
 
@@ -415,7 +416,7 @@ class Spool:
                 file.close()
 
     def _guarded(self) -> _Guard:
-        return _Guard(self._area.folder)
+        return self._area.guarded()
 
     def _read(self, size: int) -> bytes:
         assert self._file is not None
