@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -284,6 +285,22 @@ def test_doctor_takes_a_dsn_names_what_is_wrong_and_what_mends_it(
 # --- tail ------------------------------------------------------------------------------------------
 
 
+def lines_until(process: subprocess.Popen[str], last: str) -> list[str]:
+    """Return lines of standard output up to one with ``last``; fewer when the process ends first."""
+    assert process.stdout is not None
+    impatient = threading.Timer(WAIT_S, process.kill)
+    impatient.start()
+    try:
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if last in line:
+                break
+        return lines
+    finally:
+        impatient.cancel()
+
+
 def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(
     shop: Path, database: Database, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -296,13 +313,10 @@ def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(
     database.execute("UPDATE orders SET status = 'paid' WHERE id = 50")
     database.execute("DELETE FROM orders WHERE id = 50")
     database.execute("TRUNCATE orders")
-    assert process.stdout is not None
-    lines: list[str] = []
-    while not lines or "TRUNCATE" not in lines[-1]:
-        lines.append(process.stdout.readline().rstrip())
+    lines = lines_until(process, "TRUNCATE")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, errors
+    assert process.returncode == 0, (lines, errors)
     assert [re.sub(r"^\d\d:\d\d:\d\d\.\d{3} ", "", line) for line in lines] == [
         "INSERT   public.orders  id=50 status='it's new' total=1.25",
         "INSERT   public.keyless  a=1 b='x'",

@@ -24,6 +24,7 @@ import pluggy
 from waltap import hookspecs
 from waltap.config.environment import plugin_names
 from waltap.errors import PluginError, WaltapError
+from waltap.extras import extra_for
 from waltap.plugin_errors import (
     DuplicateName,
     HookRaised,
@@ -484,6 +485,7 @@ class Host:
         second.fail(Health.NAME_CLASH, error)
 
     def _missing(self, kind: Kind, name: str, registry: _Registry) -> SpecMissing:
+        extra = extra_for(kind.attribute, name)
         excuses = [
             f"{plugin.error.problem}, and might have it"
             for plugin in self._plugins.values()
@@ -492,10 +494,12 @@ class Host:
         resting = [p.name for p in self._plugins.values() if p.health is Health.NOT_LOADED]
         if resting:
             excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
+        if extra is not None and not excuses:
+            excuses.append(f"{name} is not installed: pip install '{extra}' brings it")
         return SpecMissing(
             f"no {kind.noun} is called {name!r}",
             known=registry.specs,
-            nearest=nearest(name, registry.by_any_name),
+            nearest=nearest(name, registry.by_any_name) if extra is None else None,
             excuses=tuple(excuses),
         )
 

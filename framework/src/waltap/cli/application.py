@@ -18,6 +18,7 @@ from typer.main import get_command
 
 import waltap
 from waltap.errors import WaltapError
+from waltap.extras import extra_for
 from waltap.plugin_errors import HookRaised
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ COMMANDS = (
     "docs",
 )
 """Our own commands, in the order of use; the module of each has its name."""
-
-FROM_PLUGINS = {"demo": "waltap[spark]"}
-"""Commands that a plugin of ours brings, and what to install for them."""
 
 
 class CommandGroup(TyperGroup):
@@ -66,8 +64,9 @@ class CommandGroup(TyperGroup):
         spec = self._host.commands.get(cmd_name)
         if spec is not None:
             return TyperCommand(cmd_name, help=spec.summary)
-        if cmd_name in FROM_PLUGINS:
-            return _command(cmd_name, _absent(cmd_name, self._host))
+        extra = extra_for("commands", cmd_name)
+        if extra is not None:
+            return _command(cmd_name, _absent(cmd_name, extra, self._host))
         return None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -128,16 +127,16 @@ def _plain(command: Any) -> None:
         _plain(child)
 
 
-def _absent(name: str, host: "Host") -> Callable[[], None]:
+def _absent(name: str, extra: str, host: "Host") -> Callable[[], None]:
     def missing() -> None:
         broken = [p for p in host.plugins() if p.error is not None]
         typer.echo(f"waltap {name} comes with a plugin that is not usable here.", err=True)
         for plugin in broken:
             typer.echo(f"  {plugin.error}", err=True)
-        typer.echo(f"Install it: pip install '{FROM_PLUGINS[name]}'", err=True)
+        typer.echo(f"Install it: pip install '{extra}'", err=True)
         raise typer.Exit(1)
 
-    missing.__doc__ = f"Not installed: pip install '{FROM_PLUGINS[name]}'."
+    missing.__doc__ = f"Not installed: pip install '{extra}'."
     return missing
 
 
