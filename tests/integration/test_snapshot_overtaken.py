@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from waltap.hookspecs import hookimpl
+from waltap.transactions.transaction import SnapshotRows
 from waltap_sinks.changelog import ChangeLog
 
 from tests.rigs.pipeline import Pipeline, until
@@ -92,6 +93,64 @@ def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
     pipeline.catch_up()
     assert pipeline.destination.table("t") == present(tables, "t")
     assert pipeline.destination.ids("z") == [1, 2]
+
+
+@pytest.mark.parametrize("size", [300, 1], ids=["together", "each by itself"])
+@pytest.mark.parametrize(
+    ("commands", "together"),
+    [
+        pytest.param(["VACUUM FULL a"], "t z a", id="first"),
+        pytest.param(["VACUUM FULL z"], "a t z", id="last"),
+        pytest.param(["VACUUM FULL a", "VACUUM FULL z"], "t a z", id="first and last"),
+        pytest.param(["VACUUM FULL"], "a t z", id="every"),
+        pytest.param(["TRUNCATE a"], "t z -a", id="first emptied"),
+        pytest.param(["TRUNCATE a, t"], "z -a -t", id="first two emptied"),
+        pytest.param(["DROP TABLE a"], "t z -a", id="first dropped"),
+        pytest.param(["TRUNCATE z", "VACUUM FULL a"], "t a -z", id="last emptied"),
+    ],
+)
+def test_markers_tell_the_order_in_which_rows_are_delivered(
+    tables: Database, tmp_path: Path, commands: list[str], together: str, size: int
+) -> None:
+    """``together``: the order of the tables where one group is read, a minus before one without rows.
+    In groups of their own they keep their place."""
+    tables.execute("DELETE FROM t WHERE id > 10; ANALYZE")
+
+    def act() -> None:
+        with tables.connect(autocommit=True) as connection:
+            for command in commands:
+                connection.execute(command.encode())
+
+    pipeline = Pipeline(tables, tmp_path, {"snapshot.fetch.size": size})
+    with pipeline.running(AtStart(act)):
+        pass
+    found: dict[str, list[str]] = {}
+    for batch in pipeline.destination.batches:
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                middle = ["true"] * (len(part.rows) - 2)
+                shown = [part.first_marker, *middle, part.last_marker][: len(part.rows)]
+                found.setdefault(part.relation.table, []).extend(shown)
+    order = together.split()
+    if size == 1:
+        order.sort(key=lambda name: name.lstrip("-"))
+    expected = {
+        name.lstrip("-"): []
+        if name[0] == "-"
+        else ["first_in_data_collection", "last_in_data_collection"]
+        for name in order
+    }
+    if order[0][0] != "-":
+        expected[order[0]][0] = "first"
+    full = [name for name in order if name[0] != "-"]
+    expected[full[-1]][1] = "last"
+    if "a" in full:  # one row: the earlier of the two, but for the very last
+        expected["a"] = ["last" if full[-1] == "a" else expected["a"][order[0] != "a"]]
+    assert list(found) == list(expected)
+    for table, ends in expected.items():
+        shown = found[table]
+        assert [*shown[:1], *shown[-1:]][: len(ends)] == ends
+        assert set(shown[1:-1]) <= {"true"}
 
 
 def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(

@@ -106,9 +106,8 @@ class InitialSnapshot:
         point = self._point(transaction, lsn)
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
         self.estimates = {target.oid: target.table.estimate for target in targets}
-        first = targets[0].table.relation.name if targets else None
         reader = TablesReader(transaction, point, self._properties, self._new)
-        yield from mark(reader.read(targets), first)
+        yield from mark(reader.read(targets))
         self.close()
 
     def _in_snapshot(

@@ -245,16 +245,19 @@ def _result_columns(session: Session, statement: str) -> list[str]:
     return names
 
 
-def mark(pieces: Iterator[SnapshotRows], first_table: str | None) -> Iterator[SnapshotRows]:
+def mark(pieces: Iterator[SnapshotRows]) -> Iterator[SnapshotRows]:
     """Set Debezium's markers: one piece is held back until it is known whether another follows.
 
-    The very last row of the snapshot is "last"; else the first row of the first table is "first",
-    a table's last row "last_in_data_collection", its first "first_in_data_collection". A row that is
+    They go by the order of the pieces, not by a plan: a table may be read later than its place. The
+    very last row of the snapshot is "last"; else the first row of the first table is "first" (nobody's
+    where that table is empty), a table's last row "last_in_data_collection", its first "first_in_data_collection". A row that is
     both has the earlier of these. Pieces without rows keep their place and have no marker.
     """
     held: SnapshotRows | None = None
+    first: Relation | None = None
     empty: list[SnapshotRows] = []
     for piece in pieces:
+        first = first or piece.relation
         if not piece.rows:
             empty.append(piece)
             continue
@@ -264,8 +267,8 @@ def mark(pieces: Iterator[SnapshotRows], first_table: str | None) -> Iterator[Sn
         yield from empty
         empty.clear()
         if opens:
-            first = piece.relation.name == first_table
-            piece.first_marker = "first" if first else "first_in_data_collection"
+            begins = piece.relation is first
+            piece.first_marker = "first" if begins else "first_in_data_collection"
         held = piece
     if held is not None:
         yield _finish(held, "last")
