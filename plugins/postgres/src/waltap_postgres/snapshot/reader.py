@@ -250,8 +250,9 @@ def mark(pieces: Iterator[SnapshotRows]) -> Iterator[SnapshotRows]:
 
     They go by the order of the pieces, not by a plan: a table may be read later than its place. The
     very last row of the snapshot is "last"; else the first row of the first table is "first" (nobody's
-    where that table is empty), a table's last row "last_in_data_collection", its first "first_in_data_collection". A row that is
-    both has the earlier of these. Pieces without rows keep their place and have no marker.
+    where that table is empty), a table's last row "last_in_data_collection", its first
+    "first_in_data_collection". A row that is both has the earlier of these. Pieces without rows keep
+    their place and have no marker.
     """
     held: SnapshotRows | None = None
     first: Relation | None = None
