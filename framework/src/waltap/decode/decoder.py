@@ -116,7 +116,7 @@ class DecoderContext:
     after it have no rows of them. ``forget`` is to be called with the OID of each such relation when
     the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to which a description holds: at
     the first transaction that committed after it, the decoder takes the entry out and describes the
-    relation anew.
+    relation anew. ``text_only``: values are not to be asked for in send format, whatever ``options`` say.
     """
 
     server: ServerInfo
@@ -130,6 +130,7 @@ class DecoderContext:
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
     forget: Callable[[int], None] | None = None
     unsettled: dict[int, int] = field(default_factory=dict)
+    text_only: bool = False
 
 
 class Decoder(abc.ABC):

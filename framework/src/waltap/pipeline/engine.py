@@ -187,6 +187,7 @@ class Engine:
             memory=parts.memory,
             belongings=parts.belongings,
             forget=parts.forget,
+            send_format=parts.send_format,
         )
         stored = parts.store.load()
         connector = spec.factory(properties, context)

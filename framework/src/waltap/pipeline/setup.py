@@ -1,7 +1,7 @@
 """Builds the parts of a pipeline from its profile: capture, types, format, sink, offset store."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from waltap.pipeline.new_tables import NewTables
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
 from waltap.source.relation_memory import RelationMemory
+from waltap.source.send_format import SendFormat
 from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Parts:
                 "on_new_table", pipeline=profile.name, table=table, event=event
             ),
         )
+        self.send_format = SendFormat(self._unreadable)
         self.sink = self._sink()
         self.format = self._format(run_id) if self.sink.capabilities.records else None
         self.transforms: list[Callable[[Batch], Batch]] = [
@@ -151,6 +153,15 @@ class Parts:
             return None
         read = mapping.from_binary
         return lambda value: read(value) if isinstance(value, bytes) else value
+
+    def _unreadable(self, relation: Relation) -> Iterator[str]:
+        chosen = {*self.capture.columns(relation), *self.capture.keys(relation)}
+        for index in sorted(chosen):
+            column = relation.columns[index]
+            mapping = self.types.column(column)
+            if mapping is not None and mapping.from_binary is None:
+                shown = column.data_type.name if column.data_type else column.type_oid
+                yield f"column {column.name} ({shown})"
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
         """Return the replica identity to read a relation with, once per version."""

@@ -22,6 +22,7 @@ from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
 from waltap.source.position import Position
 from waltap.source.relation_memory import RelationMemory
+from waltap.source.send_format import SendFormat
 from waltap.transactions.transaction import SnapshotRows
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class ConnectorContext:
     it makes a slot or a publication, and forgets it after the thing is gone. A slot that is there, while
     neither an offset nor an entry ties it to the pipeline, is another's: it is not used without consent.
     ``forget`` is to be called with the OID of a relation that is gone and has no rows to come.
+    ``send_format`` is shown every relation that is described while values come in send format, and tells
+    whether the next stream may ask for it.
     """
 
     profile: "Profile"
@@ -74,6 +77,7 @@ class ConnectorContext:
     memory: RelationMemory = field(default_factory=RelationMemory)
     belongings: Belongings = field(default_factory=Belongings)
     forget: "Callable[[int], None]" = lambda _oid: None
+    send_format: SendFormat = field(default_factory=SendFormat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,8 @@ class YbOutputProperties(Properties):
     binary: bool = declare(
         "yboutput.binary",
         default=False,
-        summary="Ask for values in binary send format (releases based on PostgreSQL 15).",
+        summary="Ask for values in binary send format (releases based on PostgreSQL 15); they come as "
+        "text where a captured column has a type that can only be read so.",
     )
 
 

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from functools import partial
 
 import msgspec
 import psycopg
@@ -31,7 +30,12 @@ from waltap_postgres.catalog.preflight import Preflight, tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
 from waltap_postgres.decision import Decision, belonging, decide, given_up
-from waltap_postgres.errors import PrivilegeMissing, PublicationGone, SlotActive
+from waltap_postgres.errors import (
+    PrivilegeMissing,
+    PublicationGone,
+    SendFormatUnreadable,
+    SlotActive,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publications import Publications
 from waltap_postgres.replication.slot import (
@@ -67,7 +71,7 @@ class PostgresConnector(Connector):
         self._replication: Session | None = None
         self._reading = False
         self._exported: str | None = None
-        self._made_slot = False
+        self._made_slot = self._in_send_format = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
@@ -127,6 +131,10 @@ class PostgresConnector(Connector):
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
         self.context.announced(described)
+        if self._in_send_format:
+            self.context.send_format.look(described)
+            if refused := self.context.send_format.refused:
+                raise SendFormatUnreadable(refused)
         return described
 
     def renew(self, relation: Relation) -> Relation:
@@ -375,6 +383,12 @@ class PostgresConnector(Connector):
     def stream(self, position: Position) -> ReplicationStream:
         self._descriptions.start(self.captured())
         decoder = self._decoder()
+        if decoder.capabilities.binary:
+            for table in self.captured():
+                self.context.send_format.look(table.relation)
+            if self.context.send_format.refused:
+                decoder = self._decoder()
+        self._in_send_format = decoder.capabilities.binary
         options = decoder.start_options()
         for pair in (self.properties.slot_stream_params or "").split(";"):
             name, equals, value = pair.partition("=")
@@ -388,8 +402,14 @@ class PostgresConnector(Connector):
             confirmed=position.end_lsn,
             status_interval=self._status_interval(),
             receive_timeout=self._watch.timeout_s,
-            ended=partial(given_up, self.context, self.properties.slot_name),
+            ended=self._ended,
         )
+
+    def _ended(self, error: PublicationGone | SendFormatUnreadable) -> SourceError:
+        if isinstance(error, SendFormatUnreadable):
+            self.context.send_format.refuse(error.problem)
+            return error
+        return given_up(self.context, self.properties.slot_name, error)
 
     def _open_stream(self, sql: str) -> Transport:
         """Start replication; between our look at the slot and this, another may have taken it."""
@@ -401,7 +421,7 @@ class PostgresConnector(Connector):
                 transport.start(sql)
             except PublicationGone as error:
                 transport.close()
-                raise given_up(self.context, self.properties.slot_name, error) from error
+                raise self._ended(error) from error
             except SlotActive:
                 transport.close()
                 if not self.properties.slot_max_retries:
@@ -440,6 +460,7 @@ class PostgresConnector(Connector):
                 gone=self.catalogue.gone,
                 unsettled=self._descriptions.unsettled,
                 forget=self.context.forget,
+                text_only=bool(self.context.send_format.refused),
             )
         )
 

@@ -26,6 +26,7 @@ __all__ = [
     "PublicationNotPermitted",
     "QueryFailed",
     "RowsHidden",
+    "SendFormatUnreadable",
     "ServerLimit",
     "ServerUnreachable",
     "SignalTableMissing",
@@ -234,6 +235,17 @@ class SlotUnreadable(SourceError):
     remedy = (
         "waltap makes slot {slot!r} anew by itself and takes a new snapshot; when it ended before, start "
         "it again."
+    )
+
+
+class SendFormatUnreadable(SourceError):
+    """Values come in send format, and a captured type is only to be had as text: so is the next stream."""
+
+    code = "WT-2118"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true "
+        "(yboutput.binary=true) out of the profile."
     )
 
 
@@ -454,6 +466,8 @@ def stream_error(
             f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
             publication=publication,
         )
+    if sqlstate == "42883" and "binary output function" in message:
+        return SendFormatUnreadable(message.strip())
     return source_error(sqlstate, message, slot=slot, publication=publication, **facts)
 
 

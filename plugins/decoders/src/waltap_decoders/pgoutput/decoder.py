@@ -97,6 +97,8 @@ class PgOutput(Decoder):
 
     def __init__(self, context: DecoderContext) -> None:
         self._options = self._negotiate(context)
+        if context.text_only:
+            self._options.pop("binary", None)
         self._binary = "binary" in self._options
         self._streaming = self._options.get("streaming", "off")
         server, can_carry = context.server, self.can_carry

@@ -26,7 +26,8 @@ class PgOutputProperties(Properties):
     binary: bool = declare(
         "pgoutput.binary",
         default=False,
-        summary="Ask for values in binary send format (PostgreSQL 14 or later).",
+        summary="Ask for values in binary send format (PostgreSQL 14 or later); they come as text where a "
+        "captured column has a type that can only be read so.",
     )
     streaming: Literal["off", "on", "parallel"] = declare(
         "pgoutput.streaming",

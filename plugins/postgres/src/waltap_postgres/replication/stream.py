@@ -23,7 +23,7 @@ from waltap.decode.message import (
 from waltap.errors import ConnectionLost, SourceError
 from waltap.source.connector import ChangeStream, StopRequested
 from waltap.source.position import lsn_text
-from waltap_postgres.errors import PublicationGone
+from waltap_postgres.errors import PublicationGone, SendFormatUnreadable
 from waltap_postgres.replication.transport import Transport
 from waltap_postgres.replication.wire import status_update
 
@@ -55,11 +55,13 @@ class ReplicationStream(ChangeStream):
         confirmed: int,
         status_interval: float,
         receive_timeout: float = 0.0,
-        ended: Callable[[PublicationGone], SourceError] = lambda error: error,
+        ended: Callable[[PublicationGone | SendFormatUnreadable], SourceError] = lambda error: (
+            error
+        ),
     ) -> None:
         """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
         ``receive_timeout`` (0: silence never counts as a lost link). ``ended`` returns what to raise
-        when the slot cannot be read on."""
+        when the slot cannot be read on, or not in this format."""
         self._ended = ended
         self._timeout_s = receive_timeout
         self._heard, self._asked = time.monotonic(), False
@@ -82,7 +84,7 @@ class ReplicationStream(ChangeStream):
         transport = self._transport
         try:
             frames = transport.read(timeout)
-        except PublicationGone as error:
+        except (PublicationGone, SendFormatUnreadable) as error:
             raise self._ended(error) from error
         if transport.heard:
             transport.heard = False
