@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.host import Host
-    from waltap.pipeline.setup import Parts
+    from waltap.pipeline.setup import Stages
     from waltap.source.connector import Connector
 
 __all__ = ["connected"]
 
 
 @contextmanager
-def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Parts]]":
+def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Stages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
     from waltap.pipeline.setup import build
     from waltap.source.connector import ConnectorContext
 
-    parts = build(profile, host, run_id="")
+    stages = build(profile, host, run_id="")
     context = ConnectorContext(
         profile=profile,
-        captures=parts.capture.captures,
-        identity=parts.identity,
-        belongings=parts.belongings,
+        captures=stages.capture.captures,
+        identity=stages.identity,
+        belongings=stages.belongings,
     )
     component = profile.connector
     connector = component.spec.factory(component.properties, context)
     try:
-        parts.connect(connector)
-        yield connector, parts
+        stages.connect(connector)
+        yield connector, stages
     finally:
         connector.close()

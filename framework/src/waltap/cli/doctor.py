@@ -49,8 +49,8 @@ def _checks(source: str, sink: str | None, settings: dict[str, str]) -> "list[Ch
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=settings)
-    with connected(profile, host) as (connector, parts):
-        return checks(parts, connector, locked=False)
+    with connected(profile, host) as (connector, stages):
+        return checks(stages, connector, locked=False)
 
 
 def _document(check: "Check") -> dict[str, str]:

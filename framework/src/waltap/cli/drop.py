@@ -33,8 +33,8 @@ def command(
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
     folder = profile.engine.state_dir / profile.name
-    with PipelineLock(folder) as lock, connected(profile, host) as (connector, parts):
-        offset = parts.store.load()
+    with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
+        offset = stages.store.load()
         known = connector.belongings(offset)
         files = own_files(folder)
         _show(known, files, folder)
@@ -48,7 +48,7 @@ def command(
         for entry in reversed(known):  # slots before publications: what the server refuses ends it
             if entry.made:
                 connector.drop(entry)
-        parts.store.clear()
+        stages.store.clear()
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lock.leave_nothing()

@@ -13,7 +13,7 @@ from waltap.errors import ConfigurationError, OffsetError, Problem
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.offsets.offset import Offset
-    from waltap.pipeline.setup import Parts
+    from waltap.pipeline.setup import Stages
 
 __all__ = ["NothingStored", "command"]
 
@@ -38,8 +38,8 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print what is stored, as JSON."""
     import msgspec
 
-    profile, parts = _parts(file, set_)
-    offset = parts.store.load()
+    profile, stages = _stages(file, set_)
+    offset = stages.store.load()
     if offset is None:
         typer.echo(f"{profile.name}: no offset is stored", err=True)
         raise typer.Exit(1)
@@ -66,8 +66,8 @@ def set_position(
     except ValueError as cause:
         problem = Problem("LSN", "is no LSN", value=lsn, allowed="e.g. 16/B374D848")
         raise ConfigurationError([problem], origin="the command line") from cause
-    with _locked(file, set_) as (profile, parts):
-        store = parts.store
+    with _locked(file, set_) as (profile, stages):
+        store = stages.store
         offset = store.load()
         if offset is None:
             raise NothingStored(f"no offset is stored for {profile.name}")
@@ -89,8 +89,8 @@ def set_position(
 @command.command()
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
-    with _locked(file, set_) as (profile, parts):
-        store = parts.store
+    with _locked(file, set_) as (profile, stages):
+        store = stages.store
         try:
             offset = store.load()
         except OffsetError as error:  # what cannot be read can be forgotten all the same
@@ -100,22 +100,22 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
                 typer.echo(f"{profile.name}: no offset is stored")
                 return
             _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
-            _keep_slot(parts, offset)
+            _keep_slot(stages, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
 
 
 @contextmanager
-def _locked(file: str, set_: list[str] | None) -> "Iterator[tuple[Profile, Parts]]":
-    """Give the parts of a pipeline that does not run meanwhile. Raises: PipelineRunning."""
+def _locked(file: str, set_: list[str] | None) -> "Iterator[tuple[Profile, Stages]]":
+    """Give the stages of a pipeline that does not run meanwhile. Raises: PipelineRunning."""
     from waltap.pipeline.lock import PipelineLock
 
-    profile, parts = _parts(file, set_)
-    with PipelineLock(parts.state_dir):
-        yield profile, parts
+    profile, stages = _stages(file, set_)
+    with PipelineLock(stages.state_dir):
+        yield profile, stages
 
 
-def _keep_slot(parts: "Parts", offset: "Offset") -> None:
+def _keep_slot(stages: "Stages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
     from waltap.offsets.belongings import Belonging
 
@@ -126,11 +126,11 @@ def _keep_slot(parts: "Parts", offset: "Offset") -> None:
         database=offset.database,
         made=offset.slot_created_lsn > 0,
     )
-    if parts.belongings.find(*entry.place) is None:
-        parts.belongings.keep(entry)
+    if stages.belongings.find(*entry.place) is None:
+        stages.belongings.keep(entry)
 
 
-def _parts(file: str, set_: list[str] | None) -> "tuple[Profile, Parts]":
+def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.setup import build

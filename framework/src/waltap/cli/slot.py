@@ -8,7 +8,7 @@ import typer
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup import Parts
+    from waltap.pipeline.setup import Stages
     from waltap.source.connector import Connector
 
 __all__ = ["command"]
@@ -65,7 +65,7 @@ def drop(
 
 def _connected(
     file: str, set_: list[str] | None
-) -> "AbstractContextManager[tuple[Connector, Parts]]":
+) -> "AbstractContextManager[tuple[Connector, Stages]]":
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host

@@ -1,7 +1,8 @@
 """How long to wait before trying again, and when to stop trying."""
 
-import random
 from collections.abc import Callable
+
+from waltap.clock import Chance
 
 __all__ = ["Backoff"]
 
@@ -14,9 +15,12 @@ class Backoff:
     ``wait`` is given the seconds and returns False when it was interrupted by a stop.
     """
 
-    def __init__(self, wait: Callable[[float], bool], *, retries: int, ceiling_s: float) -> None:
+    def __init__(
+        self, wait: Callable[[float], bool], *, retries: int, ceiling_s: float, chance: Chance
+    ) -> None:
         """``retries`` < 0: without end."""
         self._wait, self._retries, self._ceiling_s = wait, retries, ceiling_s
+        self._chance = chance
         self._tried = 0
 
     @property
@@ -30,7 +34,7 @@ class Backoff:
             return False
         seconds = min(self._ceiling_s, FIRST_WAIT_S * 2 ** min(self._tried, 30))
         self._tried += 1
-        return self._wait(seconds * random.uniform(0.8, 1.2))  # noqa: S311 - spreads retries
+        return self._wait(seconds * self._chance.uniform(0.8, 1.2))
 
     def succeeded(self) -> None:
         """Begin anew with the shortest wait."""

@@ -2,11 +2,11 @@
 stored may be confirmed, nothing else.
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from waltap.clock import Clock
 from waltap.errors import Retry, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
@@ -42,9 +42,11 @@ class Delivery:
         host: Host,
         offset: Offset,
         retries: Backoff,
+        clock: Clock,
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
         self._transforms, self._host, self._retries = transforms, host, retries
+        self._clock = clock
         self.offset = offset
         self.written = offset.position
         self.previous_end_lsn = offset.previous_end_lsn
@@ -57,12 +59,12 @@ class Delivery:
 
     def write(self, parts: list[Part], *, snapshot: bool = False) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
-        started = time.monotonic()
+        started = self._clock.monotonic()
         batch = self._batch(parts, snapshot=snapshot)
         for transform in self._transforms:
             batch = transform(batch)
         if self._format is not None:
-            batch.records = self._format.render(batch.parts, time.time_ns())
+            batch.records = self._format.render(batch.parts, self._clock.time_ns())
             self.records += len(batch.records)
         self._write(batch)
         self.events += batch.events
@@ -70,7 +72,10 @@ class Delivery:
         if self.unflushed_since is None:
             self.unflushed_since = started
         self._host.notify(
-            "on_batch", pipeline=self._pipeline, batch=batch, seconds=time.monotonic() - started
+            "on_batch",
+            pipeline=self._pipeline,
+            batch=batch,
+            seconds=self._clock.monotonic() - started,
         )
         if self._observed:
             for part in parts:
@@ -154,7 +159,7 @@ class Delivery:
     def due(self, seconds: float) -> bool:
         """Tell whether something written has waited ``seconds`` for its flush."""
         since = self.unflushed_since
-        return since is not None and time.monotonic() - since >= seconds
+        return since is not None and self._clock.monotonic() - since >= seconds
 
     @property
     def counts_records(self) -> bool:

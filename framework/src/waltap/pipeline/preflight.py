@@ -15,7 +15,7 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running, unusable
-from waltap.pipeline.setup import Parts
+from waltap.pipeline.setup import Stages
 from waltap.sink.place import refusal
 from waltap.source.connector import Check, Connector
 
@@ -31,16 +31,16 @@ class NotReady(SourceError):
     remedy = "{remedy}. `waltap doctor FILE` shows every check."
 
 
-def checks(parts: Parts, connector: Connector, *, locked: bool) -> list[Check]:
+def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]:
     """Go through everything. ``locked``: this process holds the pipeline's lock.
 
     Raises: ConnectionLost.
     """
-    offset = parts.store.load()
-    found = [_state(parts, locked=locked), *_of_sink(parts), *connector.check(offset)]
+    offset = stages.store.load()
+    found = [_state(stages, locked=locked), *_of_sink(stages), *connector.check(offset)]
     if offset is not None and all(check.verdict != "error" for check in found):
-        found += _interrupted(parts, connector, offset)
-    return found + _of_plugins(parts.profile, parts.host)
+        found += _interrupted(stages, connector, offset)
+    return found + _of_plugins(stages.profile, stages.host)
 
 
 def refuse(found: Iterable[Check]) -> None:
@@ -63,16 +63,16 @@ def refuse(found: Iterable[Check]) -> None:
         raise first.error or NotReady(problem, remedy=first.remedy.rstrip("."))
 
 
-def _state(parts: Parts, *, locked: bool) -> Check:
-    folder = parts.state_dir
+def _state(stages: Stages, *, locked: bool) -> Check:
+    folder = stages.state_dir
     holder = None if locked else running(folder)
     if holder is not None:
         return Check.failed("state folder", holder)
-    elsewhere = _state_of_an_earlier_version(parts.profile, folder)
+    elsewhere = _state_of_an_earlier_version(stages.profile, folder)
     cause = refusal(folder, folder=True)
     if cause is not None:
         return Check.failed("state folder", unusable(folder, cause))
-    if elsewhere is not None and parts.store.load() is None:
+    if elsewhere is not None and stages.store.load() is None:
         return Check(
             name="state folder",
             verdict="error",
@@ -95,9 +95,9 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
     return found if (found / OFFSET).exists() else None
 
 
-def _interrupted(parts: Parts, connector: Connector, offset: Offset) -> list[Check]:
+def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[Check]:
     """Return what was captured, and what the server streams no more or not all of as things stand."""
-    names = parts.new_tables.interrupted(connector, offset)
+    names = stages.new_tables.interrupted(connector, offset)
     if not names:
         return []
     return [
@@ -111,14 +111,14 @@ def _interrupted(parts: Parts, connector: Connector, offset: Offset) -> list[Che
     ]
 
 
-def _of_sink(parts: Parts) -> list[Check]:
-    name = f"sink {parts.profile.sink.spec.name}"
+def _of_sink(stages: Stages) -> list[Check]:
+    name = f"sink {stages.profile.sink.spec.name}"
     try:
-        return parts.sink.check()
+        return stages.sink.check()
     except WaltapError as error:
         return [Check.failed(name, error)]
     except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
-        return [_blamed(name, parts.host, error)]
+        return [_blamed(name, stages.host, error)]
 
 
 def _of_plugins(profile: Profile, host: Host) -> list[Check]:

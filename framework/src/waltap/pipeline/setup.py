@@ -1,4 +1,4 @@
-"""Builds the parts of a pipeline from its profile: capture, types, format, sink, offset store."""
+"""Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
 
-__all__ = ["IdentityUnknown", "Parts", "build"]
+__all__ = ["IdentityUnknown", "Stages", "build"]
 
 
 class IdentityUnknown(PluginError):
@@ -51,7 +51,7 @@ class _Known:
     identity: ReplicaIdentity | None = None
 
 
-class Parts:
+class Stages:
     """What a run is made of. The connector changes with every reconnect; the rest stays."""
 
     def __init__(
@@ -259,6 +259,6 @@ def _new_tables_policy(profile: Profile) -> str:
 
 def build(
     profile: Profile, host: Host, *, run_id: str, stopping: Callable[[], bool] = lambda: False
-) -> Parts:
-    """Return the parts of a pipeline; nothing is connected yet. Raises: WaltapError."""
-    return Parts(profile, host, run_id, stopping)
+) -> Stages:
+    """Return the stages of a pipeline; nothing is connected yet. Raises: WaltapError."""
+    return Stages(profile, host, run_id, stopping)

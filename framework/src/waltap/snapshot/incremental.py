@@ -19,7 +19,6 @@ that may not be read) ends the request; each with a warning.
 import json
 import logging
 import re
-import uuid
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -117,7 +116,8 @@ class IncrementalSnapshots:
     ``report`` is told of signals that will be acted on: (kind, identifier, data). ``keys`` gives the key
     of events of a relation, by which a table without primary key is read. ``text_of`` as for `Window`.
     Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
-    of ``clock``. ``waiting``: the next chunk could not be read yet; call `resume` soon.
+    of ``clock``. ``identifier`` gives a new one for a row of the signal table. ``waiting``: the next chunk
+    could not be read yet; call `resume` soon.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class IncrementalSnapshots:
         text_of: TextOf,
         keys: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
+        identifier: Callable[[], str],
         max_bytes: int,
         match_s: float,
         delete_closes: bool = False,
@@ -137,6 +138,7 @@ class IncrementalSnapshots:
     ) -> None:
         self._source, self._signal_table = source, signal_table
         self._keys, self._clock, self._max_bytes, self._match_s = keys, clock, max_bytes, match_s
+        self._identifier = identifier
         self._stored: dict[str, object] | None = None
         self._report, self._offset, self._text_of = report, offset, text_of
         self._delete_closes = delete_closes
@@ -161,7 +163,7 @@ class IncrementalSnapshots:
         does not take it."""
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         try:
-            self._source.watermark(str(uuid.uuid4()), "execute-snapshot", data)
+            self._source.watermark(self._identifier(), "execute-snapshot", data)
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
@@ -373,7 +375,7 @@ class IncrementalSnapshots:
         if not state.queue:
             return
         self.waiting = False
-        identifier, opened = str(uuid.uuid4()), _instant(now)
+        identifier, opened = self._identifier(), _instant(now)
         try:
             while state.queue and not self._read_head(identifier):
                 if self.waiting:

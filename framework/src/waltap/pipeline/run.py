@@ -1,0 +1,132 @@
+"""One run of a profile: what lasts over its reconnects, and what its surroundings are told."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waltap.clock import Chance, Clock
+from waltap.config.profile import Profile
+from waltap.errors import ConfigurationError, Problem, SourceError
+from waltap.host import Host
+from waltap.offsets.offset import Offset
+from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.limits import Limits
+from waltap.pipeline.stop import StopFlag
+
+__all__ = ["Run"]
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """State of one run, from its start to its end.
+
+    ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
+    read, or the stream begun. ``cut``: the limit of records left out what had been received.
+    ``delivery`` is that of the present connection, or of the last one. ``created``, ``slots`` and
+    ``unreadable`` are the connector's (`ConnectorContext`).
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        host: Host,
+        limits: Limits,
+        clock: Clock,
+        chance: Chance,
+        ready_file: Path | None,
+    ) -> None:
+        self.profile, self.host, self.limits = profile, host, limits
+        self.clock, self.chance = clock, chance
+        self.stop = StopFlag()
+        self.state = "new"
+        self.delivery: Delivery | None = None
+        self.reconnects = self.backoff()
+        self.linked = self.sink_open = self.started = self.cut = False
+        self.created: set[str] = set()
+        self.slots: set[str] = set()
+        self.unreadable: dict[str, SourceError] = {}
+        self._ready_file = ready_file
+        self._began = clock.monotonic()
+
+    def begin(self) -> None:
+        """Count ``max_seconds`` from now. Raises: ConfigurationError when the ready file is of no use."""
+        self._began = self.clock.monotonic()
+        if self._ready_file is not None:
+            with _usable(self._ready_file):  # an earlier run's says nothing of this one
+                self._ready_file.unlink(missing_ok=True)
+        self.enter("checking", self.profile.name)
+
+    @property
+    def state_dir(self) -> Path:
+        """Return the pipeline's own folder."""
+        return self.profile.engine.state_dir / self.profile.name
+
+    # --- its ends -----------------------------------------------------------------------------
+
+    def backoff(self) -> Backoff:
+        """Return new waits between tries, as the profile wants them."""
+        engine = self.profile.engine
+        return Backoff(
+            self.wait,
+            retries=engine.max_retries,
+            ceiling_s=engine.retry_delay_ms / 1000,
+            chance=self.chance,
+        )
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; False when a stop, or the end of ``max_seconds``, came in the meantime."""
+        most = self.limits.max_seconds
+        if most is not None:
+            left = most - (self.clock.monotonic() - self._began)
+            if left < seconds:
+                self.clock.wait(max(0.0, left), self.stop.is_set)
+                self.stop.set()
+        return not self.clock.wait(seconds, self.stop.is_set)
+
+    def left(self) -> int | None:
+        """Return how much may still be delivered, None without a limit."""
+        if self.limits.max_records is None or self.delivery is None:
+            return self.limits.max_records
+        delivery = self.delivery
+        counted = delivery.records if delivery.counts_records else delivery.events
+        return self.limits.max_records - counted
+
+    def over(self) -> bool:
+        """Tell whether so much was delivered, or so much time has passed, as the limits allow."""
+        left, seconds = self.left(), self.limits.max_seconds
+        if left is not None and left <= 0:
+            return True
+        return seconds is not None and self.clock.monotonic() - self._began >= seconds
+
+    # --- what its surroundings are told -------------------------------------------------------
+
+    def enter(self, state: str, detail: str) -> None:
+        """Be in ``state`` from now on; ``detail`` is one line for people."""
+        self.state = state
+        log.info(state, extra={"pipeline": self.profile.name})
+        self.host.notify("on_state", pipeline=self.profile.name, state=state, detail=detail)
+
+    def slot_notice(self, event: str, offset: Offset, lsn: int) -> None:
+        """Tell observers what became of the slot."""
+        self.host.notify(
+            "on_slot", pipeline=self.profile.name, event=event, slot=offset.slot, lsn=lsn
+        )
+
+    def ready(self) -> None:
+        """Write the ready file: what is committed from now on is captured."""
+        if self._ready_file is not None:
+            with _usable(self._ready_file):
+                self._ready_file.parent.mkdir(parents=True, exist_ok=True)
+                self._ready_file.touch()
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = Problem(str(path), f"cannot be written: {error.strerror}")
+        raise ConfigurationError([problem], origin="the ready file") from error

@@ -1,0 +1,80 @@
+"""The signal table of a run: what it asks for is put into the stream."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from waltap.clock import new_identifier
+from waltap.pipeline.delivery import Delivery, Part
+from waltap.pipeline.run import Run
+from waltap.pipeline.setup import Stages
+from waltap.snapshot.incremental import IncrementalSnapshots, State
+from waltap.source.connector import Connector
+from waltap.transactions.transaction import TransactionPart
+
+__all__ = ["SignalTable"]
+
+
+class SignalTable:
+    """Watches the signal table, where the profile names one; otherwise it does nothing."""
+
+    def __init__(self, run: Run, connector: Connector, stages: Stages, delivery: Delivery) -> None:
+        self._clock, self._delivery = run.clock, delivery
+        self._watcher = _watcher(run, connector, stages, delivery)
+        if self._watcher is not None:
+            self._watcher.resume(self._now_us())
+
+    @property
+    def ask(self) -> Callable[[str], bool] | None:
+        """Return what asks for the rows of a table, None without a signal table."""
+        return None if self._watcher is None else self._watcher.ask_for
+
+    @property
+    def waiting(self) -> bool:
+        """Tell whether a chunk could not be read yet."""
+        return self._watcher is not None and self._watcher.waiting
+
+    def resume(self) -> None:
+        """Try again to read the chunk that could not be read yet."""
+        if self._watcher is not None and self._watcher.waiting:
+            self._watcher.resume(self._now_us())
+
+    def process(self, parts: list[TransactionPart]) -> list[Part]:
+        """Return ``parts`` with what was asked for between them; it counts when they are written."""
+        if self._watcher is None:
+            return list[Part](parts)
+        with_chunks = self._watcher.process(parts, self._now_us())
+        self._delivery.signals = self._watcher.stored
+        return list[Part](with_chunks)
+
+    def _now_us(self) -> int:
+        return self._clock.time_ns() // 1000
+
+
+def _watcher(
+    run: Run, connector: Connector, stages: Stages, delivery: Delivery
+) -> IncrementalSnapshots | None:
+    table, engine = stages.capture.signal_table, run.profile.engine
+    source = connector.chunk_source(table, engine.incremental_chunk_size) if table else None
+    if table is None or source is None:
+        return None
+    return IncrementalSnapshots(
+        source,
+        table,
+        report=lambda kind, identifier, data: run.host.notify(
+            "on_signal",
+            pipeline=run.profile.name,
+            kind=kind,
+            identifier=identifier,
+            data=data,
+        ),
+        offset=lambda: str(delivery.written),
+        text_of=stages.text_of,
+        keys=stages.capture.keys,
+        clock=run.clock.monotonic,
+        identifier=lambda: new_identifier(run.chance),
+        max_bytes=engine.signal_max_bytes,
+        match_s=engine.signal_match_timeout_ms / 1000,
+        delete_closes=engine.watermarking == "insert_delete",
+        state=msgspec.convert(delivery.offset.signals, State),
+    )

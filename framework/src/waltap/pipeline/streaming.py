@@ -1,0 +1,117 @@
+"""Streaming: the loop that pulls from the server, as one step after the other."""
+
+import logging
+from contextlib import suppress
+
+from waltap.errors import ConnectionLost
+from waltap.offsets.state_folder import SPILL
+from waltap.pipeline.confirmation import Confirmation
+from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.heartbeat import Heartbeats
+from waltap.pipeline.pump import Pump
+from waltap.pipeline.run import Run
+from waltap.pipeline.setup import Stages
+from waltap.pipeline.signal_table import SignalTable
+from waltap.pipeline.stream_end import StreamEnd
+from waltap.source.connector import ChangeStream, Connector
+from waltap.transactions.assembly import Assembler
+
+__all__ = ["Streaming"]
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+ASK_S = 0.05
+IDLE_PROGRESS_S = 10.0
+
+
+class Streaming:
+    """One stream, from its first message to what is confirmed last."""
+
+    def __init__(
+        self,
+        run: Run,
+        connector: Connector,
+        stream: ChangeStream,
+        stages: Stages,
+        delivery: Delivery,
+    ) -> None:
+        engine = run.profile.engine
+        self._run, self._connector, self._stream = run, connector, stream
+        self._stages, self._delivery = stages, delivery
+        self._assembler = Assembler(
+            resume=delivery.written,
+            previous_end_lsn=delivery.previous_end_lsn,
+            spill_dir=run.state_dir / SPILL,
+            spill_memory_bytes=engine.spill_memory_bytes,
+            two_phase=engine.two_phase_policy,
+            describe=stages.complete,
+            warn=log.warning,
+        )
+        self._confirmation = Confirmation(run, stream, self._assembler, delivery)
+        self._flush_s = engine.flush_interval_ms / 1000
+        self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
+
+    def go(self, *, whole: bool) -> None:
+        """Stream until the run is to end. ``whole``: a snapshot has just read every table."""
+        run, delivery = self._run, self._delivery
+        run.started = True
+        try:
+            try:
+                signals = SignalTable(run, self._connector, self._stages, delivery)
+                new_tables = self._stages.new_tables
+                new_tables.begin(self._connector, delivery.offset, whole=whole, ask=signals.ask)
+                run.enter("streaming", str(delivery.written))
+                run.ready()
+                self._pull(signals)
+            finally:
+                self._confirmation.last()
+            if not run.cut:
+                with suppress(ConnectionLost):
+                    self._confirmation.idle()
+        finally:
+            self._stream.close()
+            self._assembler.close()
+
+    def _pull(self, signals: SignalTable) -> None:
+        """Do all that is to be done, again and again; nothing here waits but `Pump.pull`."""
+        run, stream, delivery = self._run, self._stream, self._delivery
+        clock, stopping = run.clock.monotonic, run.stop.is_set
+        pump = Pump(run, stream, self._assembler, signals, delivery)
+        end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
+        heartbeats = Heartbeats(run, self._connector, delivery)
+        now = clock()
+        next_look = next_idle = now + self._idle_s
+        while not stopping():
+            asks = end.asks
+            signals.resume()
+            came = pump.pull(self._patience(pump, now, hurried=asks or signals.waiting))
+            now = clock()
+            if came:
+                run.reconnects.succeeded()
+                end.changes_came(now)
+            elif came is None and asks:
+                stream.ask()
+            pump.write_if_due(now)
+            self._confirmation.flush_if_due()
+            heartbeats.beat_if_due(now)
+            if now >= next_look:
+                run.reconnects.succeeded()  # the link has stood for a while
+                self._stages.new_tables.look(self._connector)
+                next_look = clock() + self._idle_s
+            if not pump.gathered and (now >= next_idle or stream.urged()):
+                next_idle = now + self._idle_s
+                self._confirmation.idle()
+            if end.reached(now):
+                break
+        pump.write_rest()
+
+    def _patience(self, pump: Pump, now: float, *, hurried: bool) -> float:
+        """Return how long the next pull may wait, in seconds."""
+        if hurried:
+            longest = ASK_S
+        elif self._delivery.unflushed_since is None:
+            longest = POLL_S
+        else:
+            longest = min(POLL_S, self._flush_s)
+        return pump.gathered.wait(longest, now)
