@@ -24,7 +24,8 @@ OLD_TUPLES = {
 class TestIdentities(IdentitySuite):
     @pytest.fixture(params=list(OLD_TUPLES))
     def rig(self, request):
-        return IdentityRig(SPECS[request.param], OLD_TUPLES[request.param])
+        name = request.param
+        return IdentityRig(SPECS[name], OLD_TUPLES[name], sees_key_change=name != "change")
 
 
 def test_every_registered_identity_is_here():

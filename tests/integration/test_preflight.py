@@ -204,6 +204,60 @@ def test_a_table_whose_inserts_alone_are_published_is_not_said_to_refuse_updates
     shop.database.execute("INSERT INTO keyless VALUES (1); UPDATE keyless SET a = 2")
 
 
+IDENTITIES = [
+    pytest.param(
+        "CREATE TABLE odd (a int PRIMARY KEY DEFERRABLE)", "deferrable", id="deferrable"
+    ),
+    pytest.param(
+        "CREATE TABLE odd (a int PRIMARY KEY, b int NOT NULL UNIQUE);"
+        " ALTER TABLE odd REPLICA IDENTITY USING INDEX odd_b_key",
+        "lacks the key's a", id="index-without-key",
+    ),
+    pytest.param(
+        "CREATE TABLE odd (a int PRIMARY KEY, b int NOT NULL UNIQUE);"
+        " ALTER TABLE odd REPLICA IDENTITY USING INDEX odd_b_key;"
+        " ALTER TABLE odd DROP CONSTRAINT odd_b_key",
+        "is gone", id="index-gone",
+    ),
+    pytest.param(
+        "CREATE TABLE odd (a int PRIMARY KEY); ALTER TABLE odd REPLICA IDENTITY NOTHING",
+        "deletes do not come", id="nothing",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", ["pgoutput", "wal2json"])
+@pytest.mark.parametrize(("ddl", "what"), IDENTITIES)
+def test_what_a_replica_identity_leaves_out_is_told_once_by_doctor_and_at_the_start(
+    shop: Shop, ddl: str, what: str, decoder: str
+) -> None:
+    shop.database.execute(ddl)
+    shop.source |= {"plugin.name": decoder, "publication.keyless.tables": "inserts"}
+    checks = json.loads(waltap("doctor", shop.path, "--json", cwd=shop.folder).stdout)
+    (found,) = (check for check in checks if check["name"] == "replica identity")
+    assert found["verdict"] == "warning"
+    assert "public.odd: " in found["found"]
+    assert what in found["found"]
+    done = shop.run()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(what) == 1
+    shop.database.execute(found["remedy"])
+    checks = json.loads(waltap("doctor", shop.path, "--json", cwd=shop.folder).stdout)
+    (after,) = (check for check in checks if check["name"] == "replica identity")
+    assert after["verdict"] == "ok"
+
+
+def test_an_identity_that_changes_while_streaming_is_told_in_the_log(shop: Shop) -> None:
+    assert shop.run().returncode == 0
+    shop.database.execute(
+        "ALTER TABLE t REPLICA IDENTITY NOTHING; INSERT INTO t SELECT max(id) + 1 FROM t"
+    )
+    shop.database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    done = shop.run()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("deletes do not come") == 1, done.stderr
+
+
 def test_no_table_that_matches(shop: Shop) -> None:
     shop.source["table.include.list"] = r"public\.orders"
     assert_both_refuse(shop, "captured tables", "WT-2116")

@@ -124,7 +124,8 @@ def register_commands() -> "Iterable[CommandSpec]":  # type: ignore[empty-body]
 def choose_replica_identity(relation: "Relation") -> str | None:
     """Name the replica identity to read ``relation`` with.
 
-    Called once per relation version. Without an answer, the one with the server's letter is used.
+    Called once or twice per relation version: for its warnings, and for its changes. Without an answer,
+    the one with the server's letter is used.
     """
 
 

@@ -82,7 +82,6 @@ def test_nothing_takes_new_rows_and_drops_deletes() -> None:
     assert identity.delete(Delete(relation, 9, KEY, OldTuple.KEY)) is None
     images = identity.update(Update(relation, 9, NEW, KEY, OldTuple.KEY))
     assert (images.before, images.after, images.old_key) == (None, NEW, None)
-    assert not identity.sees_key_change
 
 
 def test_change_keeps_unsent_columns_apart_from_null() -> None:
@@ -146,7 +145,7 @@ def test_tables_with_a_key_raise_no_warning() -> None:
 def test_warning_names_the_table_and_the_sql_that_mends_it(cls, relation, remedy) -> None:
     (warning,) = cls.warnings(relation)
     assert (warning.relation, warning.remedy) == (relation.name, remedy)
-    assert "key" in warning.what or "DELETE" in warning.what
+    assert "key" in warning.what or "deletes" in warning.what
 
 
 def test_change_warns_of_a_table_without_key() -> None:

@@ -92,3 +92,16 @@ def test_the_life_of_a_pipeline_is_logged(
     assert found[1]["rows"] == 9
     assert (found[2]["rows"], found[2]["lsn"]) == (6, "0/2")
     assert [d.get("error_code") for d in found[3:]] == ["WT-2001", "WT-9000"]
+
+
+def test_lines_of_json_have_the_labels_of_the_profile() -> None:
+    written: list[str] = []
+    root, level = logging.getLogger(), logging.getLogger().level
+    handler = configure(written.append, form="json", level="INFO")
+    try:
+        handler.labels = {"team": "data"}
+        logging.getLogger("waltap.test").info("streaming")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    assert json.loads(written[0])["labels"] == {"team": "data"}

@@ -14,7 +14,7 @@ from waltap.specs import TypeSpec
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap_postgres.types import TYPE_SPECS
-from waltap_postgres.types.default import default_text
+from waltap.mapping.column_default import default_text
 
 ISO = {"time_precision_mode": "isostring"}
 S = "__debezium_unavailable_value"

@@ -24,6 +24,7 @@ def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, St
         profile=profile,
         captures=stages.capture.captures,
         identity=stages.identity,
+        identity_warnings=stages.identity_warnings,
         belongings=stages.belongings,
     )
     component = profile.connector

@@ -80,6 +80,7 @@ def generate(name: str, kind: Kind, into: Path) -> Path:
         "distribution": f"{PREFIX}{bare}",
         "package": f"{PREFIX}{bare}".replace("-", "_"),
         "class": "".join(part.capitalize() for part in bare.split("-")),
+        "function": bare.replace("-", "_"),
         "code": bare.replace("-", "").upper(),
         "kind": kind.value.replace("-", " "),
         "advice": ADVICE[kind],

@@ -136,6 +136,7 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
 
     def show(profile: "Profile") -> None:
         nonlocal display
+        handler.labels = profile.labels
         if form == "text" and console.is_terminal and not _writes_to_stdout(profile):
             from waltap.telemetry.progress import ProgressDisplay
 

@@ -33,6 +33,7 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple, Value
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "DecoderContext",
     "Delete",
     "Frame",
+    "IdentityWarning",
     "Insert",
     "LogicalMessage",
     "Message",
@@ -60,7 +62,9 @@ __all__ = [
     "Prepare",
     "Relation",
     "RelationSeen",
+    "ReplicaIdentity",
     "RollbackPrepared",
+    "RowImages",
     "ServerInfo",
     "Skipped",
     "StreamAbort",

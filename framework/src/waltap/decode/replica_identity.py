@@ -41,7 +41,6 @@ class ReplicaIdentity(abc.ABC):
     """The meaning of one replica identity for one relation version; made once per version."""
 
     name: str
-    sees_key_change: bool = True
 
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
@@ -57,5 +56,10 @@ class ReplicaIdentity(abc.ABC):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Return what to warn about before streaming ``relation`` with this identity."""
+        """Return what its owner should know of ``relation`` under this identity.
+
+        Asked when a start captures the table, and when the server announces it in another shape;
+        `waltap doctor` and the log tell each warning once. ``relation`` is described. ``what`` is a
+        clause that follows the table's name; what the publication makes of it is told beside it.
+        """
         return []

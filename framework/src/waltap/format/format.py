@@ -6,7 +6,7 @@ codec. The same codec serves snapshot and stream.
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Relation
@@ -55,7 +55,6 @@ class FormatContext:
     connector: str = "postgresql"
     choose_topic: Callable[[Relation], str | None] = _no_topic
     warn: Callable[[str], None] = _silent
-    labels: dict[str, str] = field(default_factory=dict)
     renew: Callable[[Relation], Relation] = _same
     announced: bool = True
 

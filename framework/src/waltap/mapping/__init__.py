@@ -1,1 +1,131 @@
-"""Types: what a column becomes in Connect, JSON and Arrow; a column of a plugin's type as well."""
+"""Types: what a column becomes in Connect, JSON and Arrow. A plugin's type needs no other import."""
+
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.arrow.column import (
+        booleans,
+        byte_strings,
+        converted,
+        floats,
+        integers,
+        strings,
+    )
+    from waltap.decode.relation import (
+        Column,
+        DataType,
+        TypeKind,
+    )
+    from waltap.json.schema import (
+        number_json,
+        quote,
+        value_json,
+    )
+    from waltap.mapping.column_default import (
+        default_text,
+        default_value,
+    )
+    from waltap.mapping.connect_schema import (
+        Field,
+        Kind,
+        Schema,
+    )
+    from waltap.mapping.java_number import (
+        double_text,
+        float_text,
+    )
+    from waltap.mapping.type_mapping import (
+        ArrowMapping,
+        ColumnMapping,
+        JsonExpression,
+        TypeMapper,
+        TypeOptions,
+        TypeSample,
+        types_named,
+    )
+    from waltap.mapping.type_registry import (
+        TypeRegistry,
+    )
+    from waltap.mapping.value_form import (
+        Misfit,
+        ValueForm,
+        column_mapping,
+        placeholder_text,
+    )
+    from waltap.specs import (
+        TypeSpec,
+    )
+
+__all__ = [
+    "ArrowMapping",
+    "Column",
+    "ColumnMapping",
+    "DataType",
+    "Field",
+    "JsonExpression",
+    "Kind",
+    "Misfit",
+    "Schema",
+    "TypeKind",
+    "TypeMapper",
+    "TypeOptions",
+    "TypeRegistry",
+    "TypeSample",
+    "TypeSpec",
+    "ValueForm",
+    "booleans",
+    "byte_strings",
+    "column_mapping",
+    "converted",
+    "default_text",
+    "default_value",
+    "double_text",
+    "float_text",
+    "floats",
+    "integers",
+    "number_json",
+    "placeholder_text",
+    "quote",
+    "strings",
+    "types_named",
+    "value_json",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "waltap.arrow.column": (
+                "booleans",
+                "byte_strings",
+                "converted",
+                "floats",
+                "integers",
+                "strings",
+            ),
+            "waltap.decode.relation": ("Column", "DataType", "TypeKind"),
+            "waltap.json.schema": ("number_json", "quote", "value_json"),
+            "waltap.mapping.column_default": ("default_text", "default_value"),
+            "waltap.mapping.connect_schema": ("Field", "Kind", "Schema"),
+            "waltap.mapping.java_number": ("double_text", "float_text"),
+            "waltap.mapping.type_mapping": (
+                "ArrowMapping",
+                "ColumnMapping",
+                "JsonExpression",
+                "TypeMapper",
+                "TypeOptions",
+                "TypeSample",
+                "types_named",
+            ),
+            "waltap.mapping.type_registry": ("TypeRegistry",),
+            "waltap.mapping.value_form": (
+                "Misfit",
+                "ValueForm",
+                "column_mapping",
+                "placeholder_text",
+            ),
+            "waltap.specs": ("TypeSpec",),
+        },
+    )

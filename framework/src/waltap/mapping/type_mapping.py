@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from waltap.arrow.misfit import MisfitCount
-from waltap.decode.relation import Column, DataType
+from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.mapping.connect_schema import Schema
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "TypeMapper",
     "TypeOptions",
     "TypeSample",
+    "types_named",
 ]
 
 
@@ -163,3 +164,9 @@ class TypeSample:
     typmod: int = -1
     text: str
     misfits: tuple[str, ...] = ()
+
+
+def types_named(*names: str) -> Callable[[DataType], bool]:
+    """Return a `TypeSpec.claims` for base types of an extension, whatever schema it was created in."""
+    wanted = frozenset(names)
+    return lambda data_type: data_type.kind is TypeKind.BASE and data_type.name in wanted

@@ -14,7 +14,6 @@ class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     lsn: int
-    tables_done: tuple[str, ...] = ()
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,6 +68,7 @@ class Connection:
             profile=run.profile,
             captures=stages.capture.captures,
             identity=stages.identity,
+            identity_warnings=stages.identity_warnings,
             stopping=run.stop.is_set,
             created=run.created,
             slots=run.slots,

@@ -37,7 +37,8 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     Raises: ConnectionLost.
     """
     offset = stages.store.load()
-    found = [_state(stages, locked=locked), *_of_sink(stages), *connector.check(offset)]
+    found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
+    found += connector.check(offset)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
     return found + _of_plugins(stages.profile, stages.host)
@@ -119,6 +120,20 @@ def _of_sink(stages: Stages) -> list[Check]:
         return [Check.failed(name, error)]
     except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
         return [_blamed(name, stages.host, error)]
+
+
+def _truncates(stages: Stages) -> list[Check]:
+    """Return that truncates would reach a sink that does not apply them."""
+    if stages.sink.capabilities.truncate or "t" in stages.capture.skipped:
+        return []
+    return [
+        Check(
+            name=f"sink {stages.profile.sink.spec.name}",
+            verdict="warning",
+            found="it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
+            remedy="skipped.operations=t says that this is meant",
+        )
+    ]
 
 
 def _of_plugins(profile: Profile, host: Host) -> list[Check]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from waltap.capture.capture import Capture
 from waltap.config.profile import Profile
 from waltap.decode.relation import Column, Relation
-from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Value
 from waltap.errors import OffsetError, PluginError
 from waltap.format.format import Format, FormatContext
@@ -22,6 +22,7 @@ from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
+from waltap.specs import ReplicaIdentitySpec
 from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Stages:
         self._connector: Connector | None = None
         self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
+        self._warned: set[IdentityWarning] = set()
         self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
@@ -145,6 +147,26 @@ class Stages:
             self.host.notify(
                 "on_schema_change", pipeline=self.profile.name, old=before, new=relation
             )
+            self._warn(relation)
+
+    def _warn(self, relation: Relation) -> None:
+        """Log what is to be known of a captured relation's replica identity and was not told yet."""
+        if not self.capture.captures(relation.schema, relation.table):
+            return
+        told = set(self._warned)
+        for warning in self.identity_warnings(relation):
+            if warning not in told:
+                log.warning(
+                    "replica identity: %s: %s; %s",
+                    warning.relation, warning.what, warning.remedy,
+                    extra={"pipeline": self.profile.name, "relation": warning.relation},
+                )  # fmt: skip
+
+    def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
+        """Return what is to be known of a described relation's replica identity; it counts as told."""
+        found = self._identity_spec(relation).factory(relation).warnings(relation)
+        self._warned.update(found)
+        return found
 
     def text_of(self, column: Column) -> Callable[[Value], Value] | None:
         """Return what turns values of ``column`` in send format into PostgreSQL's text."""
@@ -167,16 +189,19 @@ class Stages:
         """Return the replica identity to read a relation with, once per version."""
         known = self._version(relation)
         if known.identity is None:
-            name = self.host.choose("choose_replica_identity", relation=relation)
-            spec = (
-                self.host.replica_identities[name]
-                if name in self.host.replica_identities
-                else self._letters.get(relation.identity)
-            )
-            if spec is None:
-                raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-            known.identity = spec.factory(self.describe(relation))
+            known.identity = self._identity_spec(relation).factory(self.describe(relation))
         return known.identity
+
+    def _identity_spec(self, relation: Relation) -> ReplicaIdentitySpec:
+        name = self.host.choose("choose_replica_identity", relation=relation)
+        spec = (
+            self.host.replica_identities[name]
+            if name in self.host.replica_identities
+            else self._letters.get(relation.identity)
+        )
+        if spec is None:
+            raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
+        return spec
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
@@ -195,12 +220,10 @@ class Stages:
                 pipeline=self.profile.name,
                 state_dir=self.state_dir,
                 types=self.types,
-                topic_of=self.capture.topic,
                 describe=self.describe,
                 identity=self.identity,
                 capture=self.capture,
                 resumes=self._resumes(),
-                labels=self.profile.labels,
                 stopping=self._stopping,
             ),
         )
@@ -228,7 +251,6 @@ class Stages:
                 mapper=lambda options: TypeRegistry(self.host.types, options),
                 warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
-                labels=self.profile.labels,
             ),
         )
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +35,12 @@ class SinkCapabilities:
     ``records``: takes rendered records (`Batch.records`); otherwise it takes the changes themselves
     (`Batch.parts`) and renders with the type mapper of its context. ``exactly_once``: data and
     position become durable together, `Sink.open` returns that position, and a batch written again
-    after a crash leaves no duplicate. ``schema_changes``: takes a new version of a relation while
-    open. ``truncate``: applies truncates.
+    after a crash leaves no duplicate. ``truncate``: applies truncates; where it does not, a start of a
+    pipeline that does not skip them warns. Every sink takes new versions of a relation while open.
     """
 
     records: bool = True
     exactly_once: bool = False
-    schema_changes: bool = True
     truncate: bool = True
 
 
@@ -53,8 +52,6 @@ class SinkContext:
     pipeline: str
     state_dir: Path
     types: "TypeMapper | None" = None
-    topic_of: Callable[[str, str], str] | None = None
-    """(schema, table) → topic name."""
     describe: "Callable[[Relation], Relation] | None" = None
     """Completes a relation from the catalogue (types, nullability, key); once per version."""
     identity: "Callable[[Relation], ReplicaIdentity] | None" = None
@@ -63,7 +60,6 @@ class SinkContext:
     """Which columns are captured, and what is masked."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
-    labels: dict[str, str] = field(default_factory=dict)
     stopping: Callable[[], bool] = lambda: False
     """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
     raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""

@@ -1,1 +1,24 @@
 """Snapshots: modes, plans, chunks, watermarks."""
+
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.snapshot.snapshotter import (
+        Known,
+        Snapshotter,
+    )
+
+__all__ = [
+    "Known",
+    "Snapshotter",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "waltap.snapshot.snapshotter": ("Known", "Snapshotter"),
+        },
+    )

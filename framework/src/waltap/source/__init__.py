@@ -1,1 +1,53 @@
 """Stage 1: where changes come from, and how far we got."""
+
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.source.connector import (
+        ChangeStream,
+        Check,
+        Connector,
+        ConnectorContext,
+        SlotStatus,
+        Start,
+        StopRequested,
+    )
+    from waltap.source.position import (
+        START,
+        Position,
+        lsn_text,
+        parse_lsn,
+    )
+
+__all__ = [
+    "START",
+    "ChangeStream",
+    "Check",
+    "Connector",
+    "ConnectorContext",
+    "Position",
+    "SlotStatus",
+    "Start",
+    "StopRequested",
+    "lsn_text",
+    "parse_lsn",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "waltap.source.connector": (
+                "ChangeStream",
+                "Check",
+                "Connector",
+                "ConnectorContext",
+                "SlotStatus",
+                "Start",
+                "StopRequested",
+            ),
+            "waltap.source.position": ("Position", "START", "lsn_text", "parse_lsn"),
+        },
+    )

@@ -27,7 +27,7 @@ from waltap.transactions.transaction import SnapshotRows
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.decode.replica_identity import ReplicaIdentity
+    from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
     from waltap.snapshot.incremental import ChunkSource
 
 __all__ = [
@@ -50,7 +50,8 @@ class ConnectorContext:
     """What a connector may know when it is made.
 
     ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives the
-    replica identity to read a relation with. ``profile`` names decoder and snapshotter. ``stopping``
+    replica identity to read a relation with, ``identity_warnings`` what a user should know of it.
+    ``profile`` names decoder and snapshotter. ``stopping``
     tells, during waits, that the engine wants to stop. ``created`` and ``slots`` are the connector's to
     keep names of publications that it made, and of slots that it began to make on the server, over the
     reconnects of one run, as is ``unreadable``: why a slot, by name, cannot be read on and is to be made
@@ -68,6 +69,7 @@ class ConnectorContext:
     profile: "Profile"
     captures: Callable[[str, str], bool]
     identity: "Callable[[Relation], ReplicaIdentity]"
+    identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     stopping: Callable[[], bool] = lambda: False
     created: set[str] = field(default_factory=set)
     slots: set[str] = field(default_factory=set)

@@ -37,7 +37,8 @@ FIELDS = (
 class LineHandler(logging.Handler):
     """Gives each formatted record to ``write``, e.g. a console that also shows progress bars.
 
-    Secrets are hidden in the whole line, whatever put them there.
+    Secrets are hidden in the whole line, whatever put them there. ``labels`` are those of the profile
+    whose pipeline runs here; lines of JSON have them.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class LineHandler(logging.Handler):
     ) -> None:
         super().__init__()
         self._write, self._form = write, form
+        self.labels: dict[str, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
+        record.labels = self.labels
         try:
             self._write(redacted(self._form(record)))
         except Exception:  # noqa: BLE001 - logging never stops a pipeline
@@ -55,7 +58,7 @@ class LineHandler(logging.Handler):
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return a record as one JSON object: ts, level, logger, message, fields."""
+    """Return a record as one JSON object: ts, level, logger, message, fields, labels."""
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     document: dict[str, object] = {
         "ts": at.replace("+00:00", "Z"),
@@ -64,6 +67,8 @@ def as_json(record: logging.LogRecord) -> str:
         "message": record.getMessage(),
         **_fields(record),
     }
+    if labels := vars(record).get("labels"):
+        document["labels"] = labels
     if record.exc_info and record.exc_info[0] is not None:
         document["exception"] = f"{record.exc_info[0].__name__}: {record.exc_info[1]}"
     return json.dumps(document, default=str, ensure_ascii=False)

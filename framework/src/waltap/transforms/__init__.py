@@ -1,1 +1,17 @@
 """Stage 4: transforms of batches, before they are rendered."""
+
+from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.transforms.rewrite import Rewrite, rewrite_columns, with_relations
+from waltap.transforms.row_view import RowChange, RowView
+
+__all__ = [
+    "Batch",
+    "Heartbeat",
+    "Rewrite",
+    "RowChange",
+    "RowView",
+    "SnapshotRows",
+    "TransactionPart",
+    "rewrite_columns",
+    "with_relations",
+]

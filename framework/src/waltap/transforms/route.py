@@ -9,13 +9,11 @@ from pydantic import model_validator
 from waltap.capture.java_regex import java_pattern, java_replacement
 from waltap.capture.name_adjustment import sanitised_topic
 from waltap.config.property import Properties, declare
-from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch
+from waltap.transforms.rewrite import with_relations
 
 __all__ = ["RouteProperties", "table_router"]
-
-RELATIONS_KEPT = 10_000
 
 
 class RouteProperties(Properties):
@@ -45,45 +43,10 @@ def table_router(properties: RouteProperties) -> Callable[[Batch], Batch]:
     """
     pattern = java_pattern(properties.regex)
     template = java_replacement(properties.replacement, pattern)
-    routed: dict[Relation, Relation] = {}
 
-    def route(relation: Relation) -> Relation:
-        known = routed.get(relation)
-        if known is None:
-            known = relation
-            match = pattern.fullmatch(relation.name)
-            topic = sanitised_topic(match.expand(template)) if match else ""
-            if topic:
-                known = msgspec.structs.replace(relation, topic=topic)
-            if len(routed) >= RELATIONS_KEPT:
-                routed.clear()
-            routed[relation] = known
-        return known
+    def routed(relation: Relation) -> Relation:
+        match = pattern.fullmatch(relation.name)
+        topic = sanitised_topic(match.expand(template)) if match else ""
+        return msgspec.structs.replace(relation, topic=topic) if topic else relation
 
-    def change(given: Change) -> Change:
-        if isinstance(given, LogicalMessage):
-            return given
-        if isinstance(given, Truncate):
-            relations = tuple(map(route, given.relations))
-            return msgspec.structs.replace(given, relations=relations)
-        relation = route(given.relation)
-        if relation is given.relation:
-            return given
-        if isinstance(given, Insert):
-            return Insert(relation, given.lsn, given.new, given.xid)
-        if isinstance(given, Update):
-            return Update(relation, given.lsn, given.new, given.old, given.old_kind, given.xid)
-        return Delete(relation, given.lsn, given.old, given.old_kind, given.xid)
-
-    def transform(batch: Batch) -> Batch:
-        parts = [
-            msgspec.structs.replace(part, changes=list(map(change, part.changes)))
-            if isinstance(part, TransactionPart)
-            else msgspec.structs.replace(part, relation=route(part.relation))
-            if isinstance(part, SnapshotRows)
-            else part
-            for part in batch.parts
-        ]
-        return msgspec.structs.replace(batch, parts=parts)
-
-    return transform
+    return with_relations(routed)

@@ -11,3 +11,102 @@ waltap is installed. Import what you need from its module:
     damage        bad bytes, the same in every run
     limits        what a call costs
 """
+
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap_testing.decoder_suite import (
+        DecoderRig,
+        DecoderSuite,
+    )
+    from waltap_testing.format_suite import (
+        FormatRig,
+        FormatSuite,
+    )
+    from waltap_testing.identity_suite import (
+        IdentityRig,
+        IdentitySuite,
+    )
+    from waltap_testing.notification_channel_suite import (
+        NotificationChannelRig,
+        NotificationChannelSuite,
+    )
+    from waltap_testing.offset_store_suite import (
+        OffsetStoreRig,
+        OffsetStoreSuite,
+    )
+    from waltap_testing.recording import (
+        StaticCatalogue,
+        load_recordings,
+    )
+    from waltap_testing.signal_channel_suite import (
+        SignalChannelRig,
+        SignalChannelSuite,
+    )
+    from waltap_testing.sink_rig import (
+        Delivered,
+        SinkRig,
+    )
+    from waltap_testing.sink_suite import (
+        SinkSuite,
+    )
+    from waltap_testing.snapshotter_suite import (
+        SnapshotterRig,
+        SnapshotterSuite,
+    )
+    from waltap_testing.transform_suite import (
+        TransformRig,
+        TransformSuite,
+    )
+    from waltap_testing.workload import (
+        Workload,
+    )
+
+__all__ = [
+    "DecoderRig",
+    "DecoderSuite",
+    "Delivered",
+    "FormatRig",
+    "FormatSuite",
+    "IdentityRig",
+    "IdentitySuite",
+    "NotificationChannelRig",
+    "NotificationChannelSuite",
+    "OffsetStoreRig",
+    "OffsetStoreSuite",
+    "SignalChannelRig",
+    "SignalChannelSuite",
+    "SinkRig",
+    "SinkSuite",
+    "SnapshotterRig",
+    "SnapshotterSuite",
+    "StaticCatalogue",
+    "TransformRig",
+    "TransformSuite",
+    "Workload",
+    "load_recordings",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "waltap_testing.decoder_suite": ("DecoderRig", "DecoderSuite"),
+            "waltap_testing.format_suite": ("FormatRig", "FormatSuite"),
+            "waltap_testing.identity_suite": ("IdentityRig", "IdentitySuite"),
+            "waltap_testing.notification_channel_suite": (
+                "NotificationChannelRig",
+                "NotificationChannelSuite",
+            ),
+            "waltap_testing.offset_store_suite": ("OffsetStoreRig", "OffsetStoreSuite"),
+            "waltap_testing.recording": ("StaticCatalogue", "load_recordings"),
+            "waltap_testing.signal_channel_suite": ("SignalChannelRig", "SignalChannelSuite"),
+            "waltap_testing.sink_rig": ("Delivered", "SinkRig"),
+            "waltap_testing.sink_suite": ("SinkSuite",),
+            "waltap_testing.snapshotter_suite": ("SnapshotterRig", "SnapshotterSuite"),
+            "waltap_testing.transform_suite": ("TransformRig", "TransformSuite"),
+            "waltap_testing.workload": ("Workload",),
+        },
+    )

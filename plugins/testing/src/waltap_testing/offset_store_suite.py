@@ -43,7 +43,7 @@ FULL = Offset(
     timeline=(1 << 31) - 1,
     decoder="wal2json",
     slot_created_lsn=1 << 63,
-    snapshot=SnapshotProgress(kind="initial", lsn=0xABC, tables_done=("public.a", 'x."y"')),
+    snapshot=SnapshotProgress(kind="initial", lsn=0xABC),
     previous_end_lsn=0,
     signals={"queue": [{"table": "public.a", "last": [1, None, "z"]}], "paused": False},
 )

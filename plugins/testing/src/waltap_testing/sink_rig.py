@@ -54,7 +54,6 @@ class SinkRig:
         context = SinkContext(
             pipeline="conformance",
             state_dir=folder,
-            topic_of=lambda schema, table: f"server.{schema}.{table}",
             describe=lambda relation: relation,
             resumes=resumes,
         )

@@ -18,7 +18,6 @@ class ChangeIdentity(ReplicaIdentity):
     """CHANGE: updates hold key and written columns, the rest is UNCHANGED; deletes hold the key."""
 
     name = "change"
-    sees_key_change = False
 
     def __init__(self, relation: Relation) -> None:
         super().__init__(relation)

@@ -115,7 +115,7 @@ class Preflight:
         if not self._spec.capabilities.filters:
             text = f"not used by {self._spec.output_plugin}"
             publication = Check(name="publication", verdict="ok", found=text)
-            return [*checks, publication, *self._encoding()]
+            return [*checks, publication, *self._encoding(), *self._identities(None)]
         try:
             planned = plan()
         except WaltapError as error:
@@ -133,7 +133,7 @@ class Preflight:
                 user=identifier(self._properties.user),
             )
             return [*checks, Check.failed("publication", refused)]
-        return [*checks, self._publication(planned), *_identities(self._captured, planned)]
+        return [*checks, self._publication(planned), *self._identities(planned)]
 
     def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:
         slot = None if decision is None else decision.slot
@@ -223,6 +223,29 @@ class Preflight:
                 remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
             )
         return Check(name="publication", verdict="ok", found=f"{name!r} covers what is captured")
+
+    def _identities(self, plan: PublicationPlan | None) -> list[Check]:
+        """Return what each table's replica identity leaves out; refused tables are no part of a plan.
+
+        ``plan`` None: nothing is published, and so no UPDATE is refused.
+        """
+        found = []
+        for table in self._captured:
+            effect = "" if table.supports_updates else _of_publication(plan)
+            try:
+                warnings = self._context.identity_warnings(table.relation)
+            except WaltapError as error:
+                return [Check.failed("replica identity", error)]
+            found += [
+                Check(
+                    name="replica identity",
+                    verdict="warning",
+                    found=f"{warning.relation}: {warning.what}{effect}",
+                    remedy=warning.remedy,
+                )
+                for warning in warnings
+            ]
+        return found or [Check(name="replica identity", verdict="ok", found="every table has one")]
 
     # --- what is read --------------------------------------------------------------------------
 
@@ -409,26 +432,13 @@ def _output_plugin(settings: dict[str, str], plugin: str) -> Check:
     )
 
 
-def _identities(captured: list[Table], plan: PublicationPlan) -> list[Check]:
-    """Return what is published without a usable replica identity; refused ones are no part of a plan."""
-    keyless = [table for table in captured if not table.supports_updates]
-    if not keyless:
-        return [Check(name="replica identity", verdict="ok", found="every table has one")]
-    effect = (
-        "its updates and deletes are not captured, only inserts and TRUNCATE"
-        if plan.inserts_only
-        else "once it is published, its UPDATE and DELETE fail"
-    )
-    return [
-        Check(
-            name="replica identity",
-            verdict="warning",
-            found=f"{table.relation.name} has no usable replica identity: {effect}",
-            remedy=f"ALTER TABLE {identifier(table.relation.schema, table.relation.table)}"
-            " REPLICA IDENTITY FULL, or add a primary key",
-        )
-        for table in keyless
-    ]
+def _of_publication(plan: PublicationPlan | None) -> str:
+    """Return what a publication makes of a table whose rows nothing identifies."""
+    if plan is None:
+        return ""
+    if plan.inserts_only:
+        return "; its updates and deletes are not captured, only inserts and TRUNCATE"
+    return "; once it is published, its UPDATE and DELETE fail"
 
 
 def tables_unreadable(

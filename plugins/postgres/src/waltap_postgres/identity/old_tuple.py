@@ -72,13 +72,11 @@ class DefaultIdentity(_OldTupleIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a table without primary key, whose updates and deletes the server refuses."""
+        """Warn of a table whose rows are identified by nothing: it has no key, or a deferrable one."""
         if any(column.in_identity for column in relation.columns):
             return []
-        what = (
-            "it has no primary key: once it is in a publication, PostgreSQL refuses UPDATE and "
-            "DELETE on it"
-        )
+        key = "its primary key is deferrable" if relation.primary_key else "it has no primary key"
+        what = f"{key}, so that nothing identifies its rows"
         return [IdentityWarning(relation.name, what, identity_sql(relation, "FULL"))]
 
 
@@ -95,8 +93,12 @@ class IndexIdentity(_OldTupleIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a key that the index does not cover."""
+        """Warn of an index that is gone, and of a key that the index does not cover."""
         held = {column.name for column in relation.columns if column.in_identity}
+        if not held:
+            wanted = "DEFAULT" if relation.primary_key else "FULL"
+            what = "the index of its replica identity is gone, so that nothing identifies its rows"
+            return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]
         missing = [name for name in relation.primary_key or () if name not in held]
         if not missing:
             return []
@@ -111,7 +113,6 @@ class NothingIdentity(ReplicaIdentity):
     """NOTHING: no old tuples. Updates come as new rows, deletes identify nothing."""
 
     name = "nothing"
-    sees_key_change = False
 
     def update(self, message: Update) -> RowImages:
         """Return the new row alone."""
@@ -123,10 +124,7 @@ class NothingIdentity(ReplicaIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of updates and deletes, which the server refuses, or which arrive as nothing."""
+        """Warn of deletes, which arrive as nothing."""
         wanted = "DEFAULT" if relation.primary_key else "FULL"
-        what = (
-            "its replica identity is NOTHING: PostgreSQL refuses UPDATE and DELETE once it is in "
-            "a publication, and other decoders drop its deletes"
-        )
+        what = "its replica identity is NOTHING: updates have no old row, and deletes do not come"
         return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from waltap.arrow.column import byte_strings, converted, strings
 from waltap.decode.relation import Column, DataType
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name
-from waltap_postgres.types.default import default_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

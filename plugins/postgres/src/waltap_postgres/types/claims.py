@@ -1,13 +1,13 @@
-"""Which data types a spec means: built-in ones by oid or catalogue name, extensions' by name.
+"""Which data types a spec means: built-in ones by oid or catalogue name.
 
 Source: ``pg_type.dat`` of PostgreSQL; these oids never change.
 """
 
 from collections.abc import Callable
 
-from waltap.decode.relation import DataType, TypeKind
+from waltap.decode.relation import DataType
 
-__all__ = ["ARRAY_ELEMENTS", "BUILTIN_OIDS", "builtin", "builtin_name", "extension"]
+__all__ = ["ARRAY_ELEMENTS", "BUILTIN_OIDS", "builtin", "builtin_name"]
 
 BUILTIN_OIDS: dict[str, int] = {
     "bool": 16,
@@ -147,9 +147,3 @@ def builtin(*names: str) -> Callable[[DataType], bool]:
     """Return a test for these built-in types."""
     wanted = frozenset(names)
     return lambda data_type: builtin_name(data_type) in wanted
-
-
-def extension(*names: str) -> Callable[[DataType], bool]:
-    """Return a test for base types of an extension, whatever schema it was created in."""
-    wanted = frozenset(names)
-    return lambda data_type: data_type.kind is TypeKind.BASE and data_type.name in wanted

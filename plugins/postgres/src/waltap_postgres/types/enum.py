@@ -6,11 +6,11 @@ from itertools import count
 from waltap.arrow.column import strings
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.default import default_value
 from waltap_postgres.types.text import utf8
 
 __all__ = ["ENUM_SPECS"]

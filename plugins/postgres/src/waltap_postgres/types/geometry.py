@@ -9,10 +9,10 @@ from waltap.decode.relation import Column, DataType
 from waltap.json.schema import number_json
 from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap.mapping.java_number import double_text
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin, extension
+from waltap_postgres.types.claims import builtin
 from waltap_postgres.types.number import pg_double_text
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ GEOMETRY_SPECS = (
     TypeSpec(
         name="PostGIS",
         summary="geometry and geography, as extended well-known binary",
-        claims=extension("geometry", "geography"),
+        claims=types_named("geometry", "geography"),
         build=_build_spatial,
         order=100,
     ),

@@ -13,10 +13,9 @@ from waltap.arrow.column import converted
 from waltap.decode.relation import Column
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import Kind, Schema
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import extension
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +192,7 @@ HSTORE_SPECS = (
     TypeSpec(
         name="hstore",
         summary="key-value pairs of the hstore extension",
-        claims=extension("hstore"),
+        claims=types_named("hstore"),
         build=_build,
         order=100,
     ),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.arrow.column import converted
 from waltap.decode.relation import Column
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.civil import clock_text
 from waltap_postgres.types.claims import builtin
-from waltap_postgres.types.default import default_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,13 +8,13 @@ from decimal import Decimal
 
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.java_number import float_text
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin, builtin_name
-from waltap_postgres.types.default import default_value
 
 __all__ = [
     "NUMBER_SPECS",

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from waltap.arrow.column import AS_TEXT, converted, decimals, strings
 from waltap.decode.relation import Column
 from waltap.json.schema import number_json, quote
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
-from waltap_postgres.types.default import default_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
 from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
@@ -29,7 +30,6 @@ from waltap_postgres.types.civil import (
     parse_zone,
 )
 from waltap_postgres.types.claims import builtin
-from waltap_postgres.types.default import default_value
 
 __all__ = ["TEMPORAL_SPECS"]
 

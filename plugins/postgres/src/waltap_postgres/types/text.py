@@ -5,12 +5,18 @@ from collections.abc import Callable
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column, DataType
 from waltap.json.schema import quote
+from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, JsonExpression, TypeMapper
+from waltap.mapping.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    JsonExpression,
+    TypeMapper,
+    types_named,
+)
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin, builtin_name, extension
-from waltap_postgres.types.default import default_value
+from waltap_postgres.types.claims import builtin, builtin_name
 
 __all__ = ["QUOTED", "TEXT_SPECS", "text_mapping", "utf8"]
 
@@ -157,9 +163,9 @@ TEXT_SPECS = (
     ),
     _spec("char", 'the one-byte type "char"', builtin("char"), _build_char),
     _spec("name", "identifiers of the catalogue", builtin("name"), _build_name),
-    _spec("citext", "case-insensitive text", extension("citext"), _build_extension_text),
-    _spec("isbn", "book numbers of isn", extension("isbn"), _build_isbn),
-    _spec("ltree", "label paths", extension("ltree"), _build_ltree),
+    _spec("citext", "case-insensitive text", types_named("citext"), _build_extension_text),
+    _spec("isbn", "book numbers of isn", types_named("isbn"), _build_isbn),
+    _spec("ltree", "label paths", types_named("ltree"), _build_ltree),
     _spec("uuid", "universally unique identifiers", builtin("uuid"), _build_uuid),
     _spec("json", "json and jsonb", builtin("json", "jsonb"), _build_json),
     _spec("xml", "XML documents", builtin("xml"), _build_xml),

@@ -8,10 +8,9 @@ from waltap.decode.relation import Column
 from waltap.json.schema import number_json
 from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap.mapping.java_number import float_text
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import extension
 from waltap_postgres.types.number import pg_float_text, single
 
 if TYPE_CHECKING:
@@ -177,21 +176,21 @@ VECTOR_SPECS = (
     TypeSpec(
         name="vector",
         summary="dense vectors of pgvector",
-        claims=extension("vector"),
+        claims=types_named("vector"),
         build=_build_vector,
         order=100,
     ),
     TypeSpec(
         name="halfvec",
         summary="dense half-precision vectors of pgvector",
-        claims=extension("halfvec"),
+        claims=types_named("halfvec"),
         build=_build_half,
         order=100,
     ),
     TypeSpec(
         name="sparsevec",
         summary="sparse vectors of pgvector",
-        claims=extension("sparsevec"),
+        claims=types_named("sparsevec"),
         build=_build_sparse,
         order=100,
     ),

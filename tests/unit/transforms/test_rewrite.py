@@ -1,0 +1,130 @@
+"""The small interface for transforms of columns."""
+
+import pytest
+
+import waltap_testing
+from waltap.decode import (
+    ABSENT,
+    UNCHANGED,
+    Column,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Relation,
+    Truncate,
+    Update,
+)
+from waltap.source import Position
+from waltap.specs import TransformSpec
+from waltap.transforms import Batch, SnapshotRows, TransactionPart, rewrite_columns
+
+TABLE = Relation(
+    oid=1,
+    schema="public",
+    table="t",
+    primary_key=("id",),
+    columns=(Column(name="id", type_oid=23), Column(name="v", type_oid=25)),
+)
+OTHER = Relation(oid=2, schema="public", table="u", columns=TABLE.columns)
+
+
+def loud(relation: Relation, column: Column):
+    """Return what makes texts of ``t.v`` loud, and sees whole columns."""
+    if (relation.table, column.name) != ("t", "v"):
+        return None
+    return lambda values: [value.upper() if isinstance(value, str) else value for value in values]
+
+
+def part(*changes):
+    return TransactionPart(
+        xid=7, begin_lsn=8, commit_lsn=20, commit_ts=1, end_lsn=24, changes=list(changes)
+    )
+
+
+def rewritten(*parts, of_column=loud):
+    batch = Batch(parts=list(parts), position=Position(24), events=3)
+    return rewrite_columns(of_column)(batch).parts
+
+
+def test_every_image_of_a_chosen_column_is_rewritten_and_nothing_else():
+    truncate, message = Truncate((TABLE,), 15), LogicalMessage(15, True, "p", b"x")  # noqa: FBT003
+    (found,) = rewritten(
+        part(
+            Insert(TABLE, 16, ("a", "new")),
+            truncate,
+            Update(TABLE, 17, ("a", "new"), ("b", "old"), OldTuple.FULL, 9),
+            Insert(OTHER, 18, ("a", "new")),
+            message,
+            Delete(TABLE, 19, ("b", "old"), OldTuple.KEY),
+        )
+    )
+    insert, second, update, other, fifth, delete = found.changes
+    assert (second, fifth) == (truncate, message)
+    assert insert.new == ("a", "NEW")
+    assert (update.new, update.old, update.xid) == (("a", "NEW"), ("b", "OLD"), 9)
+    assert other.new == ("a", "new")
+    assert (delete.old, delete.old_kind) == (("b", "OLD"), OldTuple.KEY)
+    assert insert.relation is update.relation is TABLE
+
+
+def test_what_was_not_sent_and_null_are_never_asked_about():
+    asked = []
+
+    def of_column(_relation, column):
+        return (lambda values: asked.extend(values) or values) if column.name == "v" else None
+
+    (found,) = rewritten(
+        part(
+            Insert(TABLE, 16, ("1", None)),
+            Update(TABLE, 17, ("1", UNCHANGED), ("1", ABSENT), OldTuple.KEY),
+            Update(TABLE, 18, ("1", b"\x00")),
+            Delete(TABLE, 19, (), OldTuple.NONE),
+        ),
+        of_column=of_column,
+    )
+    assert asked == [b"\x00"]
+    assert [change.relation for change in found.changes] == [TABLE] * 4
+    assert found.changes[1].new[1] is UNCHANGED
+    assert found.changes[1].old[1] is ABSENT
+    assert found.changes[3].old == ()
+
+
+def test_a_column_is_asked_about_once_and_gets_the_values_of_a_part_together():
+    questions, calls = [], []
+
+    def of_column(relation, column):
+        questions.append((relation.name, column.name))
+        return lambda values: calls.append(list(values)) or values
+
+    one = part(*(Insert(TABLE, 16 + n, (str(n), "v")) for n in range(3)))
+    rows = SnapshotRows(relation=TABLE, rows=[("7", "x"), ("8", None)], ts=1, lsn=1, xid=None)
+    transform = rewrite_columns(of_column)
+    for _ in range(2):
+        transform(Batch(parts=[one, rows], position=Position(24), events=5))
+    assert questions == [("public.t", "id"), ("public.t", "v")]
+    assert calls[:4] == [["0", "1", "2"], ["v", "v", "v"], ["7", "8"], ["x"]]
+
+
+def test_rows_of_a_snapshot_are_rewritten():
+    rows = SnapshotRows(relation=TABLE, rows=[("7", "x"), ("8", None)], ts=1, lsn=1, xid=None)
+    (found,) = rewritten(rows)
+    assert found.rows == [("7", "X"), ("8", None)]
+    assert rows.rows[0] == ("7", "x")
+
+
+def test_fewer_values_than_were_given_are_no_answer():
+    with pytest.raises(ValueError, match="shorter"):
+        rewritten(part(Insert(TABLE, 16, ("a", "b"))), of_column=lambda _r, _c: lambda _v: [])
+
+
+class TestColumnsRewritten(waltap_testing.TransformSuite):
+    @pytest.fixture
+    def rig(self):
+        def every(_relation, _column):
+            return lambda values: ["*"] * len(values)
+
+        spec = TransformSpec(
+            name="stars", summary="Stars.", factory=lambda _: rewrite_columns(every)
+        )
+        return waltap_testing.TransformRig(spec)
