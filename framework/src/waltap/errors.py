@@ -2,6 +2,7 @@
 
     WaltapError                        WT-9000   a bug of ours
     ├── ConfigurationError             WT-1001   a profile has problems, all of them listed
+    ├── SystemRefused                  WT-1201   the operating system refuses
     ├── PluginError                    WT-11xx   a plugin cannot be used
     ├── SourceError                    WT-2xxx   the database refuses, or is not set up
     │   └── ConnectionLost             WT-2001   the link broke; reconnecting may help
@@ -14,7 +15,11 @@ Families: 1 configuration and plugins, 2 source, 3 decode, 4 snapshot, 5 sink, 6
 """
 
 import enum
+import errno
+import os
 from typing import ClassVar
+
+from waltap.system_advice import ADVICE, system_advice
 
 __all__ = [
     "NOT_UTF8",
@@ -28,6 +33,7 @@ __all__ = [
     "SinkError",
     "SnapshotError",
     "SourceError",
+    "SystemRefused",
     "WaltapError",
 ]
 
@@ -64,11 +70,35 @@ class WaltapError(Exception):
         self.problem, self.fields = problem, fields
 
     def advice(self) -> str:
-        """Return the remedy with its fields filled in."""
-        return self.remedy.format_map(self.fields)
+        """Return the remedy with its fields filled in; that of the system's own reason comes first."""
+        return system_advice(self.__cause__) or self.remedy.format_map(self.fields)
 
     def __str__(self) -> str:
         return f"{self.code} {self.problem}. {self.advice()}"
+
+
+class SystemRefused(WaltapError):
+    """The operating system refuses what waltap, or a plugin, cannot do without."""
+
+    code = "WT-1201"
+    remedy = "{advice} `waltap doctor FILE` tells whether a start would succeed."
+
+    @classmethod
+    def of(cls, error: OSError) -> "SystemRefused | None":
+        """Return what to tell of ``error``, None where its reason may be a mistake of the code."""
+        advice = system_advice(error, all_known=True)
+        if advice is None:
+            return None
+        place = f"{error.filename}: " if error.filename else ""
+        return cls(f"{place}{error.strerror}", advice=advice)
+
+    @classmethod
+    def told(cls, text: str) -> "SystemRefused | None":
+        """Return what a library means that says in the C library's words why it could not do something."""
+        for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            if os.strerror(number) in text:
+                return cls(text, advice=ADVICE[number])
+        return None
 
 
 class Problem:

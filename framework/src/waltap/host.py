@@ -23,7 +23,7 @@ import pluggy
 
 from waltap import hookspecs
 from waltap.config.environment import plugin_names
-from waltap.errors import PluginError, WaltapError
+from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.extras import extra_for
 from waltap.plugin_errors import (
     DuplicateName,
@@ -284,14 +284,17 @@ class Host:
         notice(arguments)
 
     def blamed(self, error: Exception) -> Exception:
-        """Return what to tell in place of ``error``: PluginRaised when it is none of ours and the code
-        of an installed plugin took part in it, else ``error`` itself.
+        """Return what to tell in place of ``error``: what the operating system refuses as SystemRefused,
+        PluginRaised when it is none of ours and the code of an installed plugin took part in it, else
+        ``error`` itself.
 
         The plugin whose code is innermost in the traceback counts: what it calls, it answers for.
         Plugins of this process are left out: their exceptions are their caller's own.
         """
         if isinstance(error, WaltapError):
             return error
+        if isinstance(error, OSError) and (refused := SystemRefused.of(error)) is not None:
+            return refused
         owners = {
             plugin.module.partition(":")[0].partition(".")[0]: plugin
             for plugin in self._plugins.values()

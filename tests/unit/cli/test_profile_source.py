@@ -3,7 +3,9 @@
 import pytest
 from waltap.cli.profile_source import any_sink, overrides, read
 from waltap.config.layers import read_debezium, read_tables
+from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
+from waltap.host import Host
 
 
 def settings(uri: str) -> dict[str, object]:
@@ -70,14 +72,20 @@ def test_a_uri_that_is_none_is_a_configuration_error_without_its_password(uri: s
 
 
 def test_set_options_are_split_at_the_first_equals_sign() -> None:
-    assert overrides(["a=b=c", " x = y", "e="]) == {"a": "b=c", "x": " y", "e": ""}
-    assert overrides(None) == {}
+    raw = read_debezium({})
+    assert overrides(raw, ["a=b=c", " x = y", "e="]) == {"a": "b=c", "x": " y", "e": ""}
+    assert overrides(raw, None) == {}
+    assert not raw.problems
 
 
 def test_set_options_without_a_value_are_all_named() -> None:
-    with pytest.raises(ConfigurationError) as error:
-        overrides(["a", "b=1", "=c"])
-    assert len(error.value.problems) == 2
+    raw = read_tables({"source": {"type": "postgres", "nonsense": 1}, "sink": {"type": "null"}})
+    assert overrides(raw, ["a", "b=1", "=c"]) == {"b": "1"}
+    with pytest.raises(ConfigurationError) as error:  # with everything else that is wrong
+        resolve(raw, Host(), overrides={"b": "1"})
+    told = [problem.property for problem in error.value.problems]
+    assert told.count("--set") == 2
+    assert {"b", "nonsense", "database.dbname"} <= set(told)
 
 
 def test_a_command_that_writes_nowhere_needs_no_sink() -> None:

@@ -8,6 +8,7 @@ import waltap
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import examine, resolve
+from waltap.errors import ConfigurationError
 from waltap.host import Host
 
 SOURCE = {"database.dbname": "d", "database.sslrootcert": "ca.pem"}
@@ -133,3 +134,40 @@ def test_explain_shows_where_a_path_leads(tmp_path: Path) -> None:
     assert shown["sink.path"] == (str(tmp_path / "x.jsonl"), f"{path} [sink]")
     assert shown["waltap.state.dir"][0] == str(tmp_path / "state")
     assert shown["database.password"][0] == "${file:secret}"
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "${file:empty}"])
+@pytest.mark.parametrize(
+    ("sink", "name", "shown"),
+    [
+        pytest.param({"type": "jsonl"}, "path", "sink.path", id="jsonl"),
+        pytest.param({"type": "changelog"}, "path", "sink.path", id="changelog"),
+        pytest.param({"type": "spark"}, "path", "sink.path", id="spark"),
+        pytest.param({"type": "null"}, "waltap.state.dir", "waltap.state.dir", id="state"),
+        pytest.param({"type": "null"}, "waltap.offset.file", "waltap.offset.file", id="offset"),
+        pytest.param({"type": "null"}, "database.sslcert", "database.sslcert", id="certificate"),
+    ],
+)
+def test_an_empty_path_is_refused_by_the_name_of_its_property(
+    sink: dict[str, str], name: str, shown: str, blank: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    if name == "path":
+        path = write(tmp_path, "p.toml", {**sink, name: blank})
+    else:
+        path = write(tmp_path, "p.toml", sink, **{name: blank})
+    with pytest.raises(ConfigurationError) as told:
+        resolve(load(path), Host())
+    assert [str(p).partition(" (given")[0] for p in told.value.problems] == [f"{shown}: is empty"]
+
+
+@pytest.mark.parametrize("sink", ["jsonl:", "changelog:", "spark: "])
+def test_an_empty_path_of_a_sink_argument_is_refused(sink: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "p.toml", {"type": "null"})
+    with pytest.raises(ConfigurationError, match=r"path: is empty"):
+        resolve(load(path), Host(), sink=sink)
+
+
+def test_a_debezium_file_may_leave_a_path_empty_that_is_not_needed(tmp_path: Path) -> None:
+    path = write(tmp_path, "p.properties", {"type": "null"}, **{"database.sslcert": ""})
+    assert value(resolve(load(path), Host()), "connector", "sslcert") is None

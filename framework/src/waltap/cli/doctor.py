@@ -32,7 +32,7 @@ def command(
 
     Exit code 1 when there are errors, which a run would end with.
     """
-    found = _checks(source, sink, overrides(set_))
+    found = _checks(source, sink, set_)
     if as_json:
         typer.echo(json.dumps([_document(check) for check in found], indent=2))
     else:
@@ -41,14 +41,14 @@ def command(
         raise typer.Exit(1)
 
 
-def _checks(source: str, sink: str | None, settings: dict[str, str]) -> "list[Check]":
+def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Check]":
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.preflight import checks
 
     host, raw = Host(), read(source)
-    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=settings)
+    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
     with connected(profile, host) as (connector, stages):
         return checks(stages, connector, locked=False)
 

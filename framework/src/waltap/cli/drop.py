@@ -31,7 +31,7 @@ def command(
     from waltap.pipeline.lock import PipelineLock
 
     host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()

@@ -40,7 +40,7 @@ def command(
 
     raw = read(source)
     used = any_sink(raw, sink)
-    found = survey(raw, Host(), sink=used, overrides=overrides(set_))
+    found = survey(raw, Host(), sink=used, overrides=overrides(raw, set_))
     rows = [e for e in found.explained if not given or e.origin != "default"]
     if as_json:
         document = [

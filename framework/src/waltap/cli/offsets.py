@@ -136,7 +136,7 @@ def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
     from waltap.pipeline.setup import build
 
     host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
     return profile, build(profile, host, run_id="")
 
 

@@ -74,18 +74,16 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
     return "terminal" if sink is None and "sink" not in raw.types else sink
 
 
-def overrides(given: list[str] | None) -> dict[str, str]:
-    """Return the properties of ``--set``. Raises: ConfigurationError."""
+def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:
+    """Return the properties of ``--set``; what is wrong with them counts among the profile's problems."""
     values: dict[str, str] = {}
-    problems: list[Problem] = []
     for entry in given or []:
         name, equals, value = entry.partition("=")
         if not equals or not name.strip():
             shown = HIDDEN if looks_secret(name) else redacted(name)
-            problems.append(Problem("--set", "is not NAME=VALUE", value=shown))
-        values[name.strip()] = value
-    if problems:
-        raise ConfigurationError(problems, origin=COMMAND_LINE)
+            raw.problems.append(Problem("--set", "is not NAME=VALUE", value=shown))
+        else:
+            values[name.strip()] = value
     return values
 
 

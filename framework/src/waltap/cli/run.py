@@ -63,7 +63,7 @@ def command(
     limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
     raw, host = read(file), Host()
     with telemetry(host) as show:
-        profile = resolve(raw, host, sink=sink, overrides=overrides(set_))
+        profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         show(profile)
         engine = Engine(profile, host, limits=limits, ready_file=ready_file)
         with stopped_by_signals(engine):

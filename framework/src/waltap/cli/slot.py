@@ -71,4 +71,4 @@ def _connected(
     from waltap.host import Host
 
     host, raw = Host(), read(file)
-    return connected(resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_)), host)
+    return connected(resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_)), host)

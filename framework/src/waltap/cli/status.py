@@ -26,7 +26,7 @@ def command(
     from waltap.host import Host
 
     host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(set_))
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
     with connected(profile, host) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
         lost = _refused(connector) if offset is None else connector.lost(offset)

@@ -54,7 +54,9 @@ def command(
     raw, host = read(source), Host()
     with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
         settings = _settings(raw, state, as_json=as_json, snapshot=snapshot, tables=table or [])
-        profile = resolve(raw, host, sink="terminal", overrides={**settings, **overrides(set_)})
+        profile = resolve(
+            raw, host, sink="terminal", overrides={**settings, **overrides(raw, set_)}
+        )
         engine = Engine(profile, host, limits=limits)
         watching = _Watching(_what(profile, table or []))
         host.register(watching, "tail")

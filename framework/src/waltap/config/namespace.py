@@ -151,6 +151,8 @@ class Namespace:
                     text = self._findings.filled(setting, secret=declaration.secret)
                     values[name] = _fitting(text, declaration)
                     origins[name] = setting
+                    if declaration.path and isinstance(text, str) and not text.strip():
+                        self._without_path(setting, declaration, values, unreadable)
                 except SecretMissing as cause:
                     unreadable.add(name)
                     values.pop(name, None)
@@ -180,6 +182,21 @@ class Namespace:
         known = {name: d for name, d in by_name.items() if name not in unreadable}
         self._explain(component, known, origins, lambda d: getattr(filled, d.field))
         return None if len(self._findings.problems) > before else filled
+
+    def _without_path(
+        self,
+        setting: Setting,
+        declaration: Declaration,
+        values: dict[str, object],
+        unreadable: set[str],
+    ) -> None:
+        """An empty path would be the current folder. A Debezium file may leave one empty that is not
+        needed: it counts as not given."""
+        del values[declaration.name]
+        if self._findings.debezium and not declaration.required and declaration.default is None:
+            return
+        unreadable.add(declaration.name)
+        self.complain(setting, "is empty", declaration, allowed=declaration.allowed)
 
     def tolerate(self, models: "Iterable[type[Properties]]") -> None:
         """Count as declared what these models declare: one of them was meant, but is not there."""

@@ -11,7 +11,13 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from waltap.errors import ConfigurationError, ConnectionLost, Problem, WaltapError
+from waltap.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    Problem,
+    SystemRefused,
+    WaltapError,
+)
 from waltap_postgres.errors import ServerUnreachable, source_error, stream_error
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
@@ -177,6 +183,9 @@ def driver_error(
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     """Return what a failed connection attempt means: libpq gives text, no SQLSTATE."""
     lines = text.strip().splitlines() or ["connection failed"]
+    refused = None if "FATAL:" in text else SystemRefused.told(lines[0])
+    if refused is not None:
+        return refused
     line = next((line for line in lines if "FATAL:" in line), lines[0]).strip()
     line = line.partition("FATAL:")[2].strip() or line.removeprefix("connection failed: ")
     facts = identify(properties)
