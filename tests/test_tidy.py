@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import grimp
 import pytest
 
 from waltap.errors import WaltapError
@@ -346,3 +347,17 @@ def test_members_of_the_workspace_have_one_version(folder: str) -> None:
     assert project["version"] == framework["version"]
     ours = [r for r in project["dependencies"] if r.startswith("waltap")]
     assert all(r.endswith(f"=={framework['version']}") for r in ours)
+
+
+# --- imports -----------------------------------------------------------------------------------------
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for annotations count: what only types know of each other is one thing all the same."""
+    graph = grimp.build_graph(*PACKAGES)
+    below = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    while leaves := [module for module, imported in below.items() if not imported & below.keys()]:
+        for module in leaves:
+            del below[module]
+    used = set().union(*below.values())
+    assert sorted(module for module in below if module in used) == []

@@ -30,7 +30,7 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
-    from waltap.capture.topic_naming import TOPIC_NAMING
+    from waltap.capture.naming_strategies import TOPIC_NAMING
 
     return TOPIC_NAMING
 

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from tests.unit.json.rig import split_properties, table
 from waltap.capture.capture import Capture, CaptureProperties
-from waltap.capture.topic_naming import TOPIC_NAMING
+from waltap.capture.naming_strategies import TOPIC_NAMING
 
 
 def capture(**properties: str) -> Capture:

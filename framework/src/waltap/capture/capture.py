@@ -7,7 +7,7 @@ from waltap.capture.column_transform import ColumnTransform, ColumnTransforms
 from waltap.capture.java_regex import NameMatcher, java_pattern
 from waltap.capture.name_adjustment import field_namer, sanitised_topic, schema_namer
 from waltap.capture.properties import KEY_ENTRY, CaptureProperties
-from waltap.capture.topic_naming import TOPIC_NAMING, TopicNaming, joined
+from waltap.capture.topic_naming import TopicNaming, joined, sanitising, with_schema
 from waltap.decode.relation import Column, Relation
 from waltap.mapping.connect_schema import Kind
 from waltap.mapping.type_mapping import TypeOptions
@@ -54,7 +54,7 @@ class Capture:
         self.message_prefix: Callable[[str], bool] = _listed(
             properties.message_prefix_include, properties.message_prefix_exclude
         )
-        self._naming = naming or TOPIC_NAMING[0].factory(properties)
+        self._naming = naming or sanitising(with_schema, sanitised_topic)(properties)
         self._schema = _listed(properties.schema_include, properties.schema_exclude)
         self._table = _listed(properties.table_include, properties.table_exclude)
         self._column = _listed(properties.column_include, properties.column_exclude)

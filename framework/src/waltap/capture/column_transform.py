@@ -10,11 +10,11 @@ Java Object Serialization Stream Protocol for strings.
 """
 
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from waltap.capture.column_family import HASH, digest_name, number_in, split_patterns
 from waltap.capture.java_regex import NameMatcher
 from waltap.capture.source_type import SourceType, is_text, source_type
 from waltap.decode.relation import Column
@@ -23,11 +23,8 @@ from waltap.mapping.connect_schema import Kind
 if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
 
-__all__ = ["ColumnTransform", "ColumnTransforms", "check_family", "java_serialised", "truncated"]
+__all__ = ["ColumnTransform", "ColumnTransforms", "java_serialised", "truncated"]
 
-_NUMBER = re.compile(r"\d+")
-_HASH = re.compile(r"column\.mask\.hash\.(v2\.)?([^.]+)\.with\.salt\.(.+)")
-_PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 UNLIMITED = 2147483647
 
 
@@ -42,42 +39,6 @@ class ColumnTransform:
     parameters: tuple[tuple[str, str], ...] = ()
     value: Callable[[object], object] | None = None
     constant: bool = False
-
-
-def split_patterns(text: str) -> tuple[str, ...]:
-    """Split a comma list of patterns; an escaped comma is part of one."""
-    parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
-    return tuple(part for part in parts if part)
-
-
-def check_family(name: str, patterns: str) -> None:
-    """Check one property of the families. Raises: ValueError saying what is wrong with it."""
-    try:
-        NameMatcher(split_patterns(patterns))
-        hashed = _HASH.fullmatch(name)
-        if hashed is not None:
-            _digest(hashed[2])
-    except ValueError as cause:
-        raise ValueError(f"{name}: {cause}") from cause
-    if name.startswith("column.truncate") and int(_number(name)) == 0:
-        raise ValueError(f"{name}: the length must be positive")
-
-
-def _number(name: str) -> str:
-    match = _NUMBER.search(name)
-    assert match is not None, name
-    return match[0]
-
-
-def _digest(algorithm: str) -> str:
-    """Return hashlib's name of a JCA algorithm. Raises: ValueError when there is none."""
-    name = _PYTHON_NAMES.get(algorithm.upper())
-    if name is None:
-        plain = algorithm.lower().replace("/", "_")
-        name = plain.replace("-", "_") if plain.startswith("sha3") else plain.replace("-", "")
-    if name not in hashlib.algorithms_available or name.startswith("shake"):
-        raise ValueError(f"unknown hash algorithm {algorithm}; SHA-256 is a good one")
-    return name
 
 
 def truncated(text: str, units: int) -> str:
@@ -158,9 +119,9 @@ class ColumnTransforms:
         """Compile the transforms that ``properties`` ask for."""
         out = cls()
         for name, patterns in properties.column_truncate.items():
-            out._add(patterns, _truncation(int(_number(name))))
+            out._add(patterns, _truncation(int(number_in(name))))
         for name, patterns in properties.column_mask.items():
-            out._add(patterns, _masking("*" * int(_number(name))))
+            out._add(patterns, _masking("*" * int(number_in(name))))
         for listed, by_type in (
             (properties.column_source_type, False),
             (properties.datatype_source_type, True),
@@ -234,9 +195,9 @@ def _masking(mask: str) -> Callable[[Column, SourceType], ColumnTransform | None
 
 
 def _hashing(name: str) -> Callable[[Column, SourceType], ColumnTransform | None]:
-    match = _HASH.fullmatch(name)
+    match = HASH.fullmatch(name)
     assert match is not None, name
-    algorithm, salt, java = _digest(match[2]), match[3].encode(), match[1] is None
+    algorithm, salt, java = digest_name(match[2]), match[3].encode(), match[1] is None
 
     def build(column: Column, source: SourceType) -> ColumnTransform | None:
         parameters = (("masked", "true"),)

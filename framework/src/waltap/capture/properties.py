@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from waltap.capture.column_family import check_family
 from waltap.capture.java_regex import NameMatcher, java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
 from waltap.decode.relation_name import name_parts
@@ -383,8 +384,6 @@ class CaptureProperties(Properties):
     @field_validator("column_truncate", "column_mask", "column_hash", "column_hash_v2")
     @classmethod
     def _family(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        from waltap.capture.column_transform import check_family
-
         for name, patterns in value.items():
             check_family(name, patterns)
         return value

@@ -10,13 +10,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from waltap.capture.java_regex import java_pattern, java_replacement
-from waltap.capture.name_adjustment import sanitised_topic, unicode_topic
-from waltap.specs import TopicNamingSpec
+from waltap.capture.name_adjustment import sanitised_topic
 
 if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
 
-__all__ = ["TOPIC_NAMING", "RegexTopicNaming", "TopicNaming", "joined"]
+__all__ = [
+    "RegexTopicNaming",
+    "TopicNaming",
+    "joined",
+    "regex",
+    "sanitising",
+    "with_schema",
+    "without_schema",
+]
 
 TopicNaming = Callable[[str, str], str]
 
@@ -26,19 +33,23 @@ def joined(delimiter: str, *parts: str) -> str:
     return delimiter.join(part for part in parts if part.strip())
 
 
-def _with_schema(properties: "CaptureProperties") -> TopicNaming:
+def with_schema(properties: "CaptureProperties") -> TopicNaming:
+    """Return ``prefix.schema.table``."""
     prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
     return lambda schema, table: joined(delimiter, prefix, schema, table)
 
 
-def _without_schema(properties: "CaptureProperties") -> TopicNaming:
+def without_schema(properties: "CaptureProperties") -> TopicNaming:
+    """Return ``prefix.table``."""
     prefix, delimiter = properties.topic_prefix, properties.topic_delimiter
     return lambda _schema, table: joined(delimiter, prefix, table)
 
 
-def _sanitising(
+def sanitising(
     raw: "Callable[[CaptureProperties], TopicNaming]", sanitise: Callable[[str], str]
 ) -> "Callable[[CaptureProperties], TopicNaming]":
+    """Return ``raw``, its topics made fit for Kafka by ``sanitise``."""
+
     def factory(properties: "CaptureProperties") -> TopicNaming:
         name = raw(properties)
         return lambda schema, table: sanitise(name(schema, table))
@@ -89,55 +100,8 @@ class RegexTopicNaming:
         return self._field, match.expand(self._key_replacement) if match else name
 
 
-def _regex(
+def regex(
     raw: "Callable[[CaptureProperties], TopicNaming]",
 ) -> "Callable[[CaptureProperties], TopicNaming]":
+    """Return ``raw``, its topics renamed as ``topic.regex`` says."""
     return lambda properties: RegexTopicNaming(raw(properties), properties)
-
-
-def _spec(
-    name: str, cls: str, summary: str, factory: Callable[..., TopicNaming]
-) -> TopicNamingSpec:
-    aliases = (f"io.debezium.schema.{cls}", cls)
-    return TopicNamingSpec(name=name, summary=summary, aliases=aliases, factory=factory)
-
-
-TOPIC_NAMING = (
-    _spec(
-        "schema",
-        "SchemaTopicNamingStrategy",
-        "prefix.schema.table",
-        _sanitising(_with_schema, sanitised_topic),
-    ),
-    _spec(
-        "table",
-        "DefaultTopicNamingStrategy",
-        "prefix.table; tables of one name in several schemas share a topic",
-        _sanitising(_without_schema, sanitised_topic),
-    ),
-    _spec(
-        "schema_unicode",
-        "SchemaUnicodeTopicNamingStrategy",
-        "prefix.schema.table; characters that topics cannot have become _uXXXX",
-        _sanitising(_with_schema, unicode_topic),
-    ),
-    _spec(
-        "table_unicode",
-        "DefaultUnicodeTopicNamingStrategy",
-        "prefix.table; characters that topics cannot have become _uXXXX",
-        _sanitising(_without_schema, unicode_topic),
-    ),
-    _spec(
-        "schema_regex",
-        "SchemaRegexTopicNamingStrategy",
-        "prefix.schema.table, renamed by topic.regex and topic.replacement",
-        _regex(_with_schema),
-    ),
-    _spec(
-        "table_regex",
-        "DefaultRegexTopicNamingStrategy",
-        "prefix.table, renamed by topic.regex and topic.replacement",
-        _regex(_without_schema),
-    ),
-)
-"""The strategies of the framework; the first is the default."""

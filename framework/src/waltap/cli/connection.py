@@ -17,20 +17,11 @@ __all__ = ["connected"]
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, Stages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
     from waltap.pipeline.setup import build
-    from waltap.source.connector import ConnectorContext
+    from waltap.source.connector import MadeByRun
 
     stages = build(profile, host, run_id="")
-    context = ConnectorContext(
-        profile=profile,
-        captures=stages.capture.captures,
-        identity=stages.identity,
-        identity_warnings=stages.identity_warnings,
-        belongings=stages.belongings,
-    )
-    component = profile.connector
-    connector = component.spec.factory(component.properties, context)
+    connector = stages.open_connector(MadeByRun())
     try:
-        stages.connect(connector)
         yield connector, stages
     finally:
         connector.close()

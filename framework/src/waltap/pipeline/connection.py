@@ -15,7 +15,7 @@ from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.streaming import Streaming
-from waltap.source.connector import Connector, ConnectorContext, Start
+from waltap.source.connector import Connector, Start
 from waltap.source.position import Position
 
 __all__ = ["Connection"]
@@ -33,11 +33,9 @@ class Connection:
         """Capture until the run is to end. ``held`` is the position that the sink, if it was made anew,
         keeps itself. Raises: WaltapError, StopRequested, ReaderGone."""
         run, stages = self._run, self._stages
-        spec, properties = run.profile.connector.spec, run.profile.connector.properties
         stored = stages.store.load()
-        connector = spec.factory(properties, self._context())
+        connector = stages.open_connector(run.made, reconnects=run.started)
         run.linked = True
-        stages.connect(connector)
         try:
             if not run.sink_open:
                 refuse(checks(stages, connector, locked=True))
@@ -61,25 +59,6 @@ class Connection:
                 run.slot_notice("dropped", delivery.offset, delivery.offset.position.end_lsn)
         finally:
             connector.close()
-
-    def _context(self) -> ConnectorContext:
-        run, stages = self._run, self._stages
-        return ConnectorContext(
-            profile=run.profile,
-            captures=stages.capture.captures,
-            identity=stages.identity,
-            identity_warnings=stages.identity_warnings,
-            stopping=run.stop.is_set,
-            created=run.created,
-            slots=run.slots,
-            unreadable=run.unreadable,
-            reconnects=run.started,
-            announced=stages.announced,
-            memory=stages.memory,
-            belongings=stages.belongings,
-            forget=stages.forget,
-            send_format=stages.send_format,
-        )
 
     def _start(self, connector: Connector, offset: Offset | None) -> tuple[Start, Delivery]:
         self._stages.new_tables.prepare(connector)

@@ -129,7 +129,7 @@ class Engine:
         run = self._run
         if error.retry is not Retry.RECONNECT or run.reconnects.spent:
             return False
-        comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(run.unreadable)
+        comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(run.made.unreadable)
         return run.started or (run.linked and comes_back)
 
     @property

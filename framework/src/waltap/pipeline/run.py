@@ -7,13 +7,14 @@ from pathlib import Path
 
 from waltap.clock import Chance, Clock
 from waltap.config.profile import Profile
-from waltap.errors import ConfigurationError, Problem, SourceError
+from waltap.errors import ConfigurationError, Problem
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.stop import StopFlag
+from waltap.source.connector import MadeByRun
 
 __all__ = ["Run"]
 
@@ -25,8 +26,7 @@ class Run:
 
     ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
-    ``delivery`` is that of the present connection, or of the last one. ``created``, ``slots`` and
-    ``unreadable`` are the connector's (`ConnectorContext`).
+    ``delivery`` is that of the present connection, or of the last one. ``made`` is the connector's.
     """
 
     def __init__(
@@ -45,9 +45,7 @@ class Run:
         self.delivery: Delivery | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
-        self.created: set[str] = set()
-        self.slots: set[str] = set()
-        self.unreadable: dict[str, SourceError] = {}
+        self.made = MadeByRun()
         self._ready_file = ready_file
         self._began = clock.monotonic()
 

@@ -19,7 +19,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
 from waltap.pipeline.new_tables import NewTables
 from waltap.sink.sink import Sink, SinkContext
-from waltap.source.connector import Connector
+from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
 from waltap.specs import ReplicaIdentitySpec
@@ -91,9 +91,31 @@ class Stages:
         self.sink = self._sink()
         return self.sink
 
-    def connect(self, connector: Connector) -> None:
-        """Use ``connector`` from now on to describe relations."""
-        self._connector = connector
+    def open_connector(self, made: MadeByRun, *, reconnects: bool = False) -> Connector:
+        """Make the profile's connector, and describe relations by it from now on. Raises: WaltapError."""
+        profile = self.profile
+        component, snapshotter = profile.connector, profile.snapshotter
+        context = ConnectorContext(
+            captures=self.capture.captures,
+            capture=profile.capture,
+            decoder=_decoder(profile),
+            snapshotter=snapshotter.spec.factory(snapshotter.properties),
+            stopping=self._stopping,
+            debezium=profile.debezium,
+            status_interval_ms=profile.engine.status_interval_ms,
+            retries=bool(profile.engine.max_retries),
+            delivers_prepared=profile.engine.two_phase_policy == "prepare",
+            made=made,
+            reconnects=reconnects,
+            belongings=self.belongings,
+            announced=self.announced,
+            forget=self.forget,
+            memory=self.memory,
+            identity_warnings=self.identity_warnings,
+            send_format=self.send_format,
+        )
+        self._connector = component.spec.factory(component.properties, context)
+        return self._connector
 
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation once per version."""
@@ -271,6 +293,19 @@ class _StoreWithMemory(OffsetStore):
     def clear(self) -> None:
         self._store.clear()
         self._memory.start_anew(())
+
+
+def _decoder(profile: Profile) -> DecoderChoice:
+    spec, properties = profile.decoder.spec, profile.decoder.properties
+    given = {} if properties is None else properties.model_dump(by_alias=True)
+    return DecoderChoice(
+        name=spec.name,
+        output_plugin=spec.output_plugin,
+        capabilities=spec.capabilities,
+        factory=spec.factory,
+        options={**given, **spec.forced_options},
+        two_phase=bool(getattr(properties, "two_phase", False)),
+    )
 
 
 def _new_tables_policy(profile: Profile) -> str:

@@ -10,7 +10,7 @@ Life cycle, all in the engine's thread unless said otherwise:
 """
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,16 @@ from waltap.decode.relation import Relation
 from waltap.errors import SourceError, WaltapError
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
+from waltap.snapshot.snapshotter import Snapshotter
 from waltap.source.position import Position
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
 from waltap.transactions.transaction import SnapshotRows
 
 if TYPE_CHECKING:
-    from waltap.config.profile import Profile
-    from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
+    from waltap.capture.properties import CaptureProperties
+    from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
+    from waltap.decode.replica_identity import IdentityWarning
     from waltap.snapshot.incremental import ChunkSource
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "Check",
     "Connector",
     "ConnectorContext",
+    "DecoderChoice",
+    "MadeByRun",
     "SlotStatus",
     "Start",
     "StopRequested",
@@ -46,39 +50,74 @@ class StopRequested(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderChoice:
+    """The decoder of a profile: how the connector makes it, and what it may know of it before.
+
+    ``options`` are its properties by their names, those that its spec forces included. ``two_phase``:
+    transactions are to be decoded when they are prepared.
+    """
+
+    name: str
+    output_plugin: str
+    capabilities: "DecoderCapabilities"
+    factory: "Callable[[DecoderContext], Decoder]"
+    options: Mapping[str, object] = field(default_factory=dict)
+    two_phase: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MadeByRun:
+    """What one run has made on the server, over its reconnects; the connector keeps it.
+
+    ``publications`` and ``slots`` are names, a slot's from the moment that it is asked for.
+    ``unreadable`` says why a slot, by name, cannot be read on and is to be made anew.
+    """
+
+    publications: set[str] = field(default_factory=set)
+    slots: set[str] = field(default_factory=set)
+    unreadable: dict[str, SourceError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorContext:
     """What a connector may know when it is made.
 
-    ``captures`` tells for (schema, table) whether the profile wants the table; ``identity`` gives the
-    replica identity to read a relation with, ``identity_warnings`` what a user should know of it.
-    ``profile`` names decoder and snapshotter. ``stopping``
-    tells, during waits, that the engine wants to stop. ``created`` and ``slots`` are the connector's to
-    keep names of publications that it made, and of slots that it began to make on the server, over the
-    reconnects of one run, as is ``unreadable``: why a slot, by name, cannot be read on and is to be made
-    anew. ``reconnects`` tells that this run has streamed, or read rows, before. ``announced`` is to be
-    called with each relation that the server announces in the stream, described. ``memory`` holds what
-    was described before; the connector opens it for its database, and puts in what it describes.
-    ``belongings`` is what the pipeline has on servers, over its runs: a connector keeps an entry before
-    it makes a slot or a publication, and forgets it after the thing is gone. A slot that is there, while
-    neither an offset nor an entry ties it to the pipeline, is another's: it is not used without consent.
-    ``forget`` is to be called with the OID of a relation that is gone and has no rows to come.
-    ``send_format`` is shown every relation that is described while values come in send format, and tells
-    whether the next stream may ask for it.
+    ``captures`` tells for (schema, table) whether the profile wants the table; ``capture`` has the
+    properties behind that, and the signal table. ``stopping`` tells, during waits, that the engine wants
+    to stop. ``debezium``: the profile is a Debezium file, whose defaults count. ``status_interval_ms``:
+    how often the server wants to hear from us. ``retries``: a link that breaks is made again.
+    ``delivers_prepared``: transactions are delivered when they are prepared.
+
+    ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
+    streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
+    connector keeps an entry before it makes a slot or a publication, and forgets it after the thing is
+    gone. A slot that is there, while neither an offset nor an entry ties it to the pipeline, is another's:
+    it is not used without consent.
+
+    ``announced`` is to be called with each relation that the server announces in the stream, described;
+    ``forget`` with the OID of one that is gone and has no rows to come. ``memory`` holds what was
+    described before; the connector opens it for its database, and puts in what it describes.
+    ``identity_warnings`` gives what a user should know of a relation's replica identity. ``send_format``
+    is shown every relation that is described while values come in send format, and tells whether the
+    next stream may ask for it.
     """
 
-    profile: "Profile"
     captures: Callable[[str, str], bool]
-    identity: "Callable[[Relation], ReplicaIdentity]"
-    identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
+    capture: "CaptureProperties"
+    decoder: DecoderChoice
+    snapshotter: Snapshotter
     stopping: Callable[[], bool] = lambda: False
-    created: set[str] = field(default_factory=set)
-    slots: set[str] = field(default_factory=set)
-    unreadable: dict[str, SourceError] = field(default_factory=dict)
+    debezium: bool = False
+    status_interval_ms: int = 10_000
+    retries: bool = True
+    delivers_prepared: bool = False
+    made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False
-    announced: "Callable[[Relation], None]" = lambda _relation: None
-    memory: RelationMemory = field(default_factory=RelationMemory)
     belongings: Belongings = field(default_factory=Belongings)
+    announced: "Callable[[Relation], None]" = lambda _relation: None
     forget: "Callable[[int], None]" = lambda _oid: None
+    memory: RelationMemory = field(default_factory=RelationMemory)
+    identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     send_format: SendFormat = field(default_factory=SendFormat)
 
 

@@ -65,9 +65,7 @@ class PostgresConnector(Connector):
 
     def __init__(self, properties: PostgresProperties, context: ConnectorContext) -> None:
         self.properties, self.context = properties, context
-        self._decoder_spec = context.profile.decoder
-        plugin = self._decoder_spec.spec.output_plugin
-        self._plugin = plugin
+        self._plugin = context.decoder.output_plugin
         self._replication: Session | None = None
         self._reading = False
         self._exported: str | None = None
@@ -88,7 +86,7 @@ class PostgresConnector(Connector):
             belonging=lambda name: self._belonging("publication", name),
         )
         self._snapshot = InitialSnapshot(
-            properties, context.profile, self.catalogue, self._captured_of, self._watch
+            properties, context, self.catalogue, self._captured_of, self._watch
         )
         try:
             self.server = self._identify()
@@ -278,7 +276,7 @@ class PostgresConnector(Connector):
         self._replication = self._replication_session()
         if snapshot:
             self._snapshot.lock(self.captured(), exported=True)
-        self.context.slots.add(properties.slot_name)
+        self.context.made.slots.add(properties.slot_name)
         entry = self._belonging("slot", properties.slot_name)
         kept = () if properties.slot_temporary else (entry,)
         with self.context.belongings.making(*kept), wal_level_explained(self.catalogue):
@@ -289,11 +287,11 @@ class PostgresConnector(Connector):
                 version_num=self.server.version_num,
                 temporary=properties.slot_temporary,
                 failover=properties.slot_failover,
-                two_phase=bool(getattr(self._decoder_spec.properties, "two_phase", False)),
+                two_phase=self.context.decoder.two_phase,
                 waiting=self._while_slot_is_made,
             )
         self._made_slot = True
-        self.context.unreadable.pop(properties.slot_name, None)
+        self.context.made.unreadable.pop(properties.slot_name, None)
         self._exported = made.snapshot
         self.context.memory.start_anew(table.relation for table in self.captured())
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
@@ -359,7 +357,7 @@ class PostgresConnector(Connector):
             database=self.properties.dbname,
             system_id=self.server.system_id,
             timeline=self.server.timeline,
-            decoder=self._decoder_spec.spec.name,
+            decoder=self.context.decoder.name,
             slot_created_lsn=created,
             snapshot=progress,
             visible=visible,
@@ -434,7 +432,6 @@ class PostgresConnector(Connector):
                 return transport
 
     def _decoder(self) -> Decoder:
-        spec, properties = self._decoder_spec.spec, self._decoder_spec.properties
         slot = self._read_slot()
         server = ServerInfo(
             version_num=self.server.version_num,
@@ -444,15 +441,12 @@ class PostgresConnector(Connector):
             timeline=self.server.timeline,
             two_phase_slot=bool(slot and slot.two_phase),
         )
-        options: dict[str, object] = dict(spec.forced_options)
-        if properties is not None:
-            options = {**properties.model_dump(by_alias=True), **options}
-        return spec.factory(
+        return self.context.decoder.factory(
             DecoderContext(
                 server=server,
                 catalogue=self.catalogue,
                 publications=self._publications.find(),
-                options=options,
+                options=self.context.decoder.options,
                 captures=self.context.captures,
                 describe=self.describe,
                 relation_at=self._descriptions.relation_at,
@@ -479,7 +473,7 @@ class PostgresConnector(Connector):
             "SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'"
         )
         timeout_ms = int(rows[0][0]) if rows else 60000
-        wanted_ms = self.context.profile.engine.status_interval_ms
+        wanted_ms = self.context.status_interval_ms
         return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000
 
     def _pause(self, seconds: float) -> None:
@@ -504,7 +498,7 @@ class PostgresConnector(Connector):
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root)
-        signals = self.context.profile.capture.signal_table
+        signals = self.context.capture.signal_table
         return {str(oid): place for oid, place in tables.items() if place != signals}
 
     def unsent(self) -> frozenset[str]:
@@ -560,7 +554,7 @@ class PostgresConnector(Connector):
         if properties.slot_drop_on_stop and not properties.slot_temporary:
             self.drop_slot()
         if properties.publication_drop_on_stop:
-            self._publications.drop(self.context.created)
+            self._publications.drop(self.context.made.publications)
         return properties.slot_drop_on_stop or properties.slot_temporary
 
     def _release(self) -> None:
@@ -575,5 +569,5 @@ class PostgresConnector(Connector):
         self._release()
         if self.properties.slot_temporary and self.properties.publication_drop_on_stop:
             with suppress(WaltapError):  # a run that leaves nothing behind may also end by an error
-                self._publications.drop(self.context.created)
+                self._publications.drop(self.context.made.publications)
         self._connection.close()

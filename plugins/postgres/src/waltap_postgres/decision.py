@@ -8,7 +8,7 @@ from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset
-from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.snapshot.snapshotter import Known
 from waltap.source.connector import ConnectorContext
 from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -62,9 +62,9 @@ def decide(
     incomplete = offset is not None and offset.snapshot is not None
     resumption = Resumption(catalogue, properties, server, history)
     ours = incomplete and offset is not None and resumption.made_by_us(offset)
-    begun = slot is not None and offset is None and slot.name in context.slots
+    begun = slot is not None and offset is None and slot.name in context.made.slots
     ours = ours or begun
-    unreadable = context.unreadable.get(slot.name) if slot is not None else None
+    unreadable = context.made.unreadable.get(slot.name) if slot is not None else None
     lost = resumption.lost(offset, slot) or unreadable
     known = Known(
         offset=offset is not None,
@@ -72,7 +72,7 @@ def decide(
         position_available=lost is None,
         reconnects=context.reconnects,
     )
-    snapshotter = _snapshotter(context)
+    snapshotter = context.snapshotter
     snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
     if not stream:
         return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset)
@@ -108,11 +108,11 @@ def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> So
     """Return what the end of a slot that cannot be read on means. Where a reconnect takes a new snapshot
     when the position is lost, it makes the slot anew."""
     known = Known(offset=True, snapshot_incomplete=False, position_available=False, reconnects=True)
-    snapshotter = _snapshotter(context)
+    snapshotter = context.snapshotter
     recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
-    if not recovers or not context.profile.engine.max_retries:
+    if not recovers or not context.retries:
         return error
-    context.unreadable[slot] = error
+    context.made.unreadable[slot] = error
     return SlotUnreadable(error.problem, slot=slot)
 
 
@@ -125,13 +125,8 @@ def belonging(
     )
 
 
-def _snapshotter(context: ConnectorContext) -> Snapshotter:
-    component = context.profile.snapshotter
-    return component.spec.factory(component.properties)
-
-
 def _fits(slot: Slot, context: ConnectorContext, properties: PostgresProperties) -> None:
-    plugin = context.profile.decoder.spec.output_plugin
+    plugin = context.decoder.output_plugin
     if slot.plugin != plugin or slot.database != properties.dbname:
         raise SlotUnfit(
             f"slot {slot.name!r} belongs to database {slot.database!r} and plugin "
@@ -150,7 +145,7 @@ def _consented(
     known = belonging(properties, server, "slot", slot.name)
     if slot.temporary or context.belongings.find(*known.place) is not None:
         return True
-    if properties.slot_adopt or context.profile.debezium:
+    if properties.slot_adopt or context.debezium:
         return False
     raise SlotNotOurs(
         f"replication slot {slot.name!r} exists, and no offset of this pipeline is stored for it: "

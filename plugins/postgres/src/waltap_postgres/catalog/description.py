@@ -78,7 +78,7 @@ class Descriptions:
         return cls(
             catalogue,
             context.memory,
-            delivers_prepared=context.profile.engine.two_phase_policy == "prepare",
+            delivers_prepared=context.delivers_prepared,
             stopping=context.stopping,
         )
 

@@ -58,7 +58,7 @@ class Preflight:
     ) -> None:
         self._catalogue, self._properties, self._context = catalogue, properties, context
         self._server, self._captured = server, captured
-        self._spec = context.profile.decoder.spec
+        self._decoder = context.decoder
 
     def checks(
         self,
@@ -79,7 +79,7 @@ class Preflight:
         found.append(self._tables(decision))
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
-        signal = self._context.profile.capture.signal_table
+        signal = self._context.capture.signal_table
         if signal is not None:
             found.append(self._signal(*signal))
         return found
@@ -108,12 +108,12 @@ class Preflight:
             self._slot(decision, slots, int(settings.get("max_replication_slots", "0"))),
             _senders(senders, int(settings.get("max_wal_senders", "0"))),
             self._privileges(may_replicate=superuser or replication or hosted),
-            _output_plugin(settings, self._spec.output_plugin),
+            _output_plugin(settings, self._decoder.output_plugin),
         ]
         if "-YB-" in self._server.version:  # slots and WAL are other things there
             checks[:3] = [_advice(check) for check in checks[:3]]
-        if not self._spec.capabilities.filters:
-            text = f"not used by {self._spec.output_plugin}"
+        if not self._decoder.capabilities.filters:
+            text = f"not used by {self._decoder.output_plugin}"
             publication = Check(name="publication", verdict="ok", found=text)
             return [*checks, publication, *self._encoding(), *self._identities(None)]
         try:
@@ -155,7 +155,7 @@ class Preflight:
         if encoding in {"UTF8", "SQL_ASCII"}:
             return []
         found = (
-            f"the database is in {encoding}, and {self._spec.output_plugin} sends text as it is "
+            f"the database is in {encoding}, and {self._decoder.output_plugin} sends text as it is "
             "stored: the first one beyond ASCII ends the stream"
         )
         remedy = "plugin.name=pgoutput with a new slot: the server converts what it sends to UTF-8"
@@ -253,7 +253,7 @@ class Preflight:
         if self._captured:
             found = f"{len(self._captured)} tables"
             return Check(name="captured tables", verdict="ok", found=found)
-        capture = self._context.profile.capture
+        capture = self._context.capture
         listed = (
             capture.schema_include
             or capture.schema_exclude
@@ -264,10 +264,10 @@ class Preflight:
         check = Check.failed("captured tables", NothingCaptured(what))
         # Where a publication names its tables, one that is made later is not seen before a new start.
         mode = self._properties.publication_autocreate_mode
-        named = self._spec.capabilities.filters and mode in {"filtered", "disabled"}
+        named = self._decoder.capabilities.filters and mode in {"filtered", "disabled"}
         # What a table held before it was dropped may still be in the WAL that is to be read.
         resumes = decision is not None and decision.offset is not None
-        fatal = named and listed and not resumes and not self._context.profile.debezium
+        fatal = named and listed and not resumes and not self._context.debezium
         return check if fatal else _advice(check)
 
     def _of_snapshot(self, tables: list[Table]) -> list[Check]:
@@ -320,7 +320,7 @@ class Preflight:
         else:
             return Check(name="signal table", verdict="ok", found=f"{schema}.{table}")
         check = Check.failed("signal table", SignalTableMissing(problem, sql=remedy))
-        return _advice(check) if self._context.profile.debezium else check
+        return _advice(check) if self._context.debezium else check
 
 
 def _advice(check: Check) -> Check:

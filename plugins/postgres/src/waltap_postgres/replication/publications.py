@@ -56,7 +56,7 @@ class Publications:
         self._properties, self._context = properties, context
         self._captured, self._belonging = captured, belonging
         self._version_num = connection.info.server_version
-        self._used = context.profile.decoder.spec.capabilities.filters
+        self._used = context.decoder.capabilities.filters
         self._made: list[str] = []
         self.names: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class Publications:
 
         Raises: PublicationMissing, IdentityMissing.
         """
-        operations = published_operations(self._context.profile.capture)
+        operations = published_operations(self._context.capture)
         captured = self._captured()
         inserts = self._belonging(self._properties.publication_name + INSERTS_SUFFIX)
         plan = plan_publication(
@@ -86,7 +86,7 @@ class Publications:
     ) -> None:
         """Look for what ``name`` leaves out. A publication that this pipeline made is put right; one that
         somebody else made may be so on purpose, and is left alone."""
-        root, capture = self._properties.publish_via_partition_root, self._context.profile.capture
+        root, capture = self._properties.publish_via_partition_root, self._context.capture
         covered = published(self._catalogue, name) or set()
         inserts = name != self._properties.publication_name
         operations = wanted_operations(capture)
@@ -141,7 +141,7 @@ class Publications:
             plan.run(self._connection, self._properties)
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
-        self._context.created.update(plan.created)
+        self._context.made.publications.update(plan.created)
 
     def find(self) -> tuple[str, ...]:
         """Return `names`; those that are there already when none was made."""
@@ -183,7 +183,7 @@ class Publications:
                 self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
             except psycopg.Error as error:
                 raise driver_error(error, self._properties) from error
-            self._context.created.discard(name)
+            self._context.made.publications.discard(name)
             self._context.belongings.forget([self._belonging(name)])
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from waltap.config.profile import Profile
+from waltap.source.connector import ConnectorContext
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.properties import PostgresProperties
@@ -33,13 +33,13 @@ class InitialSnapshot:
     def __init__(
         self,
         properties: PostgresProperties,
-        profile: Profile,
+        context: ConnectorContext,
         now: PostgresCatalogue,
         captured: Callable[[PostgresCatalogue], list[Table]],
         watch: Watch,
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
-        self._properties, self._profile, self._now = properties, profile, now
+        self._properties, self._context, self._now = properties, context, now
         self._captured, self._watch = captured, watch
         self._transaction: ReadingTransaction | None = None
         self._exported = False
@@ -47,8 +47,8 @@ class InitialSnapshot:
 
     def targets(self, captured: list[Table]) -> list[Target]:
         """Return what of the captured tables a snapshot reads, in order."""
-        debezium, root = self._profile.debezium, self._properties.publish_via_partition_root
-        signals = self._profile.capture.signal_table
+        debezium, root = self._context.debezium, self._properties.publish_via_partition_root
+        signals = self._context.capture.signal_table
         tables = [t for t in captured if (t.relation.schema, t.relation.table) != signals]
         if root:
             tables = [t for t in tables if not t.partition]
@@ -56,7 +56,7 @@ class InitialSnapshot:
             tables = [t for t in tables if not t.partitioned]
         # Debezium reads the rows of tables that inherit with their parent too; the stream gives those
         # as rows of the child alone.
-        patterns = self._profile.capture.table_include
+        patterns = self._context.capture.table_include
         return [
             Target(table, deep=debezium or table.partitioned)
             for table in snapshot_tables(tables, self._properties, patterns)
