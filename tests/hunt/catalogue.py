@@ -31,6 +31,8 @@ class Known:
     primary_key: list[str]
     identity_index: list[str]
     is_partition: bool = False
+    deferrable: bool = False
+    """The primary key is checked at the end of a statement or later: under identity DEFAULT it is none."""
     partitions: list[str] = field(default_factory=list)
 
     @property
@@ -50,6 +52,8 @@ class Known:
 
     @property
     def can_update(self) -> bool:
+        if self.identity == "d" and self.deferrable:
+            return False
         return self.identity == "f" or bool(self.key and self.identity in "di")
 
     @property
@@ -67,7 +71,8 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text,
         AND a.attrelid = c.oid AND k.o <= i.indnkeyatts ORDER BY k.o),
   ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(n, o)
         JOIN pg_attribute a ON a.attnum = k.n WHERE i.indrelid = c.oid AND i.indisreplident
-        AND a.attrelid = c.oid AND k.o <= i.indnkeyatts ORDER BY k.o)
+        AND a.attrelid = c.oid AND k.o <= i.indnkeyatts ORDER BY k.o),
+  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname = ANY(%s) AND c.relpersistence = 'p'
   AND c.relname <> 'signals' ORDER BY n.nspname, c.relname
@@ -87,9 +92,12 @@ def tables(connection: psycopg.Connection[Any]) -> dict[str, Known]:
         columns,
         primary,
         index,
+        deferrable,
     ) in connection.execute(_QUERY, [list(SCHEMAS)]):
         made = [(n, t, null == "true", gen == "true") for n, t, null, gen in columns]
-        known = Known(oid, schema, table, kind, identity, made, primary, index, partition)
+        known = Known(
+            oid, schema, table, kind, identity, made, primary, index, partition, deferrable
+        )
         found[known.name] = known
     return found
 

@@ -29,6 +29,8 @@ class Rows:
         columns = table.columns if table is not None else {}
         generated = table.generated if table is not None else frozenset()
         key = tuple(event.key) if event.key else (table.key if table is not None else ())
+        if event.snapshot == "initial" and not event.key:
+            key = ()  # the table that has the name may be another one by now
         if event.op == "t":
             self.rows.clear()
             return

@@ -35,6 +35,8 @@ def _fsync(fd):
     if not path.startswith(os.environ["HUNT_SINK"]):
         return _real(fd)
     _left -= 1
+    if os.path.exists("failing"):
+        raise OSError(5, "Input/output error")
     if _left == 0 and os.path.isfile(path):
         os.truncate(path, _whole.get(path, int(os.environ["HUNT_SINK_SIZE"])))
         raise OSError(5, "Input/output error")
@@ -178,6 +180,7 @@ class Engine:
         fails; ``file_limit``: bytes that no file of it may pass (a full disk)."""
         assert not self.running
         (self.folder / "ready").unlink(missing_ok=True)
+        (self.folder / "failing").unlink(missing_ok=True)
         self._write_profile()
         number = len(self.lives)
         slot = self.slot_state()
@@ -207,6 +210,17 @@ class Engine:
                 env=environment,
                 preexec_fn=limit if file_limit else None,  # noqa: PLW1509
             )
+
+    def fail_from_now_on(self) -> None:
+        """Let every flush of the sink's files fail until this life ends."""
+        self.harmed = True
+        (self.folder / "failing").touch()
+
+    def move(self, folder: Path) -> None:
+        """Move profile, state and sink into another folder; between two lives."""
+        assert not self.running
+        self.folder.rename(folder)
+        self.folder = folder
 
     def measure(self) -> None:
         """Note how much memory it has."""

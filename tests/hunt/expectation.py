@@ -73,6 +73,7 @@ class Plan:
         self.first: int | None = None
         self.early: set[int] = set()
         self.key_changed: set[int] = set()
+        self._watch_keys(transactions)
         self._expand(transactions)
 
     def _expand(self, transactions: Sequence[Transaction]) -> None:
@@ -87,7 +88,6 @@ class Plan:
             )
             for item in transaction.items:
                 if isinstance(item, Ddl):
-                    self._watch_keys(state, item)
                     if floating:
                         self.early.add(id(item))
                     self.items.append(item)
@@ -105,18 +105,28 @@ class Plan:
             self.by_xid[transaction.xid] = start
         self.final = state
 
-    def _watch_keys(self, state: State, item: Ddl) -> None:
-        by_oid = {table.oid: table for table in state.tables.values()}
-        for table in item.tables.values():
-            before = by_oid.get(table.oid)
-            if before is not None and (
-                before.primary_key != table.primary_key or before.key != table.key
-            ):
-                self.key_changed.add(table.oid)
-        moved = () if self.case.wire_keys else item.renamed
-        for name in (*item.gone, *moved):
-            if name in state.tables:
-                self.key_changed.add(state.tables[name].oid)
+    def _watch_keys(self, transactions: Sequence[Transaction]) -> None:
+        state = State()
+        for item in (item for transaction in transactions for item in transaction.items):
+            if not isinstance(item, Ddl):
+                continue
+            by_oid = {table.oid: table for table in state.tables.values()}
+            for table in item.tables.values():
+                before = by_oid.get(table.oid)
+                if before is not None and (
+                    before.primary_key != table.primary_key or before.key != table.key
+                ):
+                    self.key_changed.add(table.oid)
+            moved = () if self.case.wire_keys else item.renamed
+            for name in (*item.gone, *moved):
+                if name in state.tables:
+                    self.key_changed.add(state.tables[name].oid)
+            state.apply(item)
+
+    def key_is_told(self, table: Table) -> bool:
+        """Tell whether the key of the moment is known: from the wire, or because there never was another."""
+        told = self.case.wire_keys and table.identity != "f"
+        return told or table.oid not in self.key_changed
 
     def _expected(
         self, change: Change, table: Table, transaction: Transaction
@@ -128,7 +138,9 @@ class Plan:
         if change.op == "u" and change.old and change.new and key:
             sent = [n for n in key if n in change.old]
             if len(sent) == len(key) and any(change.old[n] != change.new[n] for n in key):
-                yield Expected("d", change, *about, half="d")
+                gone = Expected("d", change, *about, half="d")
+                gone.optional = gone.optional or not self.key_is_told(table)
+                yield gone
                 yield Expected("c", change, *about, half="c")
                 return
         either = change.op == "u" and not key and change.old is not None

@@ -69,9 +69,9 @@ class _Trial:
     ) -> None:
         self.case = case
         self.lives = list(lives)
-        plan = Plan(case, transactions)
+        self.plan = plan = Plan(case, transactions)
         self.items, self.loose, self.by_xid = plan.items, plan.loose, plan.by_xid
-        self.first, self.early, self.key_changed = plan.first, plan.early, plan.key_changed
+        self.first, self.early = plan.first, plan.early
         self.final = plan.final
         self.findings: dict[str, list[str]] = {}
         self.state = State()
@@ -154,17 +154,31 @@ class _Trial:
         return self.state.tables.get(event.table)
 
     def _floating(self, event: Event) -> None:
+        if self.at is None and self.case.created:
+            self._begin(event)
+        self._catch_up_with_ddl(event)
         queue = self.loose[event.xid]
         if not queue:
             if self.case.exactly_once:
                 self._tell("twice", f"event {event.at} of transaction {event.xid} comes again")
             return
         wanted = queue[0]
-        if self._fits(wanted, event):
-            queue.pop(0)
-        else:
+        found = next((n for n, item in enumerate(queue) if self._fits(item, event)), None)
+        if found is None or not all(item.optional for item in queue[:found]):
             self._tell("order", f"event {event.at}: {_told(event)}, expected {wanted}")
+        else:
+            del queue[: found + 1]
         self._place(event.table).put(event)
+
+    def _catch_up_with_ddl(self, event: Event) -> None:
+        """Take the DDL of the event's table that was before it: while a transaction is prepared there is
+        none, so what was committed before that DDL has come."""
+        until = self.by_xid[event.xid]
+        for index in range(until - 1, self.applied - 1, -1):
+            item = self.items[index]
+            if isinstance(item, Ddl) and event.table in item.tables and id(item) not in self.early:
+                return self._advance(index + 1)
+        return None
 
     def _changed(self, event: Event, life: Life, *, may_repeat: bool) -> None:
         if self.at is None:
@@ -416,8 +430,7 @@ class _Trial:
                 self._compare(event, event.before, whole, table, "old", {}, change.types)
 
     def _check_key(self, item: Expected, event: Event, table: Table) -> None:
-        known = (self.case.wire_keys and table.identity != "f") or table.oid not in self.key_changed
-        if not known:
+        if not self.plan.key_is_told(table):
             if event.key and not table.key:  # a key that is no more: rows that share it become one
                 self._place(event.table).unknown = True
             return

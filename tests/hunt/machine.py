@@ -17,11 +17,12 @@ import psycopg
 from tests.hunt import catalogue, oracle
 from tests.hunt.delivered import Event, from_change_log, from_lines
 from tests.hunt.engine import SPONTANEOUS, Engine, knows, patience, until
+from tests.hunt.faults import Faults, mount, unmount
 from tests.hunt.judge import Case, Finding, judge
 from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
 from tests.hunt.source import Source
-from tests.servers.postgres import Cluster, Database, Server
+from tests.servers.postgres import Database, Server
 
 __all__ = ["Result", "run"]
 
@@ -62,10 +63,12 @@ def run(
     """
     begun = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="waltap-hunt-"))
+    disk = any(step.kind == "disk" for step in scenario.steps) and mount(folder)
     database = server.create_database(f"hunt_{scenario.seed}_{folder.name[-8:].lower()}")
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
     try:
         machine = Machine(scenario, database, folder, python, java=java)
+        machine.disk = disk
         try:
             result = machine.run()
         finally:
@@ -77,10 +80,12 @@ def run(
         return result
     finally:
         database.drop(10)
+        if disk:
+            unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Machine:
+class Machine(Faults):
     """One scenario under way. `step` does a step; `conclude` brings everything to its end."""
 
     def __init__(
@@ -92,7 +97,9 @@ class Machine:
         *,
         java: bool = False,
     ) -> None:
-        self.java = java
+        self.java, self.disk = java, False
+        self.early = False
+        """Whether transactions may have come at PREPARE."""
         self.scenario, self.database, self.folder = scenario, database, folder
         self.pipeline = scenario.pipeline
         self.source = Source(database, truncates=self._tells_truncate)
@@ -105,7 +112,7 @@ class Machine:
                 "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(64), data text)"
             )
         self.engine = Engine(
-            database, folder, python, dict(self.pipeline.settings), self.pipeline.sink
+            database, folder / "p", python, dict(self.pipeline.settings), self.pipeline.sink
         )
         self._note_policy()
         self.buries = any(step.kind == "hold" for step in scenario.steps) and knows(python, RECEIVE)
@@ -113,6 +120,9 @@ class Machine:
             self.engine.settings |= {RECEIVE: 3000, "slot.max.retries": 60}
             # the server's side of such a link holds the slot until the server gives it up
             database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '5s'")
+        elif timeout := self.pipeline.sender_timeout_ms:
+            self.engine.settings |= {"slot.max.retries": 60}
+            database.execute(f'ALTER DATABASE "{database.name}" SET wal_sender_timeout = {timeout}')
         self.findings: list[Finding] = []
         self.floating: set[int] = set()
         self.published: set[int] | None = None
@@ -145,7 +155,7 @@ class Machine:
     def step(self, step: Step) -> None:
         random = Random(step.seed)
         if not self.engine.running and self.engine.process is not None:
-            self._ended("none")
+            self.ended("none")
         method = getattr(self, f"step_{step.kind}", None)
         if method is not None:
             method(random)
@@ -158,7 +168,7 @@ class Machine:
     def _first(self) -> int:
         return self.engine.lines() if self.pipeline.sink == "jsonl" else 0
 
-    def _start(self, random: Random, **faults: int) -> bool:
+    def begin(self, random: Random, **faults: int) -> bool:
         if self.engine.running:
             return False
         if self.engine.slot_state() is None:
@@ -166,73 +176,49 @@ class Machine:
         if self.published is None and self.pipeline.filtered:
             self.published = set()
         self.engine.start(first=self._first(), **faults)
-        self.engine.lives[-1].reconnects = self.buries  # a busy machine may be silent for long
+        # a busy machine may be silent for long
+        self.engine.lives[-1].reconnects = self.buries or self.pipeline.sender_timeout_ms > 0
         return True
 
     def _note_policy(self) -> None:
         """Under policy prepare a rollback is not told, so there is none."""
         if self.engine.settings.get("two.phase.policy") == "prepare":
-            self.source.rolls_back = False
+            self.source.rolls_back, self.early = False, True
 
     def step_start(self, random: Random) -> None:
-        if self._start(random) and random.random() < 0.7:
-            self._wait_ready()
+        if self.begin(random) and random.random() < 0.7:
+            self.wait_ready()
 
-    def _wait_ready(self) -> None:
+    def wait_ready(self) -> None:
         until(lambda: self.engine.ready or not self.engine.running, patience(10))
 
     def step_stop(self, random: Random) -> None:
         if self.engine.process is not None:
-            self._ended("TERM")
+            self.ended("TERM")
 
     def step_kill(self, random: Random) -> None:
         """SIGKILL, at once or after a moment; then what the server was told is held against the sink."""
         if self.engine.process is not None:
             if random.random() < 0.5:
                 until(lambda: not self.engine.running, random.random() * 0.3)
-            self._ended("KILL")
+            self.ended("KILL")
 
     def step_catch_up(self, random: Random) -> None:
-        self._start(random)
+        self.begin(random)
         state = self.engine.slot_state()
         if state is None or state[0] is None:
             self.source.decide_all()  # the slot waits for them
         self._caught_up(patience(15))
-
-    def step_window(self, random: Random) -> None:
-        """Stop the first start between the making of its slot and its reading; change tables there."""
-        if self.engine.slot_state() is not None or not self._start(random):
-            return self.step_start(random)
-
-        def made() -> bool:
-            state = self.engine.slot_state()
-            return state is not None and state[0] is not None
-
-        if until(lambda: made() or not self.engine.running, patience(10)):
-            with self.engine.paused():
-                for _ in range(random.randrange(1, 3)):
-                    self.source.rewrite(random)
-                if random.random() < 0.5:
-                    self.source.do_work(random)
-                if random.random() < 0.3:
-                    self.source.do_ddl(random)
-        if random.random() < 0.7:
-            self._wait_ready()
-
-    def step_pause(self, random: Random) -> None:
-        with self.engine.paused():
-            self.source.do_work(random)
-            self.source.do_ddl(random)
 
     def step_two_phase(self, random: Random) -> None:
         """Decode two-phase from the next start on; a transaction is prepared before that."""
         if not self.pipeline.decoder.startswith("pgoutput"):
             return
         if self.engine.slot_state() is None:
-            self._start(random)
-            self._wait_ready()
+            self.begin(random)
+            self.wait_ready()
         if self.engine.process is not None:
-            self._ended("TERM")
+            self.ended("TERM")
         self.source.do_prepare(random)
         self.engine.settings |= {
             "pgoutput.two_phase": True,
@@ -243,66 +229,7 @@ class Machine:
         if random.random() < 0.5:
             self.source.do_decide(random)
 
-    def step_cut(self, random: Random) -> None:
-        if self.engine.running:
-            self.engine.lives[-1].reconnects = True
-            self.source.do_work(random)
-            self.engine.proxy.cut()
-
-    def step_hold(self, random: Random) -> None:
-        """Nothing passes for a moment, or never again, while TCP stays alive."""
-        if self.engine.running:
-            if self.buries and random.random() < 0.6:
-                self.engine.proxy.bury()
-                return self.source.do_work(random)
-            self.engine.proxy.hold()
-            self.source.do_work(random)
-            until(lambda: not self.engine.running, 0.5)
-            self.engine.proxy.release()
-
-    def step_fsync(self, random: Random) -> None:
-        """A life in which one fsync of the sink fails."""
-        if self.engine.process is not None:
-            self._ended(random.choice(("TERM", "KILL")))
-        self.source.do_work(random)
-        self._start(random, fsync_fails=random.randrange(1, 6))
-        self.engine.lives[-1].reconnects = True
-        for _ in range(3):
-            self.source.do_work(random)
-            until(lambda: not self.engine.running, 0.3)
-
-    def step_full(self, random: Random) -> None:
-        """A life whose files may not grow: a full disk."""
-        if self.engine.process is not None:
-            self._ended(random.choice(("TERM", "KILL")))
-        self._start(random, file_limit=random.choice((100, 5000, 60_000)))
-        self.engine.lives[-1].reconnects = True
-        self.source.do_work(random)
-        self.source.do_bulk(random)
-        until(lambda: not self.engine.running, 0.7)
-
-    def step_rotate(self, random: Random) -> None:
-        if self.pipeline.sink == "jsonl":
-            self.engine.rotate()
-            self.source.do_work(random)
-
-    def step_server(self, random: Random) -> None:
-        """The server is restarted, or dies and recovers; only where it is ours."""
-        server = self.database.server
-        if not isinstance(server, Cluster):
-            return
-        self.source.settle()
-        if self.engine.running:
-            self.engine.lives[-1].reconnects = True
-        self.source.away()
-        if random.random() < 0.5:
-            server.restart()
-        else:
-            server.kill()
-            server.start()
-        self.source.back()
-
-    def _ended(self, how: str) -> None:
+    def ended(self, how: str) -> None:
         ended = self.engine.end(how)
         where = f"life {ended.number} ({ended.asked})"
         text = self.engine.log(ended.number)
@@ -365,14 +292,14 @@ class Machine:
         """Bring everything to its end, stop, and judge."""
         self.source.decide_all()
         if self.engine.process is not None and not self.engine.running:
-            self._ended("none")
+            self.ended("none")
         if self.engine.running and self.engine.harmed:
-            self._ended("KILL")
+            self.ended("KILL")
         elif self.engine.process is not None and self.pipeline.filtered:
-            self._ended("TERM")  # tables that were made meanwhile join at a start
+            self.ended("TERM")  # tables that were made meanwhile join at a start
         for _ in range(3):
-            self._start(Random(0))
-            self._wait_ready()
+            self.begin(Random(0))
+            self.wait_ready()
             self._signal("resume-snapshot", '{"type": "incremental"}')
             if self._caught_up(patience(25)):
                 break
@@ -382,9 +309,9 @@ class Machine:
                 text = f"the end is not reached; offset {self.engine.offset()}; {tail}"
                 self.findings.append(Finding("stuck", text))
                 break
-            self._ended("none")
+            self.ended("none")
         if self.engine.process is not None:
-            self._ended("TERM" if self.engine.running else "KILL")
+            self.ended("TERM" if self.engine.running else "KILL")
         self._judge()
 
     def events(self) -> list[Event]:
@@ -418,7 +345,7 @@ class Machine:
             wire_keys=decoder.startswith(WIRE_KEYS),
             late=frozenset(late),
             announced=frozenset(name for name, table in source.items() if _announced(name, said)),
-            floating=frozenset(self._prepared(transactions)),
+            floating=frozenset(self._prepared()),
             snapshot=self.pipeline.snapshot,
             created=int((self.engine.offset() or {}).get("slot_created_lsn") or 0),
             logged=self.pipeline.sink == "changelog",
@@ -453,7 +380,7 @@ class Machine:
         for arguments in (apply, verify) if names else (apply,):
             done = subprocess.run(
                 [self.engine.python, "-m", "waltap", "spark", *arguments],
-                cwd=self.folder,
+                cwd=self.engine.folder,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -483,11 +410,9 @@ class Machine:
                         before |= found
         return every - before
 
-    def _prepared(self, transactions: list[oracle.Transaction]) -> set[int]:
-        """Transactions that may come at PREPARE: those that were prepared, under that policy."""
-        if self.engine.settings.get("two.phase.policy") != "prepare":
-            return set()
-        return set(self.source.prepared_xids)
+    def _prepared(self) -> set[int]:
+        """Transactions that may come at PREPARE: those that were prepared, if that ever was the policy."""
+        return set(self.source.prepared_xids) if self.early else set()
 
 
 def _steady(transactions: list[oracle.Transaction], source: dict[str, Table]) -> set[int]:

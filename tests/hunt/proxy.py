@@ -3,14 +3,20 @@
 import contextlib
 import select
 import socket
+import struct
 import threading
+from collections.abc import Callable
 
 __all__ = ["Proxy"]
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER by which closing a socket resets the connection."""
 
 
 class Proxy:
     """Forwards to ``target`` from ``port``. `cut` ends every link; `hold` lets nothing through while
-    TCP stays alive, until `release`; `bury` does so for good for the links that there are."""
+    TCP stays alive, until `release`; `bury` does so for good for the links that there are;
+    `cut_after` cuts once so many more bytes came from the server."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -20,6 +26,7 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._lock = threading.Lock()
+        self._left: int | None = None
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def cut(self) -> None:
@@ -27,6 +34,17 @@ class Proxy:
             links, self._links = self._links, []
         for link in links:
             link.end()
+
+    def cut_after(self, count: int) -> None:
+        self._left = count
+
+    def _passed(self, count: int) -> bool:
+        """Count bytes from the server; True when the link is to be cut before they pass."""
+        left = self._left
+        if left is None:
+            return False
+        self._left = left - count if left >= count else None
+        return left < count
 
     def hold(self) -> None:
         self._open.clear()
@@ -57,11 +75,18 @@ class Proxy:
                 far.settimeout(None)
                 with self._lock:
                     self._links = [link for link in self._links if not link.ended]
-                    self._links.append(_Link(near, far, self._open))
+                    self._links.append(_Link(near, far, self._open, self._passed))
 
 
 class _Link:
-    def __init__(self, near: socket.socket, far: socket.socket, gate: threading.Event) -> None:
+    def __init__(
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        gate: threading.Event,
+        cuts: Callable[[int], bool],
+    ) -> None:
+        self._cuts = cuts
         self._ends = (near, far)
         self.gate = gate
         self.ended = False
@@ -84,6 +109,11 @@ class _Link:
                             break
                     data = side.recv(65536)
                     if not data:
+                        self.ended = True
+                        break
+                    if side is far and self._cuts(len(data)):
+                        far.shutdown(socket.SHUT_RDWR)
+                        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                         self.ended = True
                         break
                     other[side].sendall(data)

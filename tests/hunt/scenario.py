@@ -31,6 +31,8 @@ class Pipeline:
     snapshot: bool
     spark: bool = False
     """Whether Spark applies the change log at the end, and its tables are compared with the source's."""
+    sender_timeout_ms: int = 0
+    """The server's patience with a client that says nothing; 0: its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,12 @@ WEIGHTS = (5, 2, 3, 2, 2, 2, 1, 1, 2)
 STEPS: dict[str, float] = {
     # work on the source
     "work": 12, "bulk": 3, "create": 3, "burst": 2, "ddl": 6, "change_then_ddl": 3, "truncate": 1, "swap": 1,
-    "prepare": 2, "decide": 2, "open": 2,
+    "prepare": 2, "decide": 2, "open": 2, "undone": 2, "storm": 0.7, "large": 0.5,
     # the engine
     "start": 6, "stop": 2, "kill": 3, "catch_up": 2, "window": 1, "pause": 1,
-    "two_phase": 1, "rotate": 0.5, "server": 0.4,
+    "two_phase": 1, "rotate": 0.5, "server": 0.6, "move": 0.6, "settings": 1.2, "publication": 0.5,
     # what may happen to it
-    "cut": 1.5, "hold": 0.5, "fsync": 1, "full": 1,
+    "cut": 1.5, "cut_later": 1, "hold": 0.5, "fsync": 1, "full": 1, "close_fails": 0.7, "disk": 0.4,
     # signals
     "snapshot": 3, "signal": 1, "bad_signal": 0.7,
 }  # fmt: skip
@@ -105,13 +107,16 @@ def _pipeline(random: Random) -> Pipeline:
         if filtered
         else "publish",
         "message.prefix.exclude.list": "hunt,pad",
-        "snapshot.mode": "initial" if snapshot else "no_data",
+        "snapshot.mode": random.choice(("initial", "initial", "when_needed"))
+        if snapshot
+        else "no_data",
         "snapshot.fetch.size": random.choice((1, 10, 1000)),
         "snapshot.locking.mode": random.choice(("none", "none", "shared")),
         "max.batch.size": random.choice((1, 7, 100, 8192)),
         "offset.flush.interval.ms": random.choice((0, 20, 1000)),
         "status.update.interval.ms": random.choice((50, 1000, 10000)),
         "waltap.spill.memory.bytes": random.choice((1, 50_000, 67_108_864)),
+        "heartbeat.interval.ms": random.choice((0, 0, 100)),
         "retriable.restart.connector.wait.ms": 100,
         "slot.retry.delay.ms": 500,
     }
@@ -125,4 +130,5 @@ def _pipeline(random: Random) -> Pipeline:
         }
     if sink == "jsonl" and random.random() < 0.5:
         settings |= {"key.converter.schemas.enable": True, "value.converter.schemas.enable": True}
-    return Pipeline(decoder, sink, settings, signals, filtered, snapshot)
+    timeout = 1500 if random.random() < 0.1 else 0
+    return Pipeline(decoder, sink, settings, signals, filtered, snapshot, sender_timeout_ms=timeout)

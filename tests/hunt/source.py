@@ -10,26 +10,15 @@ from typing import Any
 import psycopg
 
 from tests.hunt import catalogue
+from tests.hunt.alterations import KEY_NAMES, STYLES, TABLE_NAMES, Alterations, definition
 from tests.hunt.catalogue import SCHEMAS, Known, name_of
-from tests.hunt.values import KEY_TYPES, TYPES, literal
+from tests.hunt.values import TYPES, literal
 from tests.servers.postgres import Database
 
 __all__ = ["Source"]
 
-TABLE_NAMES = (
-    "a",
-    "orders",
-    "Odd Name",
-    "t.dot",
-    "ünï",
-    "select",
-    "zz_last",
-    "b'q",
-    'd"q',
-    "m1",
-    "m2",
-)
-COLUMN_NAMES = ("v", "w", "Mixed Case", "x.y", "ö", "from", "a b", 'q"q', "n1", "n2", "n3", "n4")
+MANY = 200
+"""Columns beyond which a table is left out of acts that write it often."""
 
 BY_NAME = {
     "smallint": "int2",
@@ -57,7 +46,7 @@ class Source:
         self.truncates = truncates
         self.back()
         self.prepared: list[str] = []
-        self.number = 0
+        self.alterations = Alterations()
         self.session.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s')")
         self.session.execute(f"CREATE SCHEMA {name_of(SCHEMAS[1])}")
         self.refused: list[str] = []
@@ -95,14 +84,17 @@ class Source:
         try:
             yield session
         except psycopg.Error as error:
-            self.refused.append(f"{error.sqlstate} {str(error).splitlines()[0]}")
+            self._refused(error)
             session.execute("ROLLBACK")
         else:
             try:
                 session.execute(end)
             except psycopg.Error as error:  # a deferred constraint, or a type that PREPARE refuses
-                self.refused.append(f"{error.sqlstate} {str(error).splitlines()[0]}")
+                self._refused(error)
                 session.execute("ROLLBACK")
+
+    def _refused(self, error: psycopg.Error) -> None:
+        self.refused.append(f"{error.sqlstate} {str(error).splitlines()[0]}")
 
     def attempt(self, session: psycopg.Connection[Any], statement: str) -> bool:
         """Run one statement in a savepoint; False when the server refuses it."""
@@ -110,7 +102,7 @@ class Source:
         try:
             session.execute(statement)
         except psycopg.Error as error:
-            self.refused.append(f"{error.sqlstate} {str(error).splitlines()[0]}")
+            self._refused(error)
             session.execute("ROLLBACK TO one")
             return False
         session.execute("RELEASE one")
@@ -131,6 +123,47 @@ class Source:
                 self.attempt(session, self._insert(random, known, random.randrange(50, 500)))
                 self._changes(random, session, 2)
 
+    def do_storm(self, random: Random) -> None:
+        """Hundreds of small transactions in a second."""
+        known = self._choose(random, self.session, can_update=True, deferrable=False)
+        if known is None or len(known.columns) > MANY:
+            return
+        made = [self._insert(random, known, 1) for _ in range(8)]
+        made += [s for _ in range(12) if (s := self._update(random, known))]
+        made += [f"DELETE FROM {known.sql} {self._some(random, known)}"]
+        random.shuffle(made)
+        texts = ", ".join(literal(statement) for statement in made)
+        rounds = random.randrange(5, 40)
+        try:
+            self.session.execute(
+                f"DO $storm$ DECLARE s text; BEGIN FOR n IN 1..{rounds} LOOP FOREACH s IN ARRAY"
+                f" ARRAY[{texts}] LOOP EXECUTE s; COMMIT; END LOOP; END LOOP; END $storm$"
+            )
+        except psycopg.Error as error:
+            self._refused(error)
+
+    def do_large(self, random: Random) -> None:
+        """A value of some MB."""
+        with self.transaction() as session:
+            known = self._choose(random, session)
+            wide = [c for c in known.writable if c[1] in ("text", "bytea")] if known else []
+            wide = (
+                [c for c in wide if c[0] not in known.primary_key + known.identity_index]
+                if known
+                else []
+            )
+            if known is None or not wide or len(known.columns) > MANY:
+                return
+            column = name_of(random.choice(wide)[0])
+            value = random.randbytes(random.choice((200_000, 900_000))).hex()
+            text = f"\\x{value}" if wide[0][1] == "bytea" else value
+            self.attempt(session, self._insert(random, known, 1))
+            if known.can_update:
+                self.attempt(
+                    session,
+                    f"UPDATE {known.sql} SET {column} = {literal(text)} {self._some(random, known, 2)}",
+                )
+
     def do_truncate(self, random: Random) -> None:
         if not self.truncates:
             return self.do_work(random)
@@ -143,8 +176,8 @@ class Source:
 
     def do_prepare(self, random: Random) -> None:
         """Prepare a transaction; `do_decide` ends it."""
-        self.number += 1
-        gid = f"g{self.number}"
+        self.alterations.number += 1
+        gid = f"g{self.alterations.number}"
         with self.transaction(f"PREPARE TRANSACTION '{gid}'") as session:
             if random.random() < 0.25:
                 self._create(random, session, rows=random.randrange(1, 40))
@@ -241,7 +274,8 @@ class Source:
         rows = ", ".join(
             "(" + ", ".join(self._value(random, c) for c in columns) + ")" for _ in range(count)
         )
-        conflict = " ON CONFLICT DO NOTHING" if known.kind == "r" or known.primary_key else ""
+        arbiter = (known.kind == "r" or known.primary_key) and not known.deferrable
+        conflict = " ON CONFLICT DO NOTHING" if arbiter else ""
         return f"INSERT INTO {known.sql} ({names}) VALUES {rows}{conflict}"
 
     @staticmethod
@@ -268,6 +302,9 @@ class Source:
         column = by_name[random.choice(known.key)]
         if column[1] in ("integer", "bigint") and random.random() < 0.5:
             name = name_of(column[0])
+            if known.deferrable:  # keys exchanged, or moved along, within one statement
+                order = random.choice((f"{name} + 1", f"-{name}"))
+                return f"UPDATE {known.sql} SET {name} = {order} {self._some(random, known, 30)}"
             return f"UPDATE {known.sql} SET {name} = {name} + 100000 {self._some(random, known)}"
         return (
             f"UPDATE {known.sql} SET {name_of(column[0])} = {self._value(random, column)}"
@@ -289,7 +326,7 @@ class Source:
                 self.attempt(session, f"UPDATE {known.sql} SET {name} = {new} WHERE {name} = {old}")
 
     def _upsert(self, random: Random, known: Known) -> str | None:
-        if not known.primary_key:
+        if not known.primary_key or known.deferrable:
             return None
         free = [c for c in known.writable if c[0] not in known.primary_key + known.identity_index]
         if not free:
@@ -317,9 +354,24 @@ class Source:
         with self.transaction() as session:
             if random.random() < 0.4:
                 self._changes(random, session, 2)
-            self._ddl(random, session)
+            self._alter(random, session)
             if random.random() < 0.6:
                 self._changes(random, session, random.randrange(1, 4))
+
+    def do_undone(self, random: Random) -> None:
+        """DDL and row changes in savepoints, undone or kept, with changes after them."""
+        with self.transaction() as session:
+            for _ in range(random.randrange(1, 4)):
+                session.execute("SAVEPOINT outer_one")
+                act = random.choice((self._alter, self._alter, self._make))
+                act(random, session)
+                self._changes(random, session, random.randrange(3))
+                undone = random.random() < 0.6
+                session.execute("ROLLBACK TO outer_one" if undone else "RELEASE outer_one")
+                self._changes(random, session, random.randrange(1, 3))
+
+    def _make(self, random: Random, session: psycopg.Connection[Any]) -> None:
+        self._create(random, session, rows=random.choice((0, 3)))
 
     def do_change_then_ddl(self, random: Random) -> None:
         """Row changes of a table, then at once DDL of that table: the swap behind a reader's back."""
@@ -334,7 +386,7 @@ class Source:
                 self.attempt(session, f"DELETE FROM {known.sql} {self._some(random, known)}")
         if known is not None:
             with self.transaction() as session:
-                self._ddl(random, session, known)
+                self._alter(random, session, known)
 
     def do_swap(self, random: Random) -> None:
         """A new table takes the place of an old one, which stays under another name or goes."""
@@ -342,12 +394,12 @@ class Source:
             known = self._choose(random, session, kind="r")
             if known is None:
                 return
-            self.number += 1
-            fresh = f"fresh{self.number}"
+            self.alterations.number += 1
+            fresh = f"fresh{self.alterations.number}"
             self._create(random, session, rows=5, plain=True, name=(known.schema, fresh))
             before = catalogue.tables(session)
             if random.random() < 0.5:
-                old = name_of(f"{known.table[:20]}_o{self.number}")
+                old = name_of(f"{known.table[:20]}_o{self.alterations.number}")
                 session.execute(f"ALTER TABLE {known.sql} RENAME TO {old}")
             else:
                 session.execute(f"DROP TABLE {known.sql} CASCADE")
@@ -362,8 +414,8 @@ class Source:
         with self.transaction() as session:
             known = self._choose(random, session, kind="r")
             if known is not None:
-                before = catalogue.tables(session)
-                acts = (self._add_volatile, self._retype, self._rename_column, self._add_volatile)
+                before, ddl = catalogue.tables(session), self.alterations
+                acts = (ddl.add_volatile, ddl.retype, ddl.rename_column, ddl.add_volatile)
                 for statement in random.choice(acts)(random, known):
                     self.attempt(session, statement)
                 catalogue.mark(session, before)
@@ -381,216 +433,28 @@ class Source:
         schema = random.choices(SCHEMAS, (3, 1))[0]
         table = random.choice(TABLE_NAMES)
         if f"{schema}.{table}" in before:
-            self.number += 1
-            table = f"{table}{self.number}"
+            self.alterations.number += 1
+            table = f"{table[:20]}{self.alterations.number}"
         schema, table = name or (schema, table)
-        style = random.choices(
-            ("key", "key", "composite", "none", "index", "partitions", "child"),
-            (5, 2, 2, 0 if plain else 1, 1, 0 if plain else 1, 0 if plain else 0.5),
-        )[0]
-        for statement in _definition(random, schema, table, style):
+        weights = (7, 2, 1, 0.3, 0.15) if plain else (7, 2, 1, 0.6, 0.15, 1, 1, 0.5)
+        style = random.choices(STYLES[: len(weights)], weights)[0]
+        for statement in definition(random, schema, table, style):
             session.execute(statement)
-        if random.random() < 0.3 and style != "partitions":
+        if random.random() < 0.3 and style not in ("partitions", "deferrable"):
             session.execute(f"ALTER TABLE {name_of(schema, table)} REPLICA IDENTITY FULL")
         catalogue.mark(session, before)
         known = catalogue.tables(session)[f"{schema}.{table}"]
         if rows:
             self.attempt(session, self._insert(random, known, rows))
 
-    # --- DDL -------------------------------------------------------------------------------------
-
-    def _ddl(
+    def _alter(
         self, random: Random, session: psycopg.Connection[Any], known: Known | None = None
     ) -> None:
         before = catalogue.tables(session)
         known = known or self._choose(random, session)
         if known is None:
             return
-        acts: list[tuple[float, Callable[[Random, Known], list[str]]]] = [
-            (3, self._add_column),
-            (1, self._add_volatile),
-            (2, self._drop_column),
-            (2, self._rename_column),
-            (1, self._retype),
-            (2, self._rename_table),
-            (1, self._drop_table),
-            (1, self._recreate),
-            (2, self._drop_key),
-            (1, self._change_key),
-            (2, self._identity),
-            (0.5, self._schema),
-            (0.7, self._view),
-            (0.5, self._label),
-        ]
-        weights, makers = zip(*acts, strict=True)
-        for statement in random.choices(makers, weights)[0](random, known):
+        for statement in self.alterations.draw(random, known):
             if not self.attempt(session, statement):
                 break
         catalogue.mark(session, before)
-
-    def _new_column(self, random: Random, known: Known) -> str:
-        taken = {column[0] for column in known.columns}
-        free = [name for name in COLUMN_NAMES if name not in taken]
-        self.number += 1
-        return random.choice(free) if free else f"c{self.number}"
-
-    def _add_column(self, random: Random, known: Known) -> list[str]:
-        kind = random.choice(list(TYPES))
-        text = (
-            f"ALTER TABLE {known.sql} ADD COLUMN {name_of(self._new_column(random, known))} {kind}"
-        )
-        if random.random() < 0.5:
-            text += f" DEFAULT {literal(TYPES[kind](random))}"
-            text += " NOT NULL" if random.random() < 0.4 else ""
-        return [text]
-
-    def _add_volatile(self, random: Random, known: Known) -> list[str]:
-        name = name_of(self._new_column(random, known))
-        return [f"ALTER TABLE {known.sql} ADD COLUMN {name} uuid DEFAULT gen_random_uuid()"]
-
-    @staticmethod
-    def _free(known: Known) -> list[tuple[str, str, bool, bool]]:
-        return [c for c in known.columns if c[0] not in known.primary_key + known.identity_index]
-
-    def _drop_column(self, random: Random, known: Known) -> list[str]:
-        free = self._free(known)
-        if len(free) < 2:
-            return []
-        return [f"ALTER TABLE {known.sql} DROP COLUMN {name_of(random.choice(free)[0])} CASCADE"]
-
-    def _rename_column(self, random: Random, known: Known) -> list[str]:
-        old = random.choice(known.columns)[0]
-        new = self._new_column(random, known)
-        return [f"ALTER TABLE {known.sql} RENAME COLUMN {name_of(old)} TO {name_of(new)}"]
-
-    def _retype(self, random: Random, known: Known) -> list[str]:
-        to = {
-            "smallint": "int4", "integer": "int8", "character varying": "text", "numeric": "text",
-            "boolean": "text", "date": "timestamp", "text": "varchar(30)", "uuid": "text",
-        }  # fmt: skip
-        key = known.primary_key + known.identity_index  # a date as a timestamp is another key
-        free = [
-            c
-            for c in known.columns
-            if c[1] in to and not c[3] and not (c[0] in key and c[1] == "date")
-        ]
-        if not free:
-            return []
-        name, kind, _required, _generated = random.choice(free)
-        quoted = name_of(name)
-        using = f" USING left({quoted}, 30)" if kind == "text" else ""
-        return [f"ALTER TABLE {known.sql} ALTER COLUMN {quoted} TYPE {to[kind]}{using}"]
-
-    def _rename_table(self, random: Random, known: Known) -> list[str]:
-        self.number += 1
-        return [
-            f"ALTER TABLE {known.sql} RENAME TO {name_of(f'{known.table[:20]}_r{self.number}')}"
-        ]
-
-    def _drop_table(self, random: Random, known: Known) -> list[str]:
-        return [f"DROP TABLE {known.sql} CASCADE"]
-
-    def _recreate(self, random: Random, known: Known) -> list[str]:
-        style = random.choice(("key", "composite"))
-        return [
-            f"DROP TABLE {known.sql} CASCADE",
-            *_definition(random, known.schema, known.table, style),
-        ]
-
-    def _drop_key(self, random: Random, known: Known) -> list[str]:
-        if not known.primary_key or known.kind != "r" or "'" in known.sql:
-            return []
-        find = (
-            "DO $$ DECLARE c text; BEGIN SELECT conname INTO c FROM pg_constraint"
-            f" WHERE conrelid = {known.oid} AND contype = 'p';"
-            f" EXECUTE format('ALTER TABLE {known.sql} DROP CONSTRAINT %I', c); END $$"
-        )
-        keep = [f"ALTER TABLE {known.sql} REPLICA IDENTITY FULL"] if random.random() < 0.6 else []
-        return [find, *keep]
-
-    def _change_key(self, random: Random, known: Known) -> list[str]:
-        """Another key: a generated column, so that it is unique at once."""
-        if known.kind != "r":
-            return []
-        name = name_of(self._new_column(random, known))
-        add = f"ALTER TABLE {known.sql} ADD COLUMN {name} uuid DEFAULT gen_random_uuid()"
-        key = f"ALTER TABLE {known.sql} ADD PRIMARY KEY ({name})"
-        return [*(self._drop_key(random, known)), add, key]
-
-    def _identity(self, random: Random, known: Known) -> list[str]:
-        if known.kind != "r":
-            return []
-        word = "FULL" if known.identity != "f" and random.random() < 0.8 else "DEFAULT"
-        return [f"ALTER TABLE {known.sql} REPLICA IDENTITY {word}"]
-
-    def _schema(self, random: Random, known: Known) -> list[str]:
-        other = SCHEMAS[1 - SCHEMAS.index(known.schema)]
-        return [f"ALTER TABLE {known.sql} SET SCHEMA {name_of(other)}"]
-
-    def _view(self, random: Random, known: Known) -> list[str]:
-        self.number += 1
-        name = name_of("public", f"view{self.number}")
-        if random.random() < 0.5:
-            return [f"CREATE VIEW {name} AS SELECT 1 AS one FROM {known.sql}"]
-        made = (
-            f"CREATE MATERIALIZED VIEW {name} AS SELECT row_number() OVER () AS n FROM {known.sql}"
-        )
-        index = f"CREATE UNIQUE INDEX ON {name} (n)"
-        return [made, index, f"REFRESH MATERIALIZED VIEW CONCURRENTLY {name}"]
-
-    def _label(self, random: Random, known: Known) -> list[str]:
-        self.number += 1
-        return [f"ALTER TYPE mood ADD VALUE 'label{self.number}'"]
-
-
-KEY_NAMES = ("id", "k 2", "Key3")
-
-
-def _definition(random: Random, schema: str, table: str, style: str) -> list[str]:
-    """Return the statements that create one table of a style."""
-    name = name_of(schema, table)
-    columns, tail, after = [], "", []
-    key = [f"{name_of('id')} {random.choice(KEY_TYPES)}"]
-    if style == "composite":
-        key += [f"{name_of(n)} {random.choice(KEY_TYPES)}" for n in KEY_NAMES[1:]]
-    match style:
-        case "key" | "composite":
-            names = [column.rsplit('"', 1)[0] + '"' for column in key]
-            random.shuffle(names)
-            columns += [*key, f"PRIMARY KEY ({', '.join(names)})"]
-        case "none":
-            columns += key
-        case "index":
-            columns += [f"{key[0]} NOT NULL UNIQUE"]
-            after = [
-                f"CREATE UNIQUE INDEX {name_of('ix ' + table)} ON {name} (id)",
-                f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {name_of('ix ' + table)}",
-            ]
-        case "partitions":
-            columns += ["id int4 PRIMARY KEY"]
-            tail = " PARTITION BY HASH (id)"
-            after = [
-                f"CREATE TABLE {name_of(schema, f'{table[:20]} p{n}')} PARTITION OF {name}"
-                f" FOR VALUES WITH (MODULUS 2, REMAINDER {n})"
-                for n in range(2)
-            ]
-        case "child":
-            columns += ["id int4 PRIMARY KEY"]
-            child = name_of(schema, f"{table[:20]} child")
-            after = [f"CREATE TABLE {child} (extra text, PRIMARY KEY (id)) INHERITS ({name})"]
-    for column in random.sample(COLUMN_NAMES, random.randrange(1, 7)):
-        kind = random.choice(list(TYPES))
-        text = f"{name_of(column)} {kind}"
-        if random.random() < 0.25:
-            text += f" DEFAULT {literal(TYPES[kind](random))}"
-        if random.random() < 0.2:
-            text += " NOT NULL"
-        if kind in ("text", "jsonb", "bytea") and random.random() < 0.7:
-            after.append(f"ALTER TABLE {name} ALTER COLUMN {name_of(column)} SET STORAGE EXTERNAL")
-        columns.append(text)
-    if random.random() < 0.1:
-        columns.append("gen int4 GENERATED ALWAYS AS (41 + 1) STORED")
-    order = columns[:]
-    if random.random() < 0.3:
-        random.shuffle(order)
-    return [f"CREATE TABLE {name} ({', '.join(order)}){tail}", *after]

@@ -258,6 +258,14 @@ def test_a_change_has_the_key_of_its_moment_where_the_wire_tells_it() -> None:
     assert kinds([*delivered(), *halves], history=DROPPED_KEY) == set()
 
 
+def test_without_the_key_of_its_moment_a_change_of_a_key_may_be_one_update() -> None:
+    whole = event("u", 5, 7, before=row(9))
+    whole.key = None
+    assert kinds([*delivered(), whole], history=DROPPED_KEY, case=Case(wire_keys=False)) == set()
+    kept = DROPPED_KEY[:-1]
+    assert "lost" in kinds([*delivered(), whole], history=kept, case=Case(wire_keys=False))
+
+
 def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> None:
     floating = Case(floating=frozenset({3}))
     events = delivered()
@@ -266,6 +274,19 @@ def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> No
     assert "lost" not in kinds(early, case=floating)
     del early[3]
     assert "lost" in kinds(early, case=floating)
+
+
+def test_a_table_that_joins_later_may_be_left_out_of_what_is_told_at_prepare() -> None:
+    late = [
+        *HISTORY[:3],
+        Transaction(
+            4, 40, [made("public.late", oid=7), change("c", row(1), name="public.late"),
+                    change("u", row(1, "x"))],
+        ),
+    ]  # fmt: skip
+    case = Case(floating=frozenset({4}), late=frozenset({7}), announced=frozenset({"public.late"}))
+    assert kinds(delivered(), case=case, history=late) == set()
+    assert kinds(delivered()[:7], case=case, history=late) >= {"lost"}
 
 
 FULL = [

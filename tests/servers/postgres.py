@@ -309,6 +309,15 @@ class Cluster(Server):
         self.stop()
         self.start()
 
+    def move_wal(self, segment: str) -> None:
+        """Restart with the WAL going on in ``segment`` (24 hexadecimal digits), as after years of use.
+
+        Slots of before are of no use afterwards.
+        """
+        self.stop()
+        self._run("pg_resetwal", "-D", self.folder / "data", "-l", segment)
+        self.start()
+
     def kill(self) -> None:
         """Kill the server and every process of it with SIGKILL, as the kernel would when out of memory."""
         pid = self.pid()
