@@ -6,6 +6,7 @@ waltap is installed. Import what you need from its module:
     *_suite       a class of tests per kind of plugin, and the rig that an author gives it
     recording     frames of output plugins with the messages they mean, as JSON lines
     walsender     a scripted server that speaks the replication protocol
+    simulation    the real engine on a clock that jumps, between a source and a sink in memory
     workload      transactions made by hand, and the batches an engine makes of them
     crash         processes that die at a chosen step
     damage        bad bytes, the same in every run

@@ -1,0 +1,192 @@
+"""The connector of a `Source`: the contract, and nothing that a database would add to it."""
+
+from collections.abc import Iterator
+
+from waltap.decode.decoder import ServerInfo
+from waltap.decode.message import Message
+from waltap.decode.relation import Relation
+from waltap.errors import ConnectionLost
+from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.source.connector import (
+    ChangeStream,
+    Check,
+    Connector,
+    ConnectorContext,
+    SlotStatus,
+    Start,
+)
+from waltap.source.position import Position
+from waltap.specs import ConnectorSpec
+from waltap.transactions.transaction import SnapshotRows
+from waltap_testing.simulation.source import Source
+
+__all__ = ["connector_of"]
+
+SLOT, DATABASE, SYSTEM = "simulated", "simulated", "7000000000000000001"
+ROUND = 100
+"""Transactions that one read gives at most."""
+
+
+def connector_of(source: Source) -> ConnectorSpec:
+    """Return the spec of a connector to ``source``."""
+    return ConnectorSpec(
+        name="simulated",
+        summary="A server in memory.",
+        factory=lambda _properties, context: _Connector(source, context),
+    )
+
+
+class _Connector(Connector):
+    def __init__(self, source: Source, context: ConnectorContext) -> None:
+        if not source.reachable:
+            source.refused += 1
+            raise ConnectionLost("the server is not there")
+        self._source, self._context = source, context
+        self._generation, self._made_slot = source.generation, False
+        self.server = ServerInfo(version_num=150000, system_id=SYSTEM, timeline=1)
+
+    def check(self, offset: Offset | None) -> list[Check]:
+        return []
+
+    def prepare(self, offset: Offset | None) -> Start:
+        source = self._source
+        self._alive()
+        again = offset is None or offset.snapshot is not None
+        if source.slot_lsn is None or again:
+            source.slot_lsn, self._made_slot = source.wal_end, True
+            source.made += 1
+        lsn = source.slot_lsn
+        if offset is None or offset.snapshot is not None:
+            snapshot = SnapshotProgress(kind="initial", lsn=lsn) if source.tables else None
+            offset = Offset(
+                position=Position(lsn),
+                slot=SLOT,
+                database=DATABASE,
+                system_id=SYSTEM,
+                timeline=1,
+                slot_created_lsn=lsn,
+                snapshot=snapshot,
+            )
+        return Start(
+            snapshot=offset.snapshot is not None,
+            stream=True,
+            position=offset.position,
+            offset=offset,
+            slot_created=self._made_slot,
+        )
+
+    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+        source = self._source
+        for table, rows in source.tables.items():
+            for at in range(0, max(1, len(rows)), source.piece_rows):
+                source.clock.pass_until(source.read_s, self._broken, self._context.stopping)
+                self._alive()
+                yield SnapshotRows(
+                    relation=table,
+                    rows=rows[at : at + source.piece_rows],
+                    ts=source.clock.time_ns() // 1000,
+                    lsn=start.position.end_lsn,
+                    xid=1,
+                    complete=at + source.piece_rows >= len(rows),
+                )
+
+    def stream(self, position: Position) -> ChangeStream:
+        self._alive()
+        self._source.links += 1
+        return _Stream(self._source, position)
+
+    def describe(self, relation: Relation) -> Relation:
+        return relation
+
+    def estimate(self, relation: Relation) -> int | None:
+        return len(self._source.tables.get(relation, ()))
+
+    def captured_tables(self) -> dict[str, str]:
+        return {key: ".".join(name) for key, name in self._source.existing.items()}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        self._source.looks.append(self._source.clock.now)
+        return dict(self._source.existing)
+
+    def heartbeat(self) -> None:
+        self._source.heartbeats.append(self._source.clock.now)
+
+    def slot(self) -> SlotStatus | None:
+        source = self._source
+        if source.slot_lsn is None:
+            return None
+        return SlotStatus(
+            name=SLOT,
+            decoder="simulated",
+            reader=None,
+            restart_lsn=source.slot_lsn,
+            confirmed_lsn=source.slot_lsn,
+            server_lsn=source.wal_end,
+        )
+
+    def undo(self) -> None:
+        if self._made_slot:
+            self._source.slot_lsn, self._made_slot = None, False
+            self._source.undone += 1
+
+    def close(self) -> None:
+        """A server in memory keeps no connection."""
+
+    def _broken(self) -> bool:
+        return self._source.generation != self._generation
+
+    def _alive(self) -> None:
+        if self._broken() or not self._source.reachable:
+            raise ConnectionLost("the link is cut")
+
+
+class _Stream(ChangeStream):
+    def __init__(self, source: Source, position: Position) -> None:
+        assert source.slot_lsn is not None
+        self._source, self._generation = source, source.generation
+        start = max(position.end_lsn, source.slot_lsn)
+        earlier = len(source.log) - len(source.after(start))
+        self._at, self._idle, self._sent = earlier, start, start
+
+    def receive(self, timeout: float) -> list[Message]:
+        source = self._source
+        source.clock.pass_until(timeout, lambda: self._broken() or self._unsent())
+        if self._broken():
+            raise ConnectionLost("the link is cut")
+        messages: list[Message] = []
+        for _ in range(min(ROUND, self._unsent())):
+            committed = source.log[self._at]
+            messages += committed.messages
+            self._sent, self._at = committed.end_lsn, self._at + 1
+        if not self._unsent():
+            self._idle = source.wal_end
+        return messages
+
+    def confirm(self, end_lsn: int) -> None:
+        source = self._source
+        if self._broken():
+            raise ConnectionLost("the link is cut")
+        assert source.slot_lsn is not None
+        assert end_lsn <= max(self._sent, self._idle), "confirmed what was never sent"
+        if end_lsn > source.slot_lsn:
+            source.slot_lsn = end_lsn
+            source.confirmed.append((source.clock.now, end_lsn))
+
+    def idle_lsn(self) -> int:
+        return self._idle
+
+    def urged(self) -> bool:
+        urged, self._source.urges = self._source.urges, False
+        return urged
+
+    def ask(self) -> None:
+        """What the server has read is told with each read."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _broken(self) -> bool:
+        return self._source.generation != self._generation
+
+    def _unsent(self) -> int:
+        return len(self._source.log) - self._at

@@ -1,0 +1,137 @@
+"""A pipeline of simulated parts around the real engine."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from waltap import plugin
+from waltap.capture.properties import CaptureProperties
+from waltap.config.profile import Component, Profile
+from waltap.decode.decoder import DecoderCapabilities
+from waltap.errors import WaltapError
+from waltap.hookspecs import hookimpl
+from waltap.host import Host
+from waltap.offsets.memory_store import MemoryOffsetStore
+from waltap.pipeline import Engine, Limits
+from waltap.pipeline.properties import EngineProperties
+from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
+from waltap_testing.simulation.clock import VirtualClock
+from waltap_testing.simulation.connector import connector_of
+from waltap_testing.simulation.destination import Destination, sink_of
+from waltap_testing.simulation.source import Source
+
+__all__ = ["Observed", "SimulatedPipeline"]
+
+NAME = "simulated"
+LONGEST_S = 30 * 24 * 3600.0
+
+
+class Observed:
+    """What observers were told, each with its time."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.states: list[tuple[float, str]] = []
+        self.failures: list[tuple[float, str, bool]] = []
+        self.snapshots: list[tuple[float, str, str]] = []
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        """Keep a change of state."""
+        self.states.append((self._clock.now, state))
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Keep a failure by its code."""
+        code = error.code if isinstance(error, WaltapError) else type(error).__name__
+        self.failures.append((self._clock.now, code, retried))
+
+    @hookimpl
+    def on_snapshot(self, event: str, table: str) -> None:
+        """Keep what a snapshot tells."""
+        self.snapshots.append((self._clock.now, event, table))
+
+
+class SimulatedPipeline:
+    """Clock, source and destination of one pipeline, over as many runs as there are `run`s.
+
+    ``folder`` keeps its state, but for the offset, which is in memory. ``sink``, with its properties,
+    takes the place of the destination in memory; it must take changes (`SinkCapabilities.records`).
+    ``settings`` are the engine's properties by their names in profiles. ``seed`` makes the chance: with
+    the same one everything that happens is the same.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int = 0,
+        sink: Component[SinkSpec] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.source, self.destination = Source(self.clock), Destination(self.clock)
+        self.store = MemoryOffsetStore()
+        self.observed = Observed(self.clock)
+        self._sink = sink or Component(sink_of(self.destination))
+        self._settings = {"waltap.state.dir": folder, **settings}
+        self._chance = Random(seed)  # noqa: S311 - to be had again
+
+    def engine(self, **limits: Any) -> Engine:
+        """Return the engine of a new run; ``limits`` as `Limits`."""
+        host = Host(discover=False)
+        host.register(self.observed, "observed")
+        return Engine(
+            self._profile(),
+            host,
+            limits=Limits(**({"max_seconds": LONGEST_S} | limits)),
+            clock=self.clock,
+            chance=self._chance,
+        )
+
+    def run(self, *, stop_at: float | None = None, **limits: Any) -> Engine:
+        """Run until the limits, or a stop at an instant of the clock; without either, 30 days.
+
+        Raises: what the engine raises.
+        """
+        engine = self.engine(**limits)
+        if stop_at is not None:
+            self.clock.at(stop_at, engine.stop)
+        engine.run()
+        return engine
+
+    def _profile(self) -> Profile:
+        (naming, *_), (json, *_) = plugin.register_topic_naming(), plugin.register_formats()
+        capture = CaptureProperties.model_validate({"topic.prefix": NAME})
+        return Profile(
+            name=NAME,
+            connector=Component(connector_of(self.source)),
+            decoder=Component(_DECODER),
+            snapshotter=Component(_SNAPSHOTTER),
+            capture=capture,
+            engine=EngineProperties.model_validate(self._settings),
+            format=Component(json),
+            topic_naming=Component(naming, capture),
+            sink=self._sink,
+            offset_store=Component(
+                OffsetStoreSpec(
+                    name="kept", summary="Memory.", factory=lambda _properties, _home: self.store
+                )
+            ),
+        )
+
+
+def _unused(*_arguments: object) -> Any:
+    raise AssertionError("the source gives messages, and decides itself on snapshots")
+
+
+_DECODER = DecoderSpec(
+    name="simulated",
+    summary="None: messages come as they are.",
+    factory=_unused,
+    output_plugin="simulated",
+    capabilities=DecoderCapabilities(),
+)
+_SNAPSHOTTER = SnapshotterSpec(
+    name="simulated", summary="None: the source decides.", factory=_unused
+)

@@ -1,0 +1,377 @@
+"""What the engine does when, on a clock that jumps: the real engine between a source and a destination
+in memory."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from waltap.errors import ConnectionLost, Retry, SinkError
+from waltap_testing.simulation import SimulatedPipeline
+from waltap_testing.workload import ITEMS
+
+New = Callable[..., SimulatedPipeline]
+HOUR = 3600.0
+POLL = 0.25
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> New:
+    return lambda **settings: SimulatedPipeline(
+        tmp_path / "state", **{name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+class Refused(SinkError):
+    code = "WT-5999"
+    retry = Retry.SAME_BATCH
+    remedy = "Wait."
+
+
+class LinkOfSinkLost(SinkError):
+    code = "WT-5998"
+    retry = Retry.RECONNECT
+    remedy = "Wait."
+
+
+# --- reconnects ------------------------------------------------------------------------------------
+
+
+# [simulation]
+def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.source.down(start=100.0, end=200.0)
+    pipeline.source.insert(at=150.0, rows=2)
+    pipeline.run(stop_at=300.0)
+    assert pipeline.destination.durable == [1, 2, 3, 4, 5]
+    tries = [at for at, state in pipeline.observed.states if state == "reconnecting"]
+    waits = [after - before for before, after in pairwise(tries)]
+    for waited, nominal in zip(waits, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0], strict=False):
+        assert 0.8 * nominal <= waited <= 1.2 * nominal
+    assert max(waits) <= 12.0
+    assert pipeline.source.refused == len(tries) - 1
+    assert pipeline.source.links == 2
+
+
+# [/simulation]
+
+
+def test_a_link_that_stood_a_while_makes_the_waits_short_again(new: New) -> None:
+    pipeline = new()
+    for start in (100.0, 1000.0, 2000.0):
+        pipeline.source.down(start=start, end=start + 60)
+    pipeline.run(stop_at=2 * HOUR)
+    tries = [at for at, state in pipeline.observed.states if state == "reconnecting"]
+    for start in (100.0, 1000.0, 2000.0):
+        assert next(at for at in tries if at > start) - start <= 0.25
+
+
+def test_without_a_try_left_the_run_ends_with_the_error(new: New) -> None:
+    pipeline = new(errors_max_retries=3)
+    pipeline.source.down(start=50.0, end=10_000.0)
+    with pytest.raises(ConnectionLost):
+        pipeline.run()
+    assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
+    assert pipeline.clock.now < 53.0
+
+
+def test_a_server_that_was_never_there_is_no_reason_to_wait(new: New) -> None:
+    pipeline = new()
+    pipeline.source.reachable = False
+    with pytest.raises(ConnectionLost):
+        pipeline.run()
+    assert pipeline.clock.now == 0.0
+
+
+def test_hours_pass_with_a_cut_in_each_and_nothing_is_missing(new: New) -> None:
+    pipeline = new(offset_flush_interval_ms=60_000, status_update_interval_ms=60_000)
+    hours = 10
+    for hour in range(hours):
+        pipeline.source.insert(at=hour * HOUR + 10, rows=5)
+        pipeline.source.cut(
+            at=hour * HOUR + 30
+        )  # before what was written is flushed by its interval
+    pipeline.run(stop_at=hours * HOUR)
+    assert pipeline.destination.durable == list(range(1, hours * 5 + 1))
+    assert pipeline.source.links == hours + 1
+
+
+# --- flush and confirmation ------------------------------------------------------------------------
+
+
+def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new: New) -> None:
+    pipeline = new(offset_flush_interval_ms=5000)
+    pipeline.source.insert(at=10.0)
+    pipeline.source.insert(at=12.0)
+    pipeline.run(stop_at=100.0)
+    first, *_ = pipeline.destination.flushes
+    assert 15.0 <= first <= 15.0 + POLL
+    assert pipeline.source.confirmed[0] == (first, pipeline.source.log[1].end_lsn)
+
+
+def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=10.0)
+    pipeline.source.insert(at=20.0)
+
+    def fail() -> None:
+        if pipeline.clock.now > 15:
+            raise SinkError("the disk said no")
+
+    pipeline.destination.before_flush = fail
+    with pytest.raises(SinkError, match="the disk said no"):
+        pipeline.run()
+    assert pipeline.destination.durable == [1]
+    kept = pipeline.store.load()
+    assert kept is not None
+    assert kept.position.end_lsn < pipeline.source.log[1].end_lsn
+    assert all(lsn < pipeline.source.log[1].end_lsn for _, lsn in pipeline.source.confirmed)
+    assert pipeline.destination.made == pipeline.destination.closed == 1
+
+
+def test_after_a_failed_flush_that_may_pass_a_new_sink_gets_what_was_lost(new: New) -> None:
+    pipeline, failures = new(), [1, 2, 3]
+    pipeline.source.insert(at=10.0, rows=2)
+    pipeline.source.insert(at=10.5, rows=2)
+
+    def fail() -> None:
+        if failures and pipeline.clock.now >= 10:
+            raise LinkOfSinkLost(f"try {failures.pop(0)}")
+
+    pipeline.destination.before_flush = fail
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable == [1, 2, 3, 4]
+    assert pipeline.destination.made == 4
+    assert pipeline.destination.closed == 4
+
+
+def test_a_batch_that_was_not_taken_is_written_again(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=10.0, rows=2)
+
+    def refuse(_batch: object) -> None:
+        if pipeline.clock.now < 25.0:
+            raise Refused("busy")
+
+    pipeline.destination.before_write = refuse
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable == [1, 2]
+    assert pipeline.destination.made == 1
+    assert {code for _, code, retried in pipeline.observed.failures if retried} == {"WT-5999"}
+
+
+# --- idle progress ---------------------------------------------------------------------------------
+
+
+def test_wal_of_others_is_confirmed_while_nothing_is_pending(new: New) -> None:
+    pipeline = new()
+    for hour in range(6):
+        pipeline.source.foreign(at=hour * HOUR + 5)
+    pipeline.run(stop_at=6 * HOUR)
+    assert pipeline.source.slot_lsn == pipeline.source.wal_end
+    lags = [at - hour * HOUR - 5 for hour, (at, _) in enumerate(pipeline.source.confirmed)]
+    assert len(lags) == 6
+    assert max(lags) <= 10.0 + POLL
+    assert not pipeline.destination.writes
+
+
+def test_a_server_that_shuts_down_hears_at_once_what_is_durable(new: New) -> None:
+    pipeline = new(status_update_interval_ms=60_000)
+    pipeline.source.foreign(at=3.0)
+    pipeline.source.urge(at=4.0)
+    pipeline.run(stop_at=8.0)
+    at, lsn = pipeline.source.confirmed[0]
+    assert 4.0 <= at <= 4.0 + POLL
+    assert lsn == pipeline.source.wal_end
+
+
+def test_what_waits_to_be_written_is_never_confirmed_by_the_way(new: New) -> None:
+    pipeline = new(waltap_linger_ms=20_000, status_update_interval_ms=1000)
+    pipeline.source.insert(at=10.0)
+    pipeline.source.foreign(at=11.0)
+    pipeline.source.urge(at=12.0)
+    pipeline.run(stop_at=100.0)
+    written, _ = pipeline.destination.writes[0]
+    assert written >= 30.0
+    assert all(at >= written for at, lsn in pipeline.source.confirmed if at > 10.0)
+    assert pipeline.destination.durable == [1]
+
+
+# --- linger ----------------------------------------------------------------------------------------
+
+
+def test_linger_gathers_what_comes_within_it(new: New) -> None:
+    pipeline = new(waltap_linger_ms=2000)
+    for number in range(10):
+        pipeline.source.insert(at=10.0 + number * 0.1)
+    pipeline.source.insert(at=20.0)
+    pipeline.run(stop_at=60.0)
+    (first, rows), (second, more) = pipeline.destination.writes
+    assert (rows, more) == (10, 1)
+    assert 12.0 <= first <= 12.0 + POLL
+    assert 22.0 <= second <= 22.0 + POLL
+
+
+def test_linger_ends_when_a_batch_is_full(new: New) -> None:
+    pipeline = new(waltap_linger_ms=60_000, max_batch_size=10)
+    for number in range(10):
+        pipeline.source.insert(at=10.0 + number)
+    pipeline.run(stop_at=60.0)
+    at, rows = pipeline.destination.writes[0]
+    assert (at, rows) == (19.0, 10)
+
+
+def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new: New) -> None:
+    pipeline = new(waltap_linger_ms=50_000, status_update_interval_ms=1000)
+    pipeline.source.insert(at=10.0)
+    pipeline.run(stop_at=60.0)
+    during = [at for at in pipeline.source.looks if 12.0 <= at < 50.0]
+    assert 30 <= len(during) <= 40
+
+
+# --- heartbeats ------------------------------------------------------------------------------------
+
+
+def test_heartbeats_come_at_their_period_beside_changes_or_not(new: New) -> None:
+    pipeline = new(heartbeat_interval_ms=60_000)
+    for number in range(100):
+        pipeline.source.insert(at=100.0 + number * 7)
+    pipeline.run(stop_at=2 * HOUR)
+    beats = pipeline.destination.heartbeats
+    assert len(beats) == len(pipeline.source.heartbeats) == pytest.approx(119, abs=1)
+    assert all(60.0 <= after - before <= 60.0 + POLL for before, after in pairwise(beats))
+
+
+def test_without_a_period_there_are_none(new: New) -> None:
+    pipeline = new()
+    pipeline.run(stop_at=HOUR)
+    assert not pipeline.destination.heartbeats
+    assert not pipeline.source.heartbeats
+
+
+# --- limits ----------------------------------------------------------------------------------------
+
+
+def test_so_many_changes_and_not_one_more(new: New) -> None:
+    pipeline = new()
+    for number in range(10):
+        pipeline.source.insert(at=1.0 + number, rows=3)
+    pipeline.run(max_records=7)
+    assert pipeline.destination.durable == list(range(1, 8))
+    pipeline.run(max_records=6)
+    assert pipeline.destination.durable == list(range(1, 14))
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable == list(range(1, 31))
+
+
+def test_so_many_seconds(new: New) -> None:
+    pipeline = new()
+    pipeline.run(max_seconds=77.0)
+    assert 77.0 <= pipeline.clock.now <= 77.0 + POLL
+
+
+def test_so_many_seconds_also_while_it_waits_for_the_server(new: New) -> None:
+    pipeline = new(retriable_restart_connector_wait_ms=60_000)
+    pipeline.source.down(start=10.0, end=1000.0)
+    pipeline.run(max_seconds=100.0)
+    assert pipeline.clock.now == 100.0
+
+
+def test_until_a_silence_counts_from_the_last_change(new: New) -> None:
+    pipeline = new()
+    for number in range(5):
+        pipeline.source.insert(at=10.0 + number * 4)
+    pipeline.run(until_idle=30.0)
+    assert pipeline.destination.durable == [1, 2, 3, 4, 5]
+    assert 56.0 <= pipeline.clock.now <= 56.0 + 2 * POLL
+
+
+def test_until_an_lsn_is_read(new: New) -> None:
+    pipeline = new()
+    for number in range(5):
+        pipeline.source.insert(at=10.0 + number * 4)
+    pipeline.run(until_lsn=pipeline.source.wal_end + 5 * 0x40)
+    assert pipeline.destination.durable == [1, 2]
+    assert 14.0 <= pipeline.clock.now < 15.0
+
+
+# --- stops -----------------------------------------------------------------------------------------
+
+
+def test_a_stop_ends_the_wait_for_changes(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=99.9)
+    pipeline.run(stop_at=100.0)
+    assert pipeline.clock.now <= 100.0 + POLL
+    assert pipeline.destination.durable == [1]
+    assert pipeline.source.confirmed[-1][1] == pipeline.source.wal_end
+
+
+def test_a_stop_ends_the_wait_for_the_server(new: New) -> None:
+    pipeline = new()
+    pipeline.source.down(start=10.0, end=1000.0)
+    pipeline.run(stop_at=100.0)
+    assert pipeline.clock.now == 100.0
+
+
+def test_a_stop_ends_the_wait_for_the_sink(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=10.0)
+
+    def refuse(_batch: object) -> None:
+        raise Refused("busy")
+
+    pipeline.destination.before_write = refuse
+    with pytest.raises(Refused):
+        pipeline.run(stop_at=100.0)
+    assert pipeline.clock.now == 100.0
+
+
+def test_a_stop_while_changes_are_gathered_writes_them(new: New) -> None:
+    pipeline = new(waltap_linger_ms=60_000)
+    pipeline.source.insert(at=10.0)
+    pipeline.run(stop_at=20.0)
+    assert pipeline.destination.durable == [1]
+    assert pipeline.clock.now <= 20.0 + POLL
+
+
+def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew(new: New) -> None:
+    pipeline = new()
+    rows = [(str(n), str(n), "x") for n in range(1, 1001)]
+    pipeline.source.tables[ITEMS] = rows
+    pipeline.source.read_s = 1.0
+    pipeline.run(stop_at=4.5)
+    assert pipeline.clock.now <= 5.0
+    assert pipeline.destination.durable == list(range(1, 401))
+    kept = pipeline.store.load()
+    assert kept is not None
+    assert kept.snapshot is not None
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable[400:] == list(range(1, 1001))
+
+
+def test_a_stop_before_the_first_row_leaves_nothing_behind(new: New) -> None:
+    pipeline = new()
+    pipeline.source.tables[ITEMS] = [("1", "1", "x")]
+    pipeline.source.read_s = 10.0
+    pipeline.run(stop_at=5.0)
+    assert pipeline.store.load() is None
+    assert pipeline.source.undone == 1
+    assert not pipeline.destination.durable
+
+
+# --- the same again --------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path: Path) -> None:
+    def run(folder: str, seed: int) -> tuple[object, ...]:
+        pipeline = SimulatedPipeline(tmp_path / folder, seed=seed)
+        for number in range(1, 20):
+            pipeline.source.insert(at=number * 61.7, rows=number % 4 + 1)
+            pipeline.source.down(start=number * 97.3, end=number * 97.3 + number)
+        pipeline.run(stop_at=HOUR / 2)
+        return pipeline.observed.states, pipeline.source.confirmed, pipeline.destination.writes
+
+    assert run("a", 1) == run("b", 1)
+    assert run("c", 1) != run("d", 2)
