@@ -180,6 +180,72 @@ def _mentions(path: Path) -> set[str]:
     return found - {own}
 
 
+LETTERS = {"d", "n", "f", "i", "c"}
+KNOW_LETTERS = re.compile(
+    r"^(framework/src/waltap/events/identities"
+    r"|plugins/(postgres|yugabyte)/src/\w+/identity(/\w+)?"
+    r"|plugins/decoders/src/.*)\.py$"  # what their wire says of an old tuple
+)
+
+
+def test_replica_identities_are_asked_and_their_letter_is_read_nowhere_else() -> None:
+    """``relation.identity`` is compared, looked up or matched by the identities themselves alone."""
+    readers = [
+        f"{named(path)}:{node.lineno}"
+        for path in sources()
+        if not KNOW_LETTERS.match(named(path))
+        for node in ast.walk(tree(path))
+        if _reads_letter(node)
+    ]
+    assert not readers
+
+
+def _reads_letter(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare(left=left, comparators=others):
+            sides = [left, *others]
+            constants = {
+                each
+                for side in sides
+                for part in ast.walk(side)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                for each in part.value
+            }
+            return any(map(_is_identity, sides)) and bool(constants & LETTERS)
+        case ast.Subscript(slice=key):
+            return _is_identity(key)
+        case ast.Call(func=ast.Attribute(attr="get"), args=[key, *_]):
+            return _is_identity(key)
+        case ast.Match(subject=subject):
+            return _is_identity(subject)
+    return False
+
+
+def _is_identity(node: ast.AST) -> bool:
+    """Tell whether ``node`` is a relation's letter: ``x.identity``, or a name for it."""
+    return (isinstance(node, ast.Attribute) and node.attr == "identity") or (
+        isinstance(node, ast.Name) and node.id in ("identity", "relreplident")
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("relation.identity == 'i'", True),
+        ("relation.identity in ('d', 'c')", True),
+        ("identity in 'fc'", True),
+        ("known[relation.identity]", True),
+        ("known.get(relation.identity)", True),
+        ("match relation.identity:\n case 'f': pass", True),
+        ("self.identity == other.identity", False),
+        ("mark(relation.identity)", False),
+        ("plan.identity is None", False),
+    ],
+)
+def test_the_search_for_letters_finds_them(code: str, reads: bool) -> None:
+    assert any(map(_reads_letter, ast.walk(ast.parse(code)))) is reads
+
+
 @cache
 def error_classes() -> tuple[type[WaltapError], ...]:
     for package in PACKAGES:

@@ -1,7 +1,7 @@
 """Replica identity as semantics: what an old tuple means. Sans-IO.
 
-PostgreSQL's and YugabyteDB's identities differ only in the answers given here; the engine and the
-renderers ask, they never look at the identity's letter.
+PostgreSQL's and YugabyteDB's identities differ only in the answers given here; everybody asks
+(`waltap.events.Identities` gives whom), nobody looks at the identity's letter.
 """
 
 import abc
@@ -45,10 +45,21 @@ class ReplicaIdentity(abc.ABC):
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
 
+    @property
+    def identifying(self) -> tuple[int, ...]:
+        """Return the indexes of the columns by which old and new images of a row are known, the primary
+        key unless the identity holds others; () when only a whole row is."""
+        places = {column.name: index for index, column in enumerate(self.relation.columns)}
+        return tuple(places[name] for name in self.relation.primary_key or () if name in places)
+
     @abc.abstractmethod
     def update(self, message: Update) -> RowImages:
         """Return the images of an update. ``after`` has values of ``before`` for UNCHANGED columns
-        wherever the identity carries them."""
+        wherever the identity carries them.
+
+        An update without an old tuple is its new row and no more, whatever the identity: nobody need
+        ask about those.
+        """
 
     @abc.abstractmethod
     def delete(self, message: Delete) -> RowImages | None:

@@ -10,7 +10,8 @@ from waltap.config.profile import Profile
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Value
-from waltap.errors import OffsetError, PluginError
+from waltap.errors import OffsetError
+from waltap.events import Identities
 from waltap.format.format import Format, FormatContext
 from waltap.host import Host
 from waltap.mapping.type_registry import TypeRegistry
@@ -22,22 +23,11 @@ from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
-from waltap.specs import ReplicaIdentitySpec
 from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
 
-__all__ = ["IdentityUnknown", "Stages", "build"]
-
-
-class IdentityUnknown(PluginError):
-    """No plugin knows the replica identity that the server names."""
-
-    code = "WT-1110"
-    remedy = (
-        "Install the plugin package of this database (waltap-postgres, waltap-yugabyte); "
-        "`waltap plugins` shows what is there."
-    )
+__all__ = ["Stages", "build"]
 
 
 VERSIONS_KEPT = 8
@@ -66,7 +56,10 @@ class Stages:
         self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
         self._warned: set[IdentityWarning] = set()
-        self._letters = {spec.letter: spec for spec in host.replica_identities.values()}
+        self.identities = Identities(
+            host.replica_identities.values(),
+            lambda relation: host.choose("choose_replica_identity", relation=relation),
+        )
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.belongings = Belongings(self.state_dir / BELONGINGS)
@@ -186,7 +179,7 @@ class Stages:
 
     def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
         """Return what is to be known of a described relation's replica identity; it counts as told."""
-        found = self._identity_spec(relation).factory(relation).warnings(relation)
+        found = self.identities.of(relation).warnings(relation)
         self._warned.update(found)
         return found
 
@@ -211,19 +204,8 @@ class Stages:
         """Return the replica identity to read a relation with, once per version."""
         known = self._version(relation)
         if known.identity is None:
-            known.identity = self._identity_spec(relation).factory(self.describe(relation))
+            known.identity = self.identities.of(self.describe(relation))
         return known.identity
-
-    def _identity_spec(self, relation: Relation) -> ReplicaIdentitySpec:
-        name = self.host.choose("choose_replica_identity", relation=relation)
-        spec = (
-            self.host.replica_identities[name]
-            if name in self.host.replica_identities
-            else self._letters.get(relation.identity)
-        )
-        if spec is None:
-            raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-        return spec
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store

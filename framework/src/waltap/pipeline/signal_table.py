@@ -71,6 +71,7 @@ def _watcher(
         offset=lambda: str(delivery.written),
         text_of=stages.text_of,
         keys=stages.capture.keys,
+        identifying=lambda relation: stages.identities.of(relation).identifying,
         clock=run.clock.monotonic,
         identifier=lambda: new_identifier(run.chance),
         max_bytes=engine.signal_max_bytes,

@@ -114,7 +114,8 @@ class IncrementalSnapshots:
     """Watches the stream for signals and watermarks, and puts chunks into it.
 
     ``report`` is told of signals that will be acted on: (kind, identifier, data). ``keys`` gives the key
-    of events of a relation, by which a table without primary key is read. ``text_of`` as for `Window`.
+    of events of a relation, by which a table without primary key is read, ``identifying`` the columns by
+    which its replica identity knows a row. ``text_of`` as for `Window`.
     Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
     of ``clock``. ``identifier`` gives a new one for a row of the signal table. ``waiting``: the next chunk
     could not be read yet; call `resume` soon.
@@ -129,6 +130,7 @@ class IncrementalSnapshots:
         offset: Callable[[], str],
         text_of: TextOf,
         keys: Callable[[Relation], tuple[int, ...]],
+        identifying: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
         identifier: Callable[[], str],
         max_bytes: int,
@@ -137,7 +139,8 @@ class IncrementalSnapshots:
         state: State | None = None,
     ) -> None:
         self._source, self._signal_table = source, signal_table
-        self._keys, self._clock, self._max_bytes, self._match_s = keys, clock, max_bytes, match_s
+        self._keys, self._identifying, self._clock = keys, identifying, clock
+        self._max_bytes, self._match_s = max_bytes, match_s
         self._identifier = identifier
         self._stored: dict[str, object] | None = None
         self._report, self._offset, self._text_of = report, offset, text_of
@@ -430,7 +433,9 @@ class IncrementalSnapshots:
             _refused([request], "a chunk ended where the one before it did: it would have no end")
             return False
         self._chunk_end = end
-        self._window = Window(identifier, relation, chunk.rows, self._text_of)
+        self._window = Window(
+            identifier, relation, chunk.rows, self._identifying(relation), self._text_of
+        )
         self._saw = chunk.saw
         return True
 

@@ -16,18 +16,9 @@ from waltap.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
 
-__all__ = ["TextOf", "Window", "window_key"]
+__all__ = ["TextOf", "Window"]
 
 TextOf = Callable[[Column], "Callable[[Value], Value] | None"]
-
-
-def window_key(relation: Relation) -> tuple[int, ...]:
-    """Return the indexes of the columns by which old and new images of a row are known; () when only
-    a whole row is."""
-    places = {column.name: index for index, column in enumerate(relation.columns)}
-    if relation.identity == "i":
-        return tuple(i for i, column in enumerate(relation.columns) if column.in_identity)
-    return tuple(places[name] for name in relation.primary_key or () if name in places)
 
 
 class Window:
@@ -38,12 +29,13 @@ class Window:
         identifier: str,
         relation: Relation,
         rows: list[Tuple],
+        key: tuple[int, ...],
         text_of: TextOf = lambda _column: None,
     ) -> None:
-        """``text_of`` gives, for a column of the stream, what turns its values into text where they
+        """``key``: the columns by which images of a row are known (`ReplicaIdentity.identifying`).
+        ``text_of`` gives, for a column of the stream, what turns its values into text where they
         are not: rows of a chunk are text."""
         self.identifier, self.relation = identifier, relation
-        key = window_key(relation)
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
         self._text_of = text_of

@@ -5,19 +5,20 @@ from functools import lru_cache
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.events import Identities
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap.specs import ReplicaIdentitySpec, TypeSpec
+from waltap.specs import TypeSpec
 
 __all__ = ["identity", "identity_kept", "mapper"]
 
 
 @lru_cache(maxsize=1)
-def _plugins() -> tuple[tuple[TypeSpec, ...], dict[str, ReplicaIdentitySpec]]:
+def _plugins() -> tuple[tuple[TypeSpec, ...], Identities]:
     from waltap.host import Host
 
     host = Host()
-    return host.types, {spec.letter: spec for spec in host.replica_identities.values()}
+    return host.types, Identities(host.replica_identities.values())
 
 
 def mapper(options: TypeOptions | None = None) -> TypeMapper:
@@ -28,13 +29,9 @@ def mapper(options: TypeOptions | None = None) -> TypeMapper:
 def identity(relation: Relation) -> ReplicaIdentity:
     """Return the replica identity to read ``relation`` with.
 
-    Raises: LookupError when no installed plugin knows its letter (waltap-postgres does).
+    Raises: IdentityUnknown when no installed plugin knows it (waltap-postgres does).
     """
-    known = _plugins()[1]
-    if relation.identity not in known:
-        text = f"no plugin knows replica identity {relation.identity!r}: install waltap-postgres"
-        raise LookupError(text)
-    return known[relation.identity].factory(relation)
+    return _plugins()[1].of(relation)
 
 
 def identity_kept() -> Callable[[Relation], ReplicaIdentity]:

@@ -8,6 +8,7 @@ import psycopg
 
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import driver_error
+from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 
@@ -27,7 +28,7 @@ def set_identities(
             relation = table.relation
             if not re.fullmatch(pattern, relation.name, re.IGNORECASE):
                 continue
-            if relation.identity == word[0].lower() and not index:
+            if has_word(relation, word) and not index:
                 continue
             clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
             name = identifier(relation.schema, relation.table)

@@ -14,6 +14,7 @@ from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.keys import UniqueIndex, key_index
 from waltap_postgres.connection import driver_error
+from waltap_postgres.identity import Mark, mark
 from waltap_postgres.properties import PostgresProperties
 
 __all__ = ["PostgresCatalogue", "Table"]
@@ -98,8 +99,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     ``primary_key`` is the real one, ``immediate_key`` tells that it is not deferrable: only such a key
     is a replica identity. ``stand_in`` is the key when the primary key is left out of account.
-    ``identity_index`` holds the columns of the index behind REPLICA IDENTITY USING INDEX. ``changed``
-    gives, per column number, the transaction that last changed what is said of the column here;
+    ``changed`` gives, per column number, the transaction that last changed what is said of the column,
     ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
     one that made the table, renamed it, or altered it last. ``named`` is the one that gave it its
     name: the row type has the table's name and schema, and is not written when the table is altered.
@@ -114,7 +114,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     primary_key: tuple[str, ...] = ()
     immediate_key: bool = True
     stand_in: tuple[str, ...] = ()
-    identity_index: tuple[str, ...] = ()
     changed: dict[int, tuple[int, ...]] = {}
     key_changed: int = 0
     row_changed: int = 0
@@ -132,12 +131,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def supports_updates(self) -> bool:
         """Tell whether UPDATE and DELETE still work once the table is published."""
-        identity = self.relation.identity
-        return (
-            identity in "fc"
-            or (identity == "d" and bool(self.primary_key) and self.immediate_key)
-            or (identity == "i" and bool(self.identity_index))
-        )
+        relation = self.relation
+        whole = mark(relation.identity) is Mark.ROW
+        return whole or any(column.in_identity for column in relation.columns)
 
 
 class PostgresCatalogue:
@@ -322,9 +318,10 @@ class PostgresCatalogue:
         stand_in = key_index(others, not_null, rule)
         replica = next((index for index in indexes if index.identity), None)
         identifying: tuple[int, ...] = ()
-        if identity == "d" and primary is not None and primary.immediate:
+        marked = mark(identity)
+        if marked is Mark.KEY and primary is not None and primary.immediate:
             identifying = primary.key(rule)
-        elif identity == "i" and replica is not None:
+        elif marked is Mark.INDEX and replica is not None:
             identifying = replica.columns[: replica.key_columns]
         relation = Relation(
             oid=oid,
@@ -337,7 +334,7 @@ class PostgresCatalogue:
                     name=a[0],
                     type_oid=int(a[1]),
                     typmod=int(a[2]),
-                    in_identity=identity == "f" or int(a[7]) in identifying,
+                    in_identity=marked is Mark.ROW or int(a[7]) in identifying,
                     data_type=self.data_type(int(a[1])),
                     nullable=a[3] != "true",
                     generated=a[4] == "true",
@@ -357,7 +354,6 @@ class PostgresCatalogue:
             primary_key=named(primary.key(rule)) if primary else (),
             immediate_key=primary is None or primary.immediate,
             stand_in=named(stand_in.key(rule)) if stand_in else (),
-            identity_index=named(identifying) if identity == "i" else (),
             changed={
                 int(a[7]): tuple(int(xid) for xid in a[9:11] if xid) for a in attributes or ()
             },

@@ -27,6 +27,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.moment import WRAP, Moment
 from waltap_postgres.catalog.standings import Standings
 from waltap_postgres.catalog.tables_ahead import TablesAhead
+from waltap_postgres.identity import Mark, mark
 
 __all__ = ["Descriptions", "joined"]
 
@@ -102,7 +103,7 @@ class Descriptions:
         """Let a remembered key hold for transactions that committed by now alone: nothing tells whether
         it was dropped before the one at hand, but it is dropped."""
         known = remembered is not None and wire.oid not in self._described
-        if known and wire.identity in ("f", "n"):
+        if known and mark(wire.identity) in (Mark.ROW, Mark.NOTHING):
             self.unsettled[wire.oid] = self._catalogue.wal_end()
 
     def renew(self, relation: Relation) -> Relation:
@@ -271,7 +272,7 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
 def _of_keys(wire: Relation) -> list[bool]:
     """Tell per column whether the wire itself has it in a key, whose columns are never NULL: the primary
     key, or the index of an identity INDEX."""
-    flags, told = wire.identity in ("d", "c", "i"), wire.wire_key or ()
+    flags, told = mark(wire.identity) in (Mark.KEY, Mark.INDEX), wire.wire_key or ()
     return [(flags and column.in_identity) or column.name in told for column in wire.columns]
 
 
@@ -331,11 +332,11 @@ def _key(
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
     by_present = {column.name: wire.columns[n].name for n, column in places.items()}
-    by_identity = wire.identity in ("d", "c") and told is None
+    by_identity = mark(wire.identity) is Mark.KEY and told is None
     now: tuple[str, ...] = ()
     if present is not None:
         now = present.relation.primary_key or ()
-        none_then = not told if told is not None else wire.identity == "d" and not flagged
+        none_then = not told if told is not None else by_identity and not flagged
         if none_then and present.immediate_key and present.primary_key:
             now = present.stand_in
         now = tuple(by_present.get(name, "") for name in now)
@@ -352,11 +353,11 @@ def _key(
         newer = moment.precedes(present.key_changed)
         return then if newer and then is not None else now
     if present is not None and not now and again:
-        return () if wire.identity != "i" else flagged
-    return then or (flagged if wire.identity == "i" else ())
+        return flagged if mark(wire.identity) is Mark.INDEX else ()
+    return then or (flagged if mark(wire.identity) is Mark.INDEX else ())
 
 
 def _is_primary(remembered: Relation) -> bool:
     """Tell whether the key of a remembered relation was the primary key, by its flags."""
     flagged = {column.name for column in remembered.columns if column.in_identity}
-    return remembered.identity in ("d", "c") and flagged == set(remembered.primary_key or ())
+    return mark(remembered.identity) is Mark.KEY and flagged == set(remembered.primary_key or ())

@@ -1,6 +1,7 @@
 """PostgreSQL's replica identities as semantics."""
 
 from waltap.specs import ReplicaIdentitySpec
+from waltap_postgres.identity.mark import Mark, has_word, mark
 from waltap_postgres.identity.old_tuple import (
     DefaultIdentity,
     FullIdentity,
@@ -13,7 +14,10 @@ __all__ = [
     "DefaultIdentity",
     "FullIdentity",
     "IndexIdentity",
+    "Mark",
     "NothingIdentity",
+    "has_word",
+    "mark",
 ]
 
 REPLICA_IDENTITIES = (

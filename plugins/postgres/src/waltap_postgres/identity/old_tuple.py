@@ -91,6 +91,13 @@ class IndexIdentity(_OldTupleIdentity):
 
     name = "index"
 
+    @property
+    def identifying(self) -> tuple[int, ...]:
+        """Return the columns of the index; the key's where it is gone, and old tuples with it."""
+        columns = self.relation.columns
+        held = tuple(index for index, column in enumerate(columns) if column.in_identity)
+        return held or super().identifying
+
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
         """Warn of an index that is gone, and of a key that the index does not cover."""

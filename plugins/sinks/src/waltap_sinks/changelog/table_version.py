@@ -81,14 +81,14 @@ class TableVersion:
             raise WaltapError("the change log was made without a type mapper")
         described = relation if context.describe is None else context.describe(relation)
         names = self._names = [column.name for column in described.columns]
-        identifying = _identifying(described)
+        self._identity = None if context.identity is None else context.identity(relation)
+        identifying = _identifying(described, self._identity)
         kept = self._kept(described, context, identifying)
         self.relation = msgspec.structs.replace(
             described, columns=tuple(described.columns[index] for index in kept)
         )
         self._warn = warn
         self._project = _projection(described, kept, context, identifying)
-        self._identity = None if context.identity is None else context.identity(relation)
         spare_pandas()
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
@@ -369,15 +369,11 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
     )
 
 
-def _identifying(relation: Relation) -> tuple[str, ...]:
-    """Return the columns by which updates and deletes name a row: those of the identity's index
-    where there is one, else of the primary key.
-    """
-    if relation.identity == "i":
-        indexed = tuple(column.name for column in relation.columns if column.in_identity)
-        if indexed:
-            return indexed
-    return relation.primary_key or ()
+def _identifying(relation: Relation, identity: ReplicaIdentity | None) -> tuple[str, ...]:
+    """Return the columns by which updates and deletes name a row."""
+    if identity is None:
+        return relation.primary_key or ()
+    return tuple(relation.columns[index].name for index in identity.identifying)
 
 
 def _without_gaps(old: Tuple, new: Tuple, indexes: tuple[int, ...]) -> Tuple:

@@ -1,0 +1,50 @@
+"""Which replica identity a relation is read with: the one place that looks at the server's letter."""
+
+from collections.abc import Callable, Iterable
+
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.errors import PluginError
+from waltap.specs import ReplicaIdentitySpec
+
+__all__ = ["Identities", "IdentityUnknown"]
+
+
+class IdentityUnknown(PluginError):
+    """No plugin knows the replica identity that the server names."""
+
+    code = "WT-1110"
+    remedy = (
+        "Install the plugin package of this database (waltap-postgres, waltap-yugabyte); "
+        "`waltap plugins` shows what is there."
+    )
+
+
+def _by_letter(_relation: Relation) -> None:
+    return None
+
+
+class Identities:
+    """The replica identities that plugins contribute. Everybody else asks what they give: a
+    `ReplicaIdentity`."""
+
+    __slots__ = ("_by_letter", "_by_name", "_choose")
+
+    def __init__(
+        self,
+        specs: Iterable[ReplicaIdentitySpec],
+        choose: Callable[[Relation], str | None] = _by_letter,
+    ) -> None:
+        """``choose`` may name the identity of a relation; without an answer its letter decides."""
+        self._choose = choose
+        self._by_name = {spec.name: spec for spec in specs}
+        self._by_letter = {spec.letter: spec for spec in self._by_name.values()}
+
+    def of(self, relation: Relation) -> ReplicaIdentity:
+        """Return a new identity to read ``relation`` with, which is described. Raises: IdentityUnknown."""
+        spec = self._by_name.get(self._choose(relation) or "")
+        if spec is None:
+            spec = self._by_letter.get(relation.identity)
+        if spec is None:
+            raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
+        return spec.factory(relation)
