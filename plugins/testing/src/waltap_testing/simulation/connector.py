@@ -7,6 +7,7 @@ from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.errors import ConnectionLost
 from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.snapshot.snapshotter import Known
 from waltap.source.connector import (
     ChangeStream,
     Check,
@@ -51,12 +52,18 @@ class _Connector(Connector):
     def prepare(self, offset: Offset | None) -> Start:
         source = self._source
         self._alive()
-        again = offset is None or offset.snapshot is not None
-        if source.slot_lsn is None or again:
+        known = Known(
+            offset=offset is not None,
+            snapshot_incomplete=offset is not None and offset.snapshot is not None,
+            position_available=source.slot_lsn is not None,
+            reconnects=self._context.reconnects,
+        )
+        snapshots = self._context.snapshotter.takes_snapshot(known)
+        if source.slot_lsn is None or snapshots:
             source.slot_lsn, self._made_slot = source.wal_end, True
             source.made += 1
         lsn = source.slot_lsn
-        if offset is None or offset.snapshot is not None:
+        if offset is None or snapshots:
             snapshot = SnapshotProgress(kind="initial", lsn=lsn) if source.tables else None
             offset = Offset(
                 position=Position(lsn),
@@ -69,7 +76,7 @@ class _Connector(Connector):
             )
         return Start(
             snapshot=offset.snapshot is not None,
-            stream=True,
+            stream=self._context.snapshotter.streams(known),
             position=offset.position,
             offset=offset,
             slot_created=self._made_slot,

@@ -14,6 +14,7 @@ from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.properties import EngineProperties
+from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.connector import connector_of
@@ -121,8 +122,18 @@ class SimulatedPipeline:
         )
 
 
+class _Initial(Snapshotter):
+    """Reads the rows that there are before the first change, once."""
+
+    def takes_snapshot(self, known: Known) -> bool:
+        return known.snapshot_incomplete or not known.offset
+
+    def streams(self, known: Known) -> bool:
+        return True
+
+
 def _unused(*_arguments: object) -> Any:
-    raise AssertionError("the source gives messages, and decides itself on snapshots")
+    raise AssertionError("the source gives messages")
 
 
 _DECODER = DecoderSpec(
@@ -133,5 +144,5 @@ _DECODER = DecoderSpec(
     capabilities=DecoderCapabilities(),
 )
 _SNAPSHOTTER = SnapshotterSpec(
-    name="simulated", summary="None: the source decides.", factory=_unused
+    name="simulated", summary="Once.", factory=lambda _properties: _Initial()
 )
