@@ -99,7 +99,7 @@ def register_offset_stores() -> "Iterable[OffsetStoreSpec]":  # type: ignore[emp
 
 @hookspec
 def register_signal_channels() -> "Iterable[SignalChannelSpec]":  # type: ignore[empty-body]
-    """Contribute channels that signals arrive on."""
+    """Contribute channels that signals arrive on, beside the signal table (``source``)."""
 
 
 @hookspec

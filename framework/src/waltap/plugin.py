@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import FormatSpec, OffsetStoreSpec, SinkSpec, TopicNamingSpec, TransformSpec
+from waltap.specs import (
+    FormatSpec,
+    NotificationChannelSpec,
+    OffsetStoreSpec,
+    SignalChannelSpec,
+    SinkSpec,
+    TopicNamingSpec,
+    TransformSpec,
+)
 
 if TYPE_CHECKING:
     from waltap.format.format import Format
@@ -92,6 +100,33 @@ def register_offset_stores() -> Iterable[OffsetStoreSpec]:
     from waltap.offsets.specs import OFFSET_STORES
 
     return OFFSET_STORES
+
+
+@hookimpl
+def register_signal_channels() -> Iterable[SignalChannelSpec]:
+    """Contribute the signal file."""
+    from waltap.signals.file_channel import FileSignalProperties, FileSignals
+
+    return [
+        SignalChannelSpec(
+            name="file",
+            summary="A file of JSON lines.",
+            properties=FileSignalProperties,
+            factory=FileSignals,
+        )
+    ]
+
+
+@hookimpl
+def register_notification_channels() -> Iterable[NotificationChannelSpec]:
+    """Contribute the log."""
+    from waltap.notifications.log_channel import LogNotifications
+
+    return [
+        NotificationChannelSpec(
+            name="log", summary="A line of the log per notification.", factory=LogNotifications
+        )
+    ]
 
 
 def _json_format(properties: Any, context: Any) -> "Format":

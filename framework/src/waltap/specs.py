@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.format.format import Format, FormatContext
     from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
+    from waltap.notifications.channel import NotificationChannel
     from waltap.offsets.offset import OffsetStore
+    from waltap.signals.channel import SignalChannel
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
@@ -149,16 +151,16 @@ class OffsetStoreSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalChannelSpec(Spec):
-    """Where signals come from: the factory's object gives ``poll() → list[Signal]``."""
+    """Where signals come from. A profile names it in ``signal.enabled.channels``."""
 
-    factory: Callable[[Any], Any]
+    factory: "Callable[[Any], SignalChannel]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationChannelSpec(Spec):
-    """Where notifications go: the factory's object has ``send(notification)``."""
+    """Where notifications go. A profile names it in ``notification.enabled.channels``."""
 
-    factory: Callable[[Any], Any]
+    factory: "Callable[[Any], NotificationChannel]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ lsn.flush.timeout.action query.fetch.size legacy.snapshot.max.threads
 snapshot.max.threads.multiplier snapshot.max.threads.multiplier.public.t streaming.delay.ms
 snapshot.mode.configuration.based.snapshot.schema
 snapshot.mode.configuration.based.snapshot.on.schema.error
-incremental.snapshot.allow.schema.changes signal.poll.interval.ms signal.emit.failure.max.retries
+incremental.snapshot.allow.schema.changes signal.emit.failure.max.retries
 signal.emit.failure.backoff.ms signal.file signal.kafka.topic signal.kafka.bootstrap.servers
 signal.kafka.groupId signal.kafka.poll.timeout.ms signal.consumer.x notification.sink.topic.name
 max.queue.size max.queue.size.in.bytes poll.interval.ms poll.dispatch.interval.ms queue.provider.type
@@ -96,16 +96,12 @@ REFUSED = {
     "snapshot.query.mode": "custom",
     "snapshot.query.mode.custom.name": "x",
     "snapshot.tables.order.by.row.count": "descending",
-    "signal.enabled.channels": "source,kafka",
-    "notification.enabled.channels": "sink",
     "guardrail.collections.limit.action": "fail",
 }
 """Value that would change what users get, and is refused with its reason; the default is accepted."""
 
 HARMLESS = {
     "lsn.flush.mode": "CONNECTOR_AND_DRIVER",
-    "signal.enabled.channels": "source, in-process,JMX",
-    "notification.enabled.channels": "log,jmx",
     "read.only": "False",
 }
 
@@ -180,9 +176,33 @@ def test_a_value_that_changes_nothing_is_accepted(name: str, value: str) -> None
     assert name in examined(**{name: value}).ignored
 
 
-def test_signals_that_would_come_another_way_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"signal.data.collection alone"):
-        examined(**{"signal.enabled.channels": "jmx"})
+CHANNELS = [
+    ("signal.enabled.channels", "source,kafka", "file, source"),
+    ("notification.enabled.channels", "sink", "log"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "known"), CHANNELS)
+def test_a_channel_that_is_not_there_is_refused(name: str, value: str, known: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        examined(**{name: value})
+    (problem,) = refused.value.problems
+    assert (problem.property, problem.value) == (name, value.rpartition(",")[2])
+    assert problem.allowed == f"a comma list of: {known}"
+
+
+def test_channels_are_chosen_and_those_of_java_bring_nothing() -> None:
+    profile = examined(
+        **{
+            "signal.enabled.channels": "source, in-process,JMX, File",
+            "signal.file": "x.txt",
+            "notification.enabled.channels": "log,jmx",
+        }
+    ).profile
+    (file,), (log,) = profile.signal_channels, profile.notification_channels
+    assert (file.spec.name, log.spec.name) == ("file", "log")
+    assert file.properties.path.name == "x.txt"
+    assert file.properties.path.is_absolute()
 
 
 def test_defaults_agree_with_the_declarations() -> None:

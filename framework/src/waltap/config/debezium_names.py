@@ -37,14 +37,12 @@ class Treatment(enum.Enum):
 class Known:
     """One known property: Debezium's default ("" where it has none) and what becomes of it.
 
-    ``harmless``: other values that change nothing. ``channels``: the value is a comma list of such.
-    ``why``: the reason why any other value is refused.
+    ``harmless``: other values that change nothing. ``why``: the reason why any other value is refused.
     """
 
     default: str
     treatment: Treatment = Treatment.DEFAULT_ONLY
     harmless: tuple[str, ...] = ()
-    channels: bool = False
     why: str = ""
 
     def accepts(self, value: object) -> bool:
@@ -52,13 +50,7 @@ class Known:
         if self.treatment is Treatment.IGNORED:
             return True
         text = str(value).strip().casefold()
-        if text in {"", self.default.casefold()}:
-            return True
-        if not self.channels:
-            return text in map(str.casefold, self.harmless)
-        given = {part.strip() for part in text.split(",")} - {""}
-        needed = {self.default.casefold()} - {""}
-        return needed <= given <= {*needed, *map(str.casefold, self.harmless)}
+        return text in {"", self.default.casefold(), *map(str.casefold, self.harmless)}
 
     @property
     def allowed(self) -> str | None:
@@ -66,7 +58,7 @@ class Known:
         values = [self.default, *self.harmless] if self.default else list(self.harmless)
         if not values:
             return None
-        kind = "a comma list of: " if self.channels else "its default: " if len(values) == 1 else ""
+        kind = "its default: " if len(values) == 1 else ""
         return f"leave it out, or {kind}{', '.join(values)}"
 
 
@@ -230,7 +222,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "snapshot.mode.configuration.based.snapshot.schema",
         "snapshot.mode.configuration.based.snapshot.on.schema.error",
         "streaming.delay.ms",
-        "signal.poll.interval.ms",
         "signal.emit.failure.max.retries",
         "signal.emit.failure.backoff.ms",
         "signal.file",
@@ -263,18 +254,6 @@ KNOWN_NAMES: dict[str, Known] = {
     "incremental.snapshot.chunk.size": Known("1024"),
     "incremental.snapshot.watermarking.strategy": Known("insert_insert"),
     "signal.data.collection": Known(""),
-    "signal.enabled.channels": Known(
-        "source",
-        harmless=("jmx", "in-process"),
-        channels=True,
-        why="signals come through the table of signal.data.collection alone",
-    ),
-    "notification.enabled.channels": Known(
-        "",
-        harmless=("log", "jmx"),
-        channels=True,
-        why="notifications go to the log and to plugins (hooks on_snapshot, on_state), not into topics",
-    ),
     # 7. run time
     **_ignored(
         "max.queue.size",

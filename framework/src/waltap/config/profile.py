@@ -9,7 +9,9 @@ from waltap.specs import (
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
+    NotificationChannelSpec,
     OffsetStoreSpec,
+    SignalChannelSpec,
     SinkSpec,
     SnapshotterSpec,
     Spec,
@@ -49,6 +51,9 @@ class Profile:
     sink: Component[SinkSpec]
     offset_store: Component[OffsetStoreSpec]
     transforms: tuple[Component[TransformSpec], ...] = ()
+    signal_channels: tuple[Component[SignalChannelSpec], ...] = ()
+    """Those that are polled: all but ``source``, whose signals come in the stream."""
+    notification_channels: tuple[Component[NotificationChannelSpec], ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     debezium: bool = False
     """Whether it came from a Debezium file (defaults that differ then are Debezium's)."""

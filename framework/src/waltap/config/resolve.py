@@ -26,7 +26,9 @@ from waltap.specs import (
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
+    NotificationChannelSpec,
     OffsetStoreSpec,
+    SignalChannelSpec,
     SinkSpec,
     SnapshotterSpec,
     Spec,
@@ -49,6 +51,10 @@ NATIVE = {
     f"{SINK_PREFIX}type": "[sink] type",
 }
 """Places of a Debezium file → the same in a profile of waltap's."""
+
+SOURCE_CHANNEL = "source"
+JAVA_CHANNELS = {"jmx", "in-process"}
+"""Channels of the Java process that Debezium runs in: nothing comes by them here, nobody listens."""
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +202,14 @@ class _Resolver:
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
         }
+        signals = self._channels(
+            SignalChannelSpec, engine.signal_channels if engine else (), "signal.enabled.channels"
+        )
+        notifications = self._channels(
+            NotificationChannelSpec,
+            engine.notification_channels if engine else (),
+            "notification.enabled.channels",
+        )
         transforms = [
             self._transform(number, table) for number, table in enumerate(self._raw.transforms, 1)
         ]
@@ -218,6 +232,8 @@ class _Resolver:
             capture=capture,  # type: ignore[arg-type] # no problem, so there is one
             engine=engine,  # type: ignore[arg-type]
             transforms=tuple(component for component in transforms if component is not None),
+            signal_channels=signals,
+            notification_channels=notifications,
             labels=dict(self._raw.labels),
             debezium=self._raw.debezium,
             folder=self._raw.folder,
@@ -394,6 +410,37 @@ class _Resolver:
             return Component(spec)
         forced = spec.forced_options if isinstance(spec, DecoderSpec) else None
         return Component(spec, space.model(f"{role} {spec.name}", spec.properties, forced))
+
+    def _channels(
+        self, kind: type[S], names: tuple[str, ...], place: str
+    ) -> tuple[Component[S], ...]:
+        """Return the channels that a comma list names, but for those that waltap asks otherwise or not."""
+        found: dict[str, Component[S] | None] = {}
+        for name in names:
+            if name.casefold() == SOURCE_CHANNEL and kind is SignalChannelSpec:
+                continue
+            try:
+                spec = self._host.find(kind, name)
+            except SpecMissing as missing:
+                if name.casefold() in JAVA_CHANNELS:
+                    continue
+                own = {SOURCE_CHANNEL} if kind is SignalChannelSpec else set()
+                allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
+                problem = Problem(
+                    place, missing.what, value=name, allowed=allowed, nearest=missing.nearest
+                )
+                self._findings.problems.append(problem)
+                self._missing.append((kind, True))
+            except PluginError as clash:
+                self._findings.problems.append(
+                    Problem(place, clash.problem, allowed=clash.advice())
+                )
+            else:
+                found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)
+        return tuple(component for component in found.values() if component is not None)
+
+    def _names(self, kind: type[Spec]) -> list[str]:
+        return [spec.name for spec in self._host.specs(kind)]
 
     def _naming(
         self, spec: TopicNamingSpec | None, capture: CaptureProperties | None

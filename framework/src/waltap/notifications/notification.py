@@ -19,3 +19,13 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     additional_data: dict[str, str] | None = None
     timestamp: int = 0
+
+    def document(self) -> dict[str, object]:
+        """Return it with the names and the order of members that Debezium has."""
+        return {
+            "id": self.identifier,
+            "type": self.kind,
+            "aggregate_type": self.aggregate_type,
+            "additional_data": self.additional_data,
+            "timestamp": self.timestamp,
+        }

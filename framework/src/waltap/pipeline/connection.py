@@ -8,6 +8,7 @@ import msgspec
 
 from waltap.errors import WaltapError
 from waltap.offsets.offset import Offset
+from waltap.pipeline.channels import INITIAL
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.heartbeat import Heartbeats
 from waltap.pipeline.preflight import checks, refuse
@@ -65,6 +66,8 @@ class Connection:
         start = connector.prepare(offset)
         for note in start.notes:
             log.info(note)
+        if not (start.snapshot or self._run.started):
+            self._run.channels.tell(INITIAL, "SKIPPED")
         if start.slot_created:
             self._run.slot_notice("created", start.offset, start.offset.slot_created_lsn)
         return start, self._deliver(start, offset)
@@ -99,6 +102,7 @@ class Connection:
         phase = SnapshotPhase(
             delivery,
             run.host,
+            run.channels,
             pipeline=run.profile.name,
             flush_s=run.profile.engine.flush_interval_ms / 1000,
             left=run.left,

@@ -156,6 +156,11 @@ class Delivery:
         self.written = max(self.written, position)
         return position.end_lsn
 
+    def keep_signals(self) -> None:
+        """Store ``signals`` now where everything written is durable; else the next flush does."""
+        if self.unflushed_since is None and self.signals != self.offset.signals:
+            self.store(msgspec.structs.replace(self.offset, signals=self.signals))
+
     def due(self, seconds: float) -> bool:
         """Tell whether something written has waited ``seconds`` for its flush."""
         since = self.unflushed_since

@@ -78,8 +78,10 @@ class Engine:
                     self.profile, self.host, run_id=self.run_id, stopping=run.stop.is_set
                 )
                 try:
+                    run.channels.open()
                     self._run_until_done(stages)
                 finally:
+                    run.channels.close()
                     if run.sink_open:
                         stages.sink.close()
             run.enter("stopped", name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from waltap.config.property import Properties, declare
+from waltap.config.property import CommaList, Properties, declare
 
 __all__ = ["EngineProperties"]
 
@@ -92,6 +92,26 @@ class EngineProperties(Properties):
         ge=1,
         summary="Rows that an incremental snapshot reads at a time.",
         unit="rows",
+    )
+    signal_channels: CommaList = declare(
+        "signal.enabled.channels",
+        default=("source",),
+        summary="Where signals come from: source (rows of the table of signal.data.collection), file, "
+        "those of plugins. jmx and in-process are accepted and bring none.",
+    )
+    signal_poll_interval_ms: int = declare(
+        "signal.poll.interval.ms",
+        default=5000,
+        ge=1,
+        advanced=True,
+        summary="How often the channels but source are asked for signals.",
+        unit="ms",
+    )
+    notification_channels: CommaList = declare(
+        "notification.enabled.channels",
+        default=(),
+        summary="Where notifications of snapshots go: log, those of plugins. jmx is accepted and shows "
+        "none.",
     )
     signal_max_bytes: int = declare(
         "waltap.signal.max.bytes",

@@ -11,6 +11,7 @@ from waltap.errors import ConfigurationError, Problem
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.channels import Channels
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.stop import StopFlag
@@ -26,7 +27,8 @@ class Run:
 
     ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
-    ``delivery`` is that of the present connection, or of the last one. ``made`` is the connector's.
+    ``delivery`` is that of the present connection, or of the last one. ``made`` is the connector's,
+    ``channels`` are signals' and notifications'.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Run:
     ) -> None:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
+        self.channels = Channels(profile, host, clock, chance)
         self.stop = StopFlag()
         self.state = "new"
         self.delivery: Delivery | None = None

@@ -1,33 +1,47 @@
-"""The signal table of a run: what it asks for is put into the stream."""
+"""The signals of a run: what they ask for is put into the stream."""
 
+import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from waltap.clock import new_identifier
+from waltap.pipeline.channels import INCREMENTAL
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
+from waltap.signals.errors import SignalIgnored
+from waltap.signals.signal import Signal
 from waltap.snapshot.incremental import IncrementalSnapshots, State
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["SignalTable"]
 
+log = logging.getLogger(__name__)
+
+SOURCE = "source"
+"""The channel whose signals are rows of the signal table."""
+
 
 class SignalTable:
-    """Watches the signal table, where the profile names one; otherwise it does nothing."""
+    """Watches the signal table, where the profile names one, and acts on signals of other channels.
+
+    Without a table it does nothing, and no signal but ``log`` can be acted on.
+    """
 
     def __init__(self, run: Run, connector: Connector, stages: Stages, delivery: Delivery) -> None:
         self._clock, self._delivery = run.clock, delivery
-        self._watcher = _watcher(run, connector, stages, delivery)
+        self._obeyed = SOURCE in run.profile.engine.signal_channels
+        self._watcher = _watcher(run, connector, stages, delivery, obeyed=self._obeyed)
         if self._watcher is not None:
             self._watcher.resume(self._now_us())
 
     @property
     def ask(self) -> Callable[[str], bool] | None:
-        """Return what asks for the rows of a table, None without a signal table."""
-        return None if self._watcher is None else self._watcher.ask_for
+        """Return what asks for the rows of a table, None where no row of a signal table is obeyed."""
+        return None if self._watcher is None or not self._obeyed else self._watcher.ask_for
 
     @property
     def waiting(self) -> bool:
@@ -38,6 +52,19 @@ class SignalTable:
         """Try again to read the chunk that could not be read yet."""
         if self._watcher is not None and self._watcher.waiting:
             self._watcher.resume(self._now_us())
+
+    def take(self, signal: Signal) -> None:
+        """Act on a signal that came by another channel; what it asks for is stored with the offset."""
+        if self._watcher is None:
+            log.warning(
+                "signal ignored: %s",
+                "without signal.data.collection nothing can be read incrementally",
+                extra={"error_code": SignalIgnored.code},
+            )
+            return
+        self._watcher.take(signal, self._now_us())
+        self._delivery.signals = self._watcher.stored
+        self._delivery.keep_signals()
 
     def process(self, parts: list[TransactionPart]) -> list[Part]:
         """Return ``parts`` with what was asked for between them; it counts when they are written."""
@@ -52,7 +79,7 @@ class SignalTable:
 
 
 def _watcher(
-    run: Run, connector: Connector, stages: Stages, delivery: Delivery
+    run: Run, connector: Connector, stages: Stages, delivery: Delivery, *, obeyed: bool
 ) -> IncrementalSnapshots | None:
     table, engine = stages.capture.signal_table, run.profile.engine
     source = connector.chunk_source(table, engine.incremental_chunk_size) if table else None
@@ -77,5 +104,7 @@ def _watcher(
         max_bytes=engine.signal_max_bytes,
         match_s=engine.signal_match_timeout_ms / 1000,
         delete_closes=engine.watermarking == "insert_delete",
+        notice=partial(run.channels.tell, INCREMENTAL),
+        obeyed=obeyed,
         state=msgspec.convert(delivery.offset.signals, State),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from waltap.host import Host
+from waltap.pipeline.channels import INITIAL, Channels
 from waltap.pipeline.delivery import Delivery
 from waltap.source.connector import Connector, Start
 from waltap.transactions.transaction import SnapshotRows
@@ -22,6 +23,7 @@ class SnapshotPhase:
         self,
         delivery: Delivery,
         host: Host,
+        channels: Channels,
         *,
         pipeline: str,
         flush_s: float,
@@ -29,14 +31,25 @@ class SnapshotPhase:
         ends: Callable[[], bool],
     ) -> None:
         self._delivery, self._host, self._pipeline = delivery, host, pipeline
+        self._channels, self._tables = channels, ""
         self._flush_s, self._left, self._ends = flush_s, left, ends
         self.begun = False
 
     def run(self, connector: Connector, start: Start) -> bool:
         """Deliver every piece and close the snapshot; False when the run ends before that: then what was
         written is flushed, and the snapshot stays open."""
+        if self._channels.notified:
+            self._tables = ",".join(sorted(set(connector.captured_tables().values())))
+        try:
+            return self._run(connector, start)
+        except BaseException:
+            self._channels.tell(INITIAL, "ABORTED")
+            raise
+
+    def _run(self, connector: Connector, start: Start) -> bool:
         delivery = self._delivery
         self._tell("started", "", 0, None)
+        self._channels.tell(INITIAL, "STARTED")
         table, rows, opens = "", 0, True
         total: int | None = None
         for piece in connector.snapshot(start):
@@ -46,6 +59,12 @@ class SnapshotPhase:
                 table, rows = piece.relation.name, 0
                 total = connector.estimate(piece.relation)
                 self._tell("table_started", table, 0, total)
+                self._channels.tell(
+                    INITIAL,
+                    "IN_PROGRESS",
+                    current_collection_in_progress=table,
+                    data_collections=self._tables,
+                )
             self._cut(piece)
             delivery.write([piece], snapshot=True)
             self.begun = True
@@ -56,10 +75,12 @@ class SnapshotPhase:
             if self._ends():
                 delivery.flush()
                 self._tell("aborted", "", rows, None)
+                self._channels.tell(INITIAL, "ABORTED")
                 return False
         self._table_done(table, rows)
         delivery.finish_snapshot()
         self._tell("completed", "", rows, None)
+        self._channels.tell(INITIAL, "COMPLETED")
         return True
 
     def _cut(self, piece: SnapshotRows) -> None:
@@ -70,6 +91,14 @@ class SnapshotPhase:
     def _table_done(self, table: str, rows: int) -> None:
         if table:
             self._tell("table_completed", table, rows, rows)
+            self._channels.tell(
+                INITIAL,
+                "TABLE_SCAN_COMPLETED",
+                scanned_collection=table,
+                data_collections=self._tables,
+                total_rows_scanned=str(rows),
+                status="SUCCEEDED",
+            )
 
     def _tell(self, event: str, table: str, rows: int, total: int | None) -> None:
         self._host.notify(

@@ -84,6 +84,7 @@ class Streaming:
         next_look = next_idle = now + self._idle_s
         while not stopping():
             asks = end.asks
+            run.channels.poll_if_due(now, signals.take)
             signals.resume()
             came = pump.pull(self._patience(pump, now, hurried=asks or signals.waiting))
             now = clock()

@@ -42,6 +42,8 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
         ("Topic naming", "[source]", host.topic_naming),
         ("Format", "[format]", host.formats),
         ("Offset store", "[offsets]", host.offset_stores),
+        ("Signal channel", "[source]", host.signal_channels),
+        ("Notification channel", "[source]", host.notification_channels),
         ("Sink", "[sink]", host.sinks),
         ("Transform", "[[transforms]]", host.transforms),
     )

@@ -117,8 +117,10 @@ class IncrementalSnapshots:
     of events of a relation, by which a table without primary key is read, ``identifying`` the columns by
     which its replica identity knows a row. ``text_of`` as for `Window`.
     Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
-    of ``clock``. ``identifier`` gives a new one for a row of the signal table. ``waiting``: the next chunk
-    could not be read yet; call `resume` soon.
+    of ``clock``. ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told
+    (kind, id of the signal, members) what becomes of a snapshot, as notifications say it. ``identifier``
+    gives a new one for a row of the signal table. ``waiting``: the next chunk could not be read yet; call
+    `resume` soon.
     """
 
     def __init__(
@@ -136,6 +138,8 @@ class IncrementalSnapshots:
         max_bytes: int,
         match_s: float,
         delete_closes: bool = False,
+        obeyed: bool = True,
+        notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
         state: State | None = None,
     ) -> None:
         self._source, self._signal_table = source, signal_table
@@ -144,7 +148,8 @@ class IncrementalSnapshots:
         self._identifier = identifier
         self._stored: dict[str, object] | None = None
         self._report, self._offset, self._text_of = report, offset, text_of
-        self._delete_closes = delete_closes
+        self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
+        self._scanned = 0
         self.waiting = False
         self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
@@ -243,10 +248,16 @@ class IncrementalSnapshots:
         if signal.kind == CLOSE:
             closes = window is not None and signal.identifier.startswith(window.identifier)
             return self._closed(now) if closes else []
+        if self._obeyed:
+            self.take(signal, now)
+        return []
+
+    def take(self, signal: Signal, now: int) -> None:
+        """Act on a signal, whichever channel it came by. Raises: SourceError, the signal then waits."""
+        self._stored = None
         action = self._understood(signal)
         if action is not None:
             action(now)
-        return []
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a row of the signal table, "" for what is not there."""
@@ -319,11 +330,17 @@ class IncrementalSnapshots:
         if accepted:
             log.info("incremental snapshot: %s will be read", _some(accepted))
         state.queue = state.queue + accepted
+        if accepted:
+            self._notice("STARTED", accepted[0].signal, data_collections=_listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
 
     def _pause(self, *, paused: bool) -> None:
         self.state.paused = paused
+        if self.state.queue:
+            kind = "PAUSED" if paused else "RESUMED"
+            listed = _listed(self.state.queue)
+            self._notice(kind, self.state.queue[0].signal, data_collections=listed)
 
     def _unpause(self, now: int) -> None:
         if self.state.paused:
@@ -352,9 +369,12 @@ class IncrementalSnapshots:
         state = self.state
         if not stopped:
             return
-        head = state.queue[0] in stopped
+        head, signal = state.queue[0] in stopped, state.queue[0].signal
+        halted = [request for request in state.queue if request in stopped]
+        self._notice("ABORTED", signal, data_collections=_listed(halted))
         state.queue = [request for request in state.queue if request not in stopped]
         if head:
+            self._scanned = 0
             state.last_key = state.maximum = None
             self._window = None
             self.resume(now)
@@ -383,8 +403,10 @@ class IncrementalSnapshots:
             while state.queue and not self._read_head(identifier):
                 if self.waiting:
                     return
-                state.queue = state.queue[1:]
+                done, state.queue = state.queue[0], state.queue[1:]
                 state.last_key = state.maximum = None
+                if not state.queue:
+                    self._notice("COMPLETED", done.signal)
             low = json.dumps({"openWindowTimestamp": opened})
             source.watermark(f"{identifier}-open", OPEN, low)
             if self._delete_closes:
@@ -415,29 +437,51 @@ class IncrementalSnapshots:
             if error.retry is not Retry.NEVER:
                 raise
             _refused([request], error.problem)
-            return False
+            return self._ended(request, "SQL_EXCEPTION")
         if relation is None:
             _refused([request], "no such table is captured")
-        elif not key:
+            return self._ended(request, "UNKNOWN_SCHEMA")
+        if not key:
             _refused([request], NO_KEY)
-        if relation is None or not key:
-            return False
+            return self._ended(request, "NO_PRIMARY_KEY")
         self.waiting = chunk is not None and not all(map(chunk.saw, self._recent))
         if self.waiting:
             return False
         if chunk is None or not chunk.rows:
             log.info("incremental snapshot: %s is read to its end", _cut(request.name))
-            return False
+            return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
         end = [_text(chunk.rows[-1][index]) for index in key]
         if end == self.state.last_key:
             _refused([request], "a chunk ended where the one before it did: it would have no end")
-            return False
+            return self._ended(request, "SKIPPED")
         self._chunk_end = end
         self._window = Window(
             identifier, relation, chunk.rows, self._identifying(relation), self._text_of
         )
         self._saw = chunk.saw
+        self._scanned += len(chunk.rows)
+        self._notice(
+            "IN_PROGRESS",
+            request.signal,
+            data_collections=_listed(self.state.queue),
+            current_collection_in_progress=request.name,
+            maximum_key=_key_text(self.state.maximum),
+            last_processed_key=_key_text(self.state.last_key),
+        )
         return True
+
+    def _ended(self, request: SnapshotRequest, status: str) -> bool:
+        """Tell that nothing more is read of a table; return False, as `_read_head` then does."""
+        scanned, self._scanned = self._scanned, 0
+        self._notice(
+            "TABLE_SCAN_COMPLETED",
+            request.signal,
+            data_collections=_listed(self.state.queue),
+            scanned_collection=request.name,
+            total_rows_scanned=str(scanned),
+            status=status,
+        )
+        return False
 
     def _chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         """Return the indexes of the columns to order and cut by; () when there is no key."""
@@ -492,6 +536,15 @@ def _some(requests: list[SnapshotRequest]) -> str:
     some = ", ".join(request.name for request in requests[:LOGGED_NAMES])
     more = len(requests) - LOGGED_NAMES
     return _cut(some) + (f" and {more} more" if more > 0 else "")
+
+
+def _listed(requests: list[SnapshotRequest]) -> str:
+    return ",".join(request.name for request in requests)
+
+
+def _key_text(key: list[str | None] | None) -> str:
+    """Return the parts of a key as notifications have them."""
+    return ",".join("<null>" if part is None else part for part in key or ())
 
 
 def _cut(text: str) -> str:

@@ -1,0 +1,106 @@
+"""The channels of a run: signals that come by other ways than the stream, and where notifications go."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from waltap.clock import Chance, Clock, new_identifier
+from waltap.config.profile import Profile
+from waltap.host import Host
+from waltap.notifications.notification import Notification
+from waltap.signals.signal import Signal
+
+if TYPE_CHECKING:
+    from waltap.notifications.channel import NotificationChannel
+    from waltap.signals.channel import SignalChannel
+
+__all__ = ["INCREMENTAL", "INITIAL", "Channels"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+INITIAL, INCREMENTAL = "Initial Snapshot", "Incremental Snapshot"
+
+
+class Channels:
+    """Polls the signal channels of a profile, and sends notifications to the others.
+
+    They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
+    failure of a channel ends the run: each is told in the log, again when it has become another.
+    """
+
+    def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
+        self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
+        self._period_s = profile.engine.signal_poll_interval_ms / 1000
+        self._signals: dict[str, SignalChannel] = {}
+        self._notifications: dict[str, NotificationChannel] = {}
+        self._waiting: deque[Signal] = deque()
+        self._told: dict[str, str] = {}
+        self._next = 0.0
+
+    def open(self) -> None:
+        """Make the channels. Raises: what their factories raise."""
+        for signals in self._profile.signal_channels:
+            self._signals[signals.spec.name] = signals.spec.factory(signals.properties)
+        for sent in self._profile.notification_channels:
+            self._notifications[sent.spec.name] = sent.spec.factory(sent.properties)
+        self._next = self._clock.monotonic()
+
+    def close(self) -> None:
+        """Close them all; may be called twice."""
+        for name, signals in self._signals.items():
+            self._try(name, signals.close)
+        for name, notified in self._notifications.items():
+            self._try(name, notified.close)
+        self._signals, self._notifications = {}, {}
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def poll_if_due(self, now: float, act: Callable[[Signal], None]) -> None:
+        """Ask every channel when the period is over; ``act`` on each signal, in order.
+
+        A signal on which `act` raises waits for the next connection.
+        """
+        if now >= self._next:
+            self._next = now + self._period_s
+            for name, channel in self._signals.items():
+                self._waiting.extend(self._try(name, channel.poll) or ())
+        while self._waiting:
+            act(self._waiting[0])
+            self._waiting.popleft()
+
+    # --- notifications ------------------------------------------------------------------------
+
+    @property
+    def notified(self) -> bool:
+        """Tell whether anybody gets notifications."""
+        return bool(self._notifications)
+
+    def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
+        """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's."""
+        if not self._notifications:
+            return
+        notification = Notification(
+            identifier=identifier or new_identifier(self._chance),
+            aggregate_type=aggregate,
+            kind=kind,
+            additional_data={"connector_name": self._profile.capture.topic_prefix, **data},
+            timestamp=self._clock.time_ns() // 1_000_000,
+        )
+        for name, channel in self._notifications.items():
+            self._try(name, partial(channel.send, notification))
+
+    def _try(self, name: str, call: Callable[[], T]) -> T | None:
+        try:
+            answer = call()
+        except Exception as error:  # noqa: BLE001 - a channel may be a stranger's; none stops a pipeline
+            told = str(self._host.blamed(error))
+            if self._told.get(name) != told:
+                log.warning("channel %s: %s", name, told, extra={"pipeline": self._profile.name})
+            self._told[name] = told
+            return None
+        self._told.pop(name, None)
+        return answer

@@ -1,0 +1,104 @@
+"""Every signal and notification channel of ours keeps the kit's promises."""
+
+import json
+import logging
+
+import pytest
+
+import waltap.plugin
+from waltap.notifications import Notification
+from waltap.notifications.log_channel import KEYS
+from waltap.signals.file_channel import FileSignalProperties
+from waltap_testing import (
+    NotificationChannelRig,
+    NotificationChannelSuite,
+    SignalChannelRig,
+    SignalChannelSuite,
+)
+
+(FILE,) = waltap.plugin.register_signal_channels()
+(LOG,) = waltap.plugin.register_notification_channels()
+
+
+class TestFileSignals(SignalChannelSuite):
+    @pytest.fixture
+    def rig(self, tmp_path):
+        path = tmp_path / "file-signals.txt"
+
+        def put(line):
+            with path.open("a") as file:
+                file.write(line + "\n")
+
+        def send(signal):
+            data = json.loads(signal.data)
+            put(json.dumps({"id": signal.identifier, "type": signal.kind, "data": data}))
+
+        return SignalChannelRig(
+            FILE, FileSignalProperties(path=path), send, spoil=lambda: put('[{"id": "1", ')
+        )
+
+
+def test_what_was_taken_and_not_read_when_the_process_died_is_read_by_the_next(tmp_path):
+    path = tmp_path / "s"
+    (tmp_path / "s.taken").write_text('{"id": "1", "type": "log"}\n')
+    path.write_text('{"id": "2", "type": "log", "data": null}\n')
+    channel = FILE.factory(FileSignalProperties(path=path))
+    assert [signal.identifier for signal in channel.poll() + channel.poll()] == ["1", "2"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_being_written_is_left_until_it_is_whole(tmp_path):
+    path = tmp_path / "s"
+    channel = FILE.factory(FileSignalProperties(path=path))
+    path.write_text('{"id": "1", "ty')
+    assert channel.poll() == []
+    with path.open("a") as file:
+        file.write('pe": "log"}')
+    assert channel.poll() == []
+    (signal,) = channel.poll()  # it grew no more
+    assert (signal.identifier, signal.kind, signal.data) == ("1", "log", "")
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff\xfe", b"[]", b"7", b'{"id": 1}', b'{"id": 1, "type": []}', b"[" * 100_000]
+)
+def test_a_line_that_is_no_signal_is_told_and_left_out(tmp_path, caplog, line):
+    path = tmp_path / "s"
+    path.write_bytes(line + b'\n{"id": "2", "type": "log"}\n')
+    channel = FILE.factory(FileSignalProperties(path=path))
+    assert [signal.identifier for signal in channel.poll()] == ["2"]
+    assert caplog.records[0].error_code == "WT-4101"
+
+
+class TestLogNotifications(NotificationChannelSuite):
+    @pytest.fixture
+    def rig(self, caplog):
+        caplog.set_level(logging.INFO)
+
+        def read_back():
+            documents = (record.args[0] for record in caplog.records if record.args)
+            return [
+                Notification(
+                    identifier=document["id"],
+                    aggregate_type=document["aggregate_type"],
+                    kind=document["type"],
+                    additional_data=document["additional_data"],
+                    timestamp=document["timestamp"],
+                )
+                for document in map(json.loads, documents)
+            ]
+
+        return NotificationChannelRig(LOG, None, read_back, leaves_out=frozenset(KEYS))
+
+
+def test_no_key_of_a_row_comes_into_the_log(caplog):
+    caplog.set_level(logging.INFO)
+    data = {"maximum_key": "secret-7", "last_processed_key": "secret-3", "connector_name": "t"}
+    LOG.factory(None).send(
+        Notification(
+            identifier="1", aggregate_type="Incremental Snapshot", kind="IN_PROGRESS",
+            additional_data=data,
+        )
+    )  # fmt: skip
+    assert "secret" not in caplog.text
+    assert '"connector_name": "t"' in caplog.text
