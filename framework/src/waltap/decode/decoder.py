@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from waltap.decode.message import Message
-from waltap.decode.relation import DataType, Relation
+from waltap.decode.relation import Column, DataType, Relation
 
 __all__ = [
     "Catalogue",
@@ -110,8 +110,9 @@ class DecoderContext:
     `Relation.xid` saying which, and gives rows the completed one. Rows of a transaction that may still
     be aborted have the relation as the wire shows it, and whoever hands them out describes it then.
     ``relation_at`` is for decoders whose wire names tables and does not tell what they are: what
-    (schema, table) meant for the committed transaction of the third argument (None: ask the catalogue,
-    which shows the present), and ``standings`` whether that holds still (None: nobody knows). ``gone``
+    (schema, table) meant for the committed transaction of the third argument, a row of which shows the
+    columns of the fourth, those that it names, with what it says of them (None: ask the catalogue, which
+    shows the present), and ``standings`` whether that holds still (None: nobody knows). ``gone``
     tells which of the relations with these OIDs exist no more, and an LSN: transactions that committed
     after it have no rows of them. ``forget`` is to be called with the OID of each such relation when
     the decoder lets go of it. ``unsettled`` gives, by OID, the LSN up to which a description holds: at
@@ -125,7 +126,7 @@ class DecoderContext:
     options: Mapping[str, object] = field(default_factory=dict)
     captures: Callable[[str, str], bool] | None = None
     describe: Callable[[Relation], Relation] | None = None
-    relation_at: Callable[[str, str, int], Relation | None] | None = None
+    relation_at: Callable[[str, str, int, Sequence[Column]], Relation | None] | None = None
     standings: Standings | None = None
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None
     forget: Callable[[int], None] | None = None

@@ -188,7 +188,7 @@ class NamedRelations:
         if former is not None:
             self._compared(former)
         standing = self._standing(schema, table)
-        present = self._known(schema, table)
+        present = self._known(schema, table, row)
         if present is None and self._is_view(schema, table):
             return None
         if version and present and 0 != version.shown.oid != present.oid != 0:
@@ -212,7 +212,7 @@ class NamedRelations:
             numbers |= numbers_then(told, present)
         columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in told)
         letter, key, required = identity
-        relation = self._version(schema, table, columns, letter, key, present, row.key)
+        relation = self._version(schema, table, columns, letter, key, present, row)
         self._stands(schema, table, standing)
         full = letter == "f"
         made = self._current[schema, table]
@@ -235,10 +235,12 @@ class NamedRelations:
             set=tuple(old_at[name] for name in required if name in old_at),
         )
 
-    def _known(self, schema: str, table: str) -> Relation | None:
+    def _known(self, schema: str, table: str, row: RowFacts | None = None) -> Relation | None:
         """Return what is known of the table that had the name."""
         if self._relation_at is not None:
-            return self._relation_at(schema, table, self._xid)
+            shown = row.by_name.values() if row else ()
+            columns = [_column(fact, None, None) for fact in shown if fact.type_oid]
+            return self._relation_at(schema, table, self._xid, columns)
         return self._catalogue.relation(schema, table)
 
     def _standing(self, schema: str, table: str) -> Hashable:
@@ -276,7 +278,7 @@ class NamedRelations:
         identity: str,
         key: frozenset[str],
         present: Relation | None,
-        primary_key: tuple[str, ...] | None = None,
+        row: RowFacts | None = None,
     ) -> Relation:
         """Return the relation of this shape: the last one if it has it."""
         shown = Relation(
@@ -295,20 +297,31 @@ class NamedRelations:
                 for column in columns
             ),
             identity=identity,
-            wire_key=primary_key,
+            wire_key=row.key if row else None,
         )
         current = self._current.get((schema, table))
         if current is None or current.doubted or not current.shown.same_shape(shown):
             describe = self._describe if self.captured(schema, table) else None
             relation = shown
             if describe is not None:
-                relation = describe(msgspec.structs.replace(shown, xid=self._xid))
+                relation = describe(self._as_told(shown, row))
             if current is not None and current.relation.same_shape(relation):
                 relation = current.relation
             current = _Version(shown, relation, self.epoch)
             self._current[schema, table] = current
             self._retirement.grown([version.shown.oid for version in self._current.values()])
         return current.relation
+
+    def _as_told(self, shown: Relation, row: RowFacts | None) -> Relation:
+        """Return a relation for its description: NOT NULL is the wire's word, or nobody's yet."""
+        told = row.by_name if row else {}
+        columns = tuple(
+            msgspec.structs.replace(
+                column, nullable=told[column.name].nullable if column.name in told else None
+            )
+            for column in shown.columns
+        )
+        return msgspec.structs.replace(shown, columns=columns, xid=self._xid)
 
 
 def _column(fact: ColumnFact, known: Column | None, number: int | None) -> Column:

@@ -71,7 +71,11 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                          ORDER BY ic.relname)
           FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
          WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid), c.xmin::text,
-       (SELECT rt.xmin::text FROM pg_type rt WHERE rt.oid = c.reltype)
+       (SELECT rt.xmin::text FROM pg_type rt WHERE rt.oid = c.reltype),
+       coalesce((SELECT sa.xmin::text FROM pg_attribute sa
+                  WHERE sa.attrelid = c.oid AND sa.attnum = -1), '0'), c.relfrozenxid::text,
+       (SELECT array_agg(da.xmin::text) FROM pg_attribute da
+         WHERE da.attrelid = c.oid AND da.attnum > 0 AND da.attisdropped)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
@@ -103,6 +107,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     ``key_changed`` the one that last changed the index whose columns are the key, ``row_changed`` the
     one that made the table, renamed it, or altered it last. ``named`` is the one that gave it its
     name: the row type has the table's name and schema, and is not written when the table is altered.
+    ``made`` is the one that made the table, ``frozen`` the id below which none ran when it was made,
+    or rewritten, or vacuumed since (0: not known), ``dropped`` those that dropped columns.
     ``defaults_known``: False while someone has locked the table; its columns have no defaults here
     then.
     """
@@ -118,6 +124,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     key_changed: int = 0
     row_changed: int = 0
     named: int = 0
+    made: int = 0
+    frozen: int = 0
+    dropped: tuple[int, ...] = ()
     defaults_known: bool = True
 
     @property
@@ -125,6 +134,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         """Yield the transactions that made what is said of the table here."""
         yield self.row_changed
         yield self.key_changed
+        yield from self.dropped
         for changed in self.changed.values():
             yield from changed
 
@@ -360,6 +370,9 @@ class PostgresCatalogue:
             key_changed=chosen.changed if chosen else 0,
             row_changed=int(by[0]),
             named=int(by[1]),
+            made=int(by[2]),
+            frozen=int(by[3]),
+            dropped=tuple(int(xid) for xid in by[4] or ()),
             defaults_known=defaults is not None,
         )
 

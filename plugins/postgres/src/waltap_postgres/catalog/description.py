@@ -8,11 +8,13 @@ shows the present, which may be later. So it
 - is asked once the transaction that the relation belongs to is visible, never before;
 - adds what the wire lacks, and nothing against it;
 - is believed where the row of the catalogue is not newer than that transaction. What is newer, or gone,
-  is taken from the last description of the same relation, if there is one.
+  is taken from the last description of the same relation, if there is one. Commit timestamps tell what
+  is newer, where the server keeps them; else what the wire shows is not, and of the rest ids tell.
 
 Columns are matched by name and, where that fails, by their place: the wire lists columns by attnum.
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +29,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.moment import WRAP, Moment
 from waltap_postgres.catalog.standings import Standings
 from waltap_postgres.catalog.tables_ahead import TablesAhead
+from waltap_postgres.catalog.witness import fits, shown_by_columns, shown_writers
 from waltap_postgres.identity import Mark, mark
 
 __all__ = ["Descriptions", "joined"]
@@ -46,6 +49,17 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
           FROM (SELECT txid_current_snapshot() AS snapshot OFFSET 0) s OFFSET 0) x
 """
 """The 64-bit id nearest to the end of the snapshot is the one that the 32 bits of the wire mean."""
+
+
+ORDER_SQL = """
+SELECT w.xid, pg_xact_commit_timestamp(w.xid::text::xid) > pg_xact_commit_timestamp(%s::xid)
+  FROM unnest(%s::int8[]) w(xid)
+"""
+"""A subtransaction has the timestamp of its transaction."""
+
+TIMESTAMPS_SQL = """
+SELECT coalesce(current_setting('track_commit_timestamp', true), 'off') = 'on' AND NOT pg_is_in_recovery()
+"""
 
 
 class Descriptions:
@@ -71,6 +85,7 @@ class Descriptions:
         self.unsettled: dict[int, int] = {}
         self._gone: set[int] = set()
         self._keyed: dict[int, int] = {}
+        self._timestamps: bool | None = None
         self.standings = Standings(catalogue, self._when_visible)
 
     @classmethod
@@ -89,6 +104,9 @@ class Descriptions:
         present = self._ahead.table_of(wire.oid, wire.xid) if wire.oid else None
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
+        if present is not None and remembered is not None:
+            moment = self._told(moment, present)
+            moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
         described = joined(
             wire, present, remembered, types, moment, again=wire.oid in self._described
         )
@@ -120,9 +138,12 @@ class Descriptions:
             self._memory.put(renewed)
         return renewed
 
-    def relation_at(self, schema: str, table: str, xid: int) -> Relation | None:
+    def relation_at(
+        self, schema: str, table: str, xid: int, columns: Sequence[Column] = ()
+    ) -> Relation | None:
         """Return what a name meant for transaction ``xid``, which has committed; None when nothing is
-        known of it, or it was no table. For wires that name tables and say little of them.
+        known of it, or it was no table. For wires that name tables and say little of them: ``columns``
+        are those that a row shows.
 
         What has the name now does not count where it got it, or its identity, after ``xid``. A key that
         is gone leaves no row that would tell when it went: it counts for transactions that began before it
@@ -141,12 +162,13 @@ class Descriptions:
             self._keyed[oid] = moment.horizon
         if then is None:
             return now.relation
+        moment = self._told(moment, now)
         if oid != then.oid:
-            return then if moment.precedes(now.named) else now.relation
-        flagged = {column.name for column in then.columns if column.in_identity}
-        names = {column.name for column in now.relation.columns}
-        if any(moment.precedes(xid) for xid in now.writers) or not names.issuperset(flagged):
+            return then if _came_later(now, then, moment, columns) else now.relation
+        moment = moment.reaching(shown_by_columns(columns, now, then), now.writers)
+        if any(moment.precedes(xid) for xid in now.writers):
             return then
+        flagged = _present_now((c for c in then.columns if c.in_identity), now.relation)
         if keyed or not flagged:
             return now.relation
         if (xid - self._keyed.setdefault(oid, moment.horizon)) % WRAP < WRAP // 2:
@@ -168,6 +190,20 @@ class Descriptions:
                 memory.named(relation.schema, relation.table) is None
             ):
                 memory.put(relation)
+
+    def _told(self, moment: Moment, present: Table) -> Moment:
+        """Return ``moment`` with what the server tells of the order of commits, of those transactions
+        that wrote what is ``present`` and have later ids. It does with track_commit_timestamp."""
+        writers = {xid for xid in (present.named, *present.writers) if moment.precedes(xid)}
+        if not writers:
+            return moment
+        if self._timestamps is None:
+            ((self._timestamps,),) = self._catalogue.query(TIMESTAMPS_SQL)
+        if not self._timestamps:
+            return moment
+        rows = self._catalogue.query(ORDER_SQL, (str(moment.xid), list(writers)))
+        later = {xid: told for xid, told in rows if told is not None}
+        return dataclasses.replace(moment, later=later)
 
     def _types(self, wire: Relation, remembered: Relation | None) -> Mapping[int, DataType]:
         """Return the data types of the columns; what the catalogue does not know any more as it was."""
@@ -231,6 +267,33 @@ def joined(
     )
     key = _key(wire, present, places, remembered, moment, again=again)
     return msgspec.structs.replace(wire, columns=columns, primary_key=key, xid=0, wire_key=None)
+
+
+def _came_later(now: Table, then: Relation, moment: Moment, columns: Sequence[Column]) -> bool:
+    """Tell whether a table got its name from another one, ``then``, after ``moment``.
+
+    A later id may be that of a subtransaction. Then columns of a row that only one of the two can have
+    tell, and the frozen horizon of a table that was made with this name: no transaction older than it
+    was running, so that one which made it is not.
+    """
+    if not moment.precedes(now.named):
+        return False
+    if now.named in moment.later:
+        return True
+    of_now, of_then = fits(columns, now.relation), fits(columns, then)
+    if of_now != of_then:
+        return of_then
+    if now.named == now.made and now.frozen:
+        return moment.is_before(now.frozen)
+    return True
+
+
+def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
+    """Return the names that those of ``columns`` have now which are still there."""
+    names = {column.name for column in now.columns}
+    numbers = {column.number: column.name for column in now.columns if column.number is not None}
+    found = (c.name if c.name in names else numbers.get(c.number or 0) for c in columns)
+    return {name for name in found if name is not None}
 
 
 def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
@@ -298,13 +361,16 @@ def _column(
         or any(moment.precedes(xid) for xid in present.changed.get(now.number or 0, ()))
     ):
         known, same = then, True
+    nullable = column.nullable
+    if nullable is None:
+        nullable = not of_key if known is None else known.nullable
     default = known.default if known and same else None
     if known is now and then is not None and present is not None and not present.defaults_known:
         default = then.default
     return msgspec.structs.replace(
         column,
         data_type=types.get(column.type_oid) or column.data_type,
-        nullable=not of_key if known is None else known.nullable,
+        nullable=nullable,
         default=default,
         generated=known.generated if known else False,
         comment=known.comment if known else None,
