@@ -14,6 +14,7 @@ import pytest
 
 from waltap.signals.errors import SignalTableUnusable
 
+from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
@@ -521,3 +522,42 @@ def test_the_signal_table_that_the_remedy_makes_can_be_published(shop: Shop) -> 
     shop.database.execute(f"CREATE TABLE signals {columns[0]}")
     shop.source["signal.data.collection"] = "public.signals"
     assert_both_succeed(shop)
+
+
+ODD = 'v int, q tsquery, m money[], p pair, "x y" int4multirange'
+
+
+def test_columns_that_nothing_maps_are_told_of(shop: Shop) -> None:
+    database = shop.database
+    database.execute(
+        f"CREATE TYPE pair AS (a int, b text); CREATE TABLE odd (id int PRIMARY KEY, {ODD})"
+    )
+    told = shop.warnings()["columns"]
+    assert "public.odd" in told["found"]
+    assert "q (tsquery), m (money[]), p (pair), x y (int4multirange)" in told["found"]
+    assert "include.unknown.datatypes=true" in told["remedy"]
+    done = shop.run()
+    assert done.stderr.count("q (tsquery)") == 1, done.stderr
+    shop.source["column.exclude.list"] = "public.odd.(q|m|p|x y)"
+    assert "columns" not in shop.warnings()
+    del shop.source["column.exclude.list"]
+    shop.source["include.unknown.datatypes"] = True
+    told = shop.warnings()["columns"]
+    assert "of public.odd are left out, nothing maps their types: m (money[])" in told["found"]
+    assert "generated column" in told["remedy"]
+
+
+def test_a_column_that_joins_and_nothing_maps_is_told_of_once(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pipeline = Pipeline(database, tmp_path)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, 1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        assert "are left out" not in caplog.text
+        database.execute("ALTER TABLE t ADD q tsquery; INSERT INTO t VALUES (2, 1, 'a')")
+        database.execute("ALTER TABLE t ADD w int; INSERT INTO t VALUES (3, 1, 'a', 1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2, 3], "the rows")
+    assert caplog.text.count("columns of public.t are left out") == 1
+    assert "q (tsquery)" in caplog.text

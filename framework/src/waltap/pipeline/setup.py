@@ -56,6 +56,7 @@ class Stages:
         self._known: dict[int, dict[Relation, _Known]] = {}
         self._last_seen: dict[str, Relation] = {}
         self._warned: set[IdentityWarning] = set()
+        self._left_out: dict[int, tuple[str, ...]] = {}
         self.identities = Identities(
             host.replica_identities.values(),
             lambda relation: host.choose("choose_replica_identity", relation=relation),
@@ -105,6 +106,7 @@ class Stages:
             forget=self.forget,
             memory=self.memory,
             identity_warnings=self.identity_warnings,
+            left_out=self.left_out,
             send_format=self.send_format,
         )
         self._connector = component.spec.factory(component.properties, context)
@@ -134,6 +136,7 @@ class Stages:
     def forget(self, oid: int) -> None:
         """Drop what is kept of a relation that is gone."""
         versions = self._known.pop(oid, {})
+        self._left_out.pop(oid, None)
         for name in {relation.name for relation in versions}:
             if name in self._last_seen and self._last_seen[name].oid == oid:
                 del self._last_seen[name]
@@ -165,9 +168,19 @@ class Stages:
             self._warn(relation)
 
     def _warn(self, relation: Relation) -> None:
-        """Log what is to be known of a captured relation's replica identity and was not told yet."""
+        """Log what is to be known of a captured relation, and was not told yet: of its replica identity,
+        and of columns that nothing delivers."""
         if not self.capture.captures(relation.schema, relation.table):
             return
+        before = self._left_out.get(relation.oid, ())
+        names = self.left_out(relation)
+        if names and names != before:
+            log.warning(
+                "columns of %s are left out, nothing maps their types: %s; `waltap doctor FILE` says "
+                "what delivers them",
+                relation.name, ", ".join(names),
+                extra={"pipeline": self.profile.name, "relation": relation.name},
+            )  # fmt: skip
         told = set(self._warned)
         for warning in self.identity_warnings(relation):
             if warning not in told:
@@ -176,6 +189,20 @@ class Stages:
                     warning.relation, warning.what, warning.remedy,
                     extra={"pipeline": self.profile.name, "relation": warning.relation},
                 )  # fmt: skip
+
+    def left_out(self, relation: Relation) -> tuple[str, ...]:
+        """Return the columns of a described relation, with their types, that are captured and have none
+        that is mapped; they count as told."""
+        names = tuple(
+            f"{column.name} ({_type_name(column)})"
+            for column in (relation.columns[index] for index in self.capture.columns(relation))
+            if self.types.column(column) is None
+        )
+        if names:
+            self._left_out[relation.oid] = names
+        else:
+            self._left_out.pop(relation.oid, None)
+        return names
 
     def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
         """Return what is to be known of a described relation's replica identity; it counts as told."""
@@ -197,8 +224,7 @@ class Stages:
             column = relation.columns[index]
             mapping = self.types.column(column)
             if mapping is not None and mapping.from_binary is None:
-                shown = column.data_type.name if column.data_type else column.type_oid
-                yield f"column {column.name} ({shown})"
+                yield f"column {column.name} ({_type_name(column)})"
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
         """Return the replica identity to read a relation with, once per version."""
@@ -257,6 +283,13 @@ class Stages:
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
             ),
         )
+
+
+def _type_name(column: Column) -> str:
+    data_type = column.data_type
+    if data_type is None:
+        return f"type {column.type_oid}"
+    return data_type.name if data_type.element is None else f"{data_type.element.name}[]"
 
 
 class _StoreWithMemory(OffsetStore):

@@ -97,7 +97,8 @@ class ConnectorContext:
     ``announced`` is to be called with each relation that the server announces in the stream, described;
     ``forget`` with the OID of one that is gone and has no rows to come. ``memory`` holds what was
     described before; the connector opens it for its database, and puts in what it describes.
-    ``identity_warnings`` gives what a user should know of a relation's replica identity. ``send_format``
+    ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
+    columns of a described one that nothing delivers, since nothing maps their types. ``send_format``
     is shown every relation that is described while values come in send format, and tells whether the
     next stream may ask for it.
     """
@@ -118,6 +119,7 @@ class ConnectorContext:
     forget: "Callable[[int], None]" = lambda _oid: None
     memory: RelationMemory = field(default_factory=RelationMemory)
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
+    left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
     send_format: SendFormat = field(default_factory=SendFormat)
 
 

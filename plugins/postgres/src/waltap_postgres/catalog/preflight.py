@@ -76,7 +76,7 @@ class Preflight:
             found.append(Check.failed("start", error))
         if decision is None or decision.stream:
             found += self._of_stream(decision, plan)
-        found.append(self._tables(decision))
+        found += [self._tables(decision), *self._left_out()]
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
         signal = self._context.capture.signal_table
@@ -269,6 +269,22 @@ class Preflight:
         resumes = decision is not None and decision.offset is not None
         fatal = named and listed and not resumes and not self._context.debezium
         return check if fatal else _advice(check)
+
+    def _left_out(self) -> list[Check]:
+        included = "include.unknown.datatypes=true delivers the bytes of their text; "
+        if self._context.capture.include_unknown_datatypes:
+            included = "a generated column of type text delivers such a value; "  # money[]
+        return [
+            Check(
+                name="columns",
+                verdict="warning",
+                found=f"of {table.relation.name} are left out, nothing maps their types: "
+                f"{', '.join(names)}",
+                remedy=included + "column.exclude.list says that they are not wanted",
+            )
+            for table in self._captured
+            if (names := self._context.left_out(table.relation))
+        ]
 
     def _of_snapshot(self, tables: list[Table]) -> list[Check]:
         unreadable = tables_unreadable(self._catalogue, tables, self._properties)
