@@ -29,7 +29,9 @@ def system_advice(error: BaseException | None, *, all_known: bool = False) -> st
 
     ``all_known``: also where the class of a waltap error says as much.
     """
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # some raise an error from itself
+        seen.add(id(error))
         number = error.errno if isinstance(error, OSError) else None
         if number is not None and number in (ADVICE if all_known else STRONGER):
             return ADVICE[number]

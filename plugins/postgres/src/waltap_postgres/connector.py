@@ -419,7 +419,8 @@ class PostgresConnector(Connector):
                 transport.start(sql)
             except PublicationGone as error:
                 transport.close()
-                raise self._ended(error) from error
+                told = self._ended(error)
+                raise told from error if told is not error else None
             except SlotActive:
                 transport.close()
                 if not self.properties.slot_max_retries:

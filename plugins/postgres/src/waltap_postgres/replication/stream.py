@@ -85,7 +85,8 @@ class ReplicationStream(ChangeStream):
         try:
             frames = transport.read(timeout)
         except (PublicationGone, SendFormatUnreadable) as error:
-            raise self._ended(error) from error
+            told = self._ended(error)
+            raise told from error if told is not error else None
         if transport.heard:
             transport.heard = False
             self._heard, self._asked = time.monotonic(), False
