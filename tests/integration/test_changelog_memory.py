@@ -78,17 +78,19 @@ def test_many_rows_in_one_transaction_take_no_more_than_a_few(tmp_path: Path) ->
 
 
 def test_a_large_row_takes_a_few_times_its_size(tmp_path: Path) -> None:
-    """Its text, its column, and what Parquet needs to write and compress one value."""
+    """Its text, and that encoded: the column points into the text, and what is left of the page after
+    compression is put together at once. 50 MiB are the libraries."""
     before, peak, rows = measured(
         tmp_path,
         """
         table = relation("public.t", [("id", "int4"), ("big", "text")])
         def batches():
+            yield [("-1", "small")]
             for n in range(4):
                 yield [(str(n), f"{n:016}" * (50 * 1024 * 1024 // 16))]
             yield []
         run(sys.argv[1], table, batches())
         """,
     )
-    assert rows == 4
-    assert peak - before < 5 * 50, f"{peak - before} MiB"
+    assert rows == 5
+    assert peak - before < 4 * 50, f"{peak - before} MiB"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waltap.errors import DecodeError
 from waltap_postgres.replication.wire import (
+    LARGE_BYTES,
     CopyEnded,
     CopySplitter,
     ReplicationSplitter,
@@ -15,6 +16,8 @@ from waltap_postgres.replication.wire import (
 
 LSNS = st.integers(0, (1 << 64) - 1)
 PAYLOADS = st.binary(min_size=1, max_size=40)
+LARGE = st.sampled_from([LARGE_BYTES, 30, 50])
+"""Bytes from which on a message is collected apart."""
 
 
 def message(letter: bytes, body: bytes) -> bytes:
@@ -55,13 +58,14 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip(borders, borders[1:], strict=False) if a < b]
 
 
-@given(EVENTS, st.lists(st.integers(0, 3000), max_size=10))
+@given(EVENTS, st.lists(st.integers(0, 3000), max_size=10), LARGE)
 def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
-    events: list[tuple[str, int, object]], cuts: list[int]
+    events: list[tuple[str, int, object]], cuts: list[int], large: int
 ) -> None:
-    splitter = ReplicationSplitter()
+    splitter = ReplicationSplitter(large_bytes=large)
     frames = [f for piece in cut(encoded(events), cuts) for f in splitter.split(piece)]
     assert frames == [(lsn, payload) for kind, lsn, payload in events if kind == "w"]
+    assert all(type(payload) is bytes for _, payload in frames)
     told = [(lsn, more) for kind, lsn, more in events if kind == "k"]
     assert splitter.started
     assert splitter.wal_end == (told[-1][0] if told else 0)
@@ -83,9 +87,9 @@ def test_libpq_gives_the_same_payload_by_payload(
     assert (single.wal_end, single.reply_requested) == (whole.wal_end, whole.reply_requested)
 
 
-@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
-def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int]) -> None:
-    splitter = ReplicationSplitter()
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4), LARGE)
+def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int], large: int) -> None:
+    splitter = ReplicationSplitter(large_bytes=large)
     try:
         for piece in cut(data, cuts):
             for lsn, payload in splitter.split(piece):
@@ -124,21 +128,29 @@ def test_the_end_of_the_stream_brings_the_servers_error() -> None:
     }  # fmt: skip
 
 
-@given(st.lists(st.binary(max_size=30), max_size=10), st.lists(st.integers(0, 500), max_size=6))
-def test_copy_data_comes_back_however_it_is_cut(chunks: list[bytes], cuts: list[int]) -> None:
+@given(
+    st.lists(st.binary(max_size=60), max_size=10), st.lists(st.integers(0, 500), max_size=6), LARGE
+)
+def test_copy_data_comes_back_however_it_is_cut(
+    chunks: list[bytes], cuts: list[int], large: int
+) -> None:
     data = message(b"H", b"\0\0\1\0\0") + b"".join(message(b"d", c) for c in chunks)
     data += message(b"c", b"") + message(b"C", b"COPY 1\0") + message(b"Z", b"I")
-    splitter = CopySplitter()
+    splitter = CopySplitter(large_bytes=large)
     found = [payload for piece in cut(data, cuts) for payload in splitter.split(piece)]
     assert found == chunks
     assert splitter.done
 
 
-@given(st.lists(st.binary(max_size=30), max_size=5), st.lists(st.integers(0, 500), max_size=6))
-def test_an_error_after_rows_of_a_copy_is_not_missed(chunks: list[bytes], cuts: list[int]) -> None:
+@given(
+    st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(0, 500), max_size=6), LARGE
+)
+def test_an_error_after_rows_of_a_copy_is_not_missed(
+    chunks: list[bytes], cuts: list[int], large: int
+) -> None:
     data = b"".join(message(b"d", c) for c in chunks)
     data += message(b"E", b"C22012\0Mdivision by zero\0\0") + message(b"Z", b"I")
-    splitter = CopySplitter()
+    splitter = CopySplitter(large_bytes=large)
     with pytest.raises(CopyEnded) as caught:
         for piece in cut(data, cuts):
             splitter.split(piece)

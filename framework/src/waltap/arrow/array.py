@@ -15,6 +15,9 @@ __all__ = ["integer_array", "string_array"]
 FEW: Final = 64
 """Values that are joined here; more of them are quicker in pyarrow, and then none is long."""
 
+LONG: Final = 1 << 20
+"""Characters of a text that an array shows as it lies in memory, not a copy of it."""
+
 
 def string_array(values: Sequence[str | None]) -> "pa.Array":
     """Return ``values`` as strings."""
@@ -22,12 +25,29 @@ def string_array(values: Sequence[str | None]) -> "pa.Array":
 
     if len(values) > FEW:
         return pa.array(values, pa.string())
-    encoded = [b"" if value is None else value.encode() for value in values]
-    sizes = map(len, encoded)
+    texts = ["" if value is None else value for value in values]
+    whole = texts[0] if len(texts) == 1 else "".join(texts)
+    if len(whole) >= LONG and whole.isascii():
+        sizes, data = list(map(len, texts)), _shown(whole)
+    else:
+        encoded = [text.encode() for text in texts]
+        sizes = list(map(len, encoded))
+        data = pa.py_buffer(encoded[0] if len(encoded) == 1 else b"".join(encoded))
     offsets = pa.py_buffer(array("i", accumulate(sizes, initial=0)))
     validity, nulls = _validity(values)
-    data = pa.py_buffer(encoded[0] if len(encoded) == 1 else b"".join(encoded))
     return pa.StringArray.from_buffers(len(values), offsets, data, validity, nulls)
+
+
+def _shown(text: str) -> "pa.Buffer":
+    """Return a buffer that points into ``text``, which is ASCII, and keeps it alive: Python has such a
+    text in memory as its UTF-8 is."""
+    import ctypes
+
+    import pyarrow as pa
+
+    utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize
+    utf8.restype, utf8.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_void_p)
+    return pa.foreign_buffer(utf8(text, None), len(text), base=text)
 
 
 def _validity(values: Sequence[object]) -> "tuple[pa.Buffer | None, int]":

@@ -26,6 +26,9 @@ XLOG_PAYLOAD = 5 + 25
 MAX_MESSAGE_BYTES = (1 << 30) + (1 << 16)
 """The server cannot build a larger message: its StringInfo ends at 1 GB."""
 
+LARGE_BYTES = 1 << 21
+"""A message that is collected in a buffer of its own size."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerMessage:
@@ -49,16 +52,27 @@ class CopyEnded(Exception):
 
 
 class _Pieces:
-    """Joins what was received with what was left over, once per message however large it is."""
+    """Joins what was received with what was left over, once per message however large it is.
 
-    __slots__ = ("_chunks", "_have", "_need")
+    A message of ``large_bytes`` is collected in one buffer of its size: its pieces, kept until the last
+    has come, would be as much memory once more, and what the allocator keeps of them a third time.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_chunks", "_have", "_large", "_large_bytes", "_need")
+
+    def __init__(self, large_bytes: int) -> None:
+        self._large_bytes = large_bytes
         self._chunks: list[bytes] = []
+        self._large: bytearray | None = None
         self._have = self._need = 0
 
     def add(self, data: bytes) -> bytes | None:
-        """Return everything to split now; None while the message at hand is still incomplete."""
+        """Return everything to split now; None while the message at hand is still incomplete.
+
+        Where the message is large it is for `take_large`, and what came after it is returned.
+        """
+        if self._large is not None:
+            return self._add_large(self._large, data)
         if not self._chunks:
             return data
         self._chunks.append(data)
@@ -69,11 +83,22 @@ class _Pieces:
         self._chunks.clear()
         return whole
 
+    def _add_large(self, large: bytearray, data: bytes) -> bytes | None:
+        had, self._have = self._have, min(self._have + len(data), self._need)
+        large[had : self._have] = (
+            data if self._have - had == len(data) else data[: self._have - had]
+        )
+        return data[self._have - had :] if self._have == self._need else None
+
+    def take_large(self) -> bytearray | None:
+        """Return the large message that `add` has just completed, header included, None without one."""
+        large, self._large = self._large, None
+        return large
+
     def keep(self, rest: bytes) -> None:
         """Keep an incomplete message for the next `add`."""
         if not rest:
             return
-        self._chunks = [rest]
         self._have, self._need = len(rest), 5
         if len(rest) >= 5:
             size = HEADER(rest, 0)[1]
@@ -87,6 +112,11 @@ class _Pieces:
                     payload=rest,
                 )
             self._need = 1 + size
+            if size >= self._large_bytes:
+                self._large = bytearray(self._need)
+                self._large[: self._have] = rest
+                return
+        self._chunks = [rest]
 
 
 class ReplicationSplitter:
@@ -97,12 +127,12 @@ class ReplicationSplitter:
     clears it. ``server_time`` is the server's clock of the last keepalive, µs since 2000.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
         self.wal_end = 0
         self.server_time = 0
         self.reply_requested = False
         self.started = False
-        self._pieces = _Pieces()
+        self._pieces = _Pieces(large_bytes)
 
     def split(self, data: bytes) -> list[Frame]:
         """Return the complete frames in ``data`` and what was left over before.
@@ -113,6 +143,14 @@ class ReplicationSplitter:
         frames: list[Frame] = []
         if buffer is None:
             return frames
+        large = self._pieces.take_large()
+        if large is not None:
+            if large[0] == COPY_DATA and large[5] == XLOG_DATA:
+                lsn = int.from_bytes(large[6:14], "big")
+                frames.append((lsn, bytes(memoryview(large)[XLOG_PAYLOAD:])))
+            else:
+                self._control(bytes(large[:1]), bytes(memoryview(large)[5:]), frames)
+            del large
         append, size_all, at = frames.append, len(buffer), 0
         while at + XLOG_PAYLOAD <= size_all:
             tag, size, kind, lsn = XLOG_HEADER(buffer, at)
@@ -175,8 +213,8 @@ class ReplicationSplitter:
 class CopySplitter:
     """Splits the answer to a COPY … TO STDOUT into its data."""
 
-    def __init__(self) -> None:
-        self._pieces = _Pieces()
+    def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
+        self._pieces = _Pieces(large_bytes)
         self._error: ServerMessage | None = None
         self.done = False
 
@@ -189,6 +227,13 @@ class CopySplitter:
         payloads: list[bytes] = []
         if buffer is None:
             return payloads
+        large = self._pieces.take_large()
+        if large is not None:
+            if large[0] == COPY_DATA:
+                payloads.append(bytes(memoryview(large)[5:]))
+            else:
+                buffer = bytes(large) + buffer
+            del large
         append: Callable[[bytes], None] = payloads.append
         size_all, at = len(buffer), 0
         while at + 5 <= size_all:

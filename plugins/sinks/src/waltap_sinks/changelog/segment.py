@@ -24,14 +24,21 @@ SNAPSHOT_SEQUENCE: Final = -1
 
 NO_XID: Final = -1
 
+WIDE_BYTES: Final = 1 << 20
+"""Bytes of a row, on average, from which on a file is made for wide rows."""
+
 
 class SegmentFile:
     """One Parquet file being written; nobody sees it before a manifest names it."""
 
-    def __init__(self, store: Store, path: str, schema: "pa.Schema", compression: str) -> None:
+    def __init__(
+        self, store: Store, path: str, schema: "pa.Schema", compression: str, *, wide: bool = False
+    ) -> None:
+        """Begin a file. ``wide``: for rows of `WIDE_BYTES`. Parquet's second form of a data page is put
+        together from what is compressed already: two copies of a long value fewer than in the first."""
         from pyarrow import parquet
 
-        self.path = path
+        self.path, self.wide = path, wide
         self.rows = 0
         self._store = store
         self._stream = store.create(path)
@@ -42,7 +49,7 @@ class SegmentFile:
                 compression=compression,
                 use_dictionary=False,
                 write_statistics=_bounded(schema),
-                column_encoding=None,
+                data_page_version="2.0" if wide else "1.0",
             )
 
     def write(self, table: "pa.Table") -> None:
@@ -223,11 +230,17 @@ class TableBuffer:
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches)
+        wide = self.bytes >= WIDE_BYTES * table.num_rows
         self._batches, self.bytes = [], 0
+        if wide and self._file is not None and not self._file.wide:
+            self._segments.append(self._file.finish())
+            self._file = None
         while table.num_rows:
             if self._file is None:
                 schema = self.version.segment_schema
-                self._file = SegmentFile(store, path.next(self.version), schema, compression)
+                self._file = SegmentFile(
+                    store, path.next(self.version), schema, compression, wide=wide
+                )
             room = most_rows - self._file.rows
             self._file.write(table.slice(0, room))
             table = table.slice(room)
