@@ -252,6 +252,7 @@ class Output:
         """Make the files that Spark wrote to ``folder`` durable."""
         for name in self.store.names(folder):
             self.store.sync(f"{folder}/{name}")
+        self.store.settle()
 
     def commit(self, state: OutputState) -> None:
         """Make ``state`` what counts, atomically; then remove commits that nobody needs."""

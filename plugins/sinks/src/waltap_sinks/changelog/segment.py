@@ -59,12 +59,12 @@ class SegmentFile:
         self.rows += table.num_rows
 
     def finish(self) -> Segment:
-        """Complete the file and make it durable."""
+        """Complete the file; it is durable before a manifest names it."""
         with self._store.writing(self.path):
             self._writer.close()
             size: int = self._stream.tell()
             self._stream.close()
-        self._store.sync(self.path)
+        self._store.sync(self.path, size)
         return Segment(path=self.path, rows=self.rows, bytes=size)
 
     def abandon(self) -> None:

@@ -182,6 +182,7 @@ class ChangeLogSink(Sink):
         for pending in (self._whole, self._open):
             for buffer in pending.buffers():
                 buffer.abandon()
+        self._store.forget_unsynced()
         self._forget()
 
     # --- taking batches ---------------------------------------------------------------------------

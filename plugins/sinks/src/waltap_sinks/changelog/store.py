@@ -23,6 +23,12 @@ __all__ = ["Store", "safe_name"]
 RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
 """Filesystems that rename atomically; elsewhere an upload itself is atomic."""
 
+LARGE_BYTES: Final = 8 << 20
+"""A file that is made durable as soon as it is complete."""
+
+MANY_FILES: Final = 16
+SYNC_THREADS: Final = 8
+
 
 def safe_name(text: str) -> str:
     """Return ``text`` as a file name: what is not a letter, digit, _ or - is percent-encoded."""
@@ -52,6 +58,9 @@ class Store:
         self.local: bool = self._fs.type_name == "local"
         self._renames = self._fs.type_name in RENAMING
         self._folders: set[str] = set()
+        self._files: set[str] = set()
+        self._unsynced: set[str] = set()
+        """Folders whose names of files are not known to be durable, as ``_files`` are not."""
         self._lock, self._lock_name = -1, ""
 
     def path(self, relative: str) -> str:
@@ -137,22 +146,62 @@ class Store:
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
-    def sync(self, path: str) -> None:
-        """Make a closed file, and the name of it, durable."""
-        if self.local:
+    def sync(self, path: str, size: int = 0) -> None:
+        """Have a closed file of ``size`` bytes, and the name of it, made durable before anything is
+        published, or by `settle`. Small files wait for each other: see `_settle`."""
+        if not self.local:
+            return
+        if size < LARGE_BYTES:
+            self._files.add(path)
+        else:
             try:
                 _fsync(self.path(path), os.O_RDONLY)
-                _fsync(self.path(path.rpartition("/")[0]), os.O_RDONLY | os.O_DIRECTORY)
             except OSError as cause:
                 raise self._failure(f"cannot make {path} durable", cause) from cause
+        self._unsynced.add(path.rpartition("/")[0])
+
+    def forget_unsynced(self) -> None:
+        """Give up what was handed to `sync` and never published."""
+        self._files.clear()
+        self._unsynced.clear()
+        self._folders.clear()
+
+    def settle(self) -> None:
+        """Make durable now what was given to `sync`."""
+        try:
+            self._settle()
+        except OSError as cause:
+            raise self._failure("cannot make what was written durable", cause) from cause
+
+    def _settle(self) -> None:
+        """Make everything durable that waits for it.
+
+        Each fsync alone waits for a write of the file system's journal; those that come together share
+        one: 2,000 files of 2,000 folders took 56 s one by one, and take one second.
+        """
+        waiting = [(path, os.O_RDONLY) for path in sorted(self._files)]
+        waiting += [(path, os.O_RDONLY | os.O_DIRECTORY) for path in sorted(self._unsynced)]
+        if len(waiting) < MANY_FILES:
+            for path, flags in waiting:
+                _fsync(self.path(path), flags)
+        else:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(SYNC_THREADS, "waltap-fsync") as pool:
+                for _ in pool.map(lambda one: _fsync(self.path(one[0]), one[1]), waiting):
+                    pass
+        self._files.clear()
+        self._unsynced.clear()
 
     def publish(self, path: str, data: bytes) -> None:
-        """Make a small file appear whole and durably, or not at all."""
+        """Make a small file appear whole and durably, or not at all; before it, whatever `sync` was
+        given is durable."""
         folder, _, name = path.rpartition("/")
         target = self.path(path)
         written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
         try:
             self._make_folder(folder)
+            self._settle()
             with self._fs.open_output_stream(written) as stream:
                 stream.write(data)
             if self.local:
@@ -166,6 +215,7 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is not there is removed already."""
+        self._files.discard(path)
         try:
             self._fs.delete_file(self.path(path))
         except FileNotFoundError:
@@ -181,12 +231,16 @@ class Store:
             return
         except OSError as cause:
             raise self._failure(f"cannot remove {path}", cause) from cause
-        self._folders = {known for known in self._folders if not f"{known}/".startswith(f"{path}/")}
+        inside = f"{path}/"
+        self._folders = {known for known in self._folders if not f"{known}/".startswith(inside)}
+        self._unsynced = {known for known in self._unsynced if not f"{known}/".startswith(inside)}
+        self._files = {known for known in self._files if not known.startswith(inside)}
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, durably."""
         try:
             self._make_folder(path)
+            self._settle()
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
@@ -196,9 +250,7 @@ class Store:
         self._fs.create_dir(self.path(path), recursive=True)
         if self.local:
             steps = path.split("/") if path else []
-            for count in range(len(steps) + 1):
-                folder = self.path("/".join(steps[:count]))
-                _fsync(folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._unsynced.update("/".join(steps[:count]) for count in range(len(steps) + 1))
         self._folders.add(path)
 
     # --- one writer -------------------------------------------------------------------------------
