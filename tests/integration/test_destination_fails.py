@@ -189,7 +189,7 @@ def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
         run.until(lambda: ids(lines) == list(range(1, 3001)), "the rows")
         lines.unlink()
         database.execute("INSERT INTO t VALUES (3001)")
-        run.until(lambda: run.engine.delivery.events == 3001, "the next row")  # type: ignore[union-attr]
+        run.until(lambda: run.engine.status().events == 3001, "the next row")
     assert ids(lines) == list(range(1, 3002))
     assert pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn  # type: ignore[union-attr]
 

@@ -64,8 +64,8 @@ def command(
     raw, host = read(file), Host()
     with telemetry(host) as show:
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
-        show(profile)
         engine = Engine(profile, host, limits=limits, ready_file=ready_file)
+        show(engine)
         with stopped_by_signals(engine):
             engine.run()
 
@@ -134,13 +134,15 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
     handler = configure(write, form=form, level=level)
     display: Any = None
 
-    def show(profile: "Profile") -> None:
+    def show(engine: "Engine") -> None:
         nonlocal display
+        profile = engine.profile
         handler.labels = profile.labels
         if form == "text" and console.is_terminal and not _writes_to_stdout(profile):
             from waltap.telemetry.progress import ProgressDisplay
 
             display = ProgressDisplay(console)
+            display.follow(engine.status)
             host.register(display, "progress")
             display.start()
 

@@ -65,4 +65,5 @@ class Confirmation:
         stored = offset.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
         self._stream.confirm(lsn)
+        self._run.confirmed_lsn = lsn
         self._run.slot_notice("confirmed", offset, lsn)

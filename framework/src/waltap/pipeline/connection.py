@@ -73,7 +73,7 @@ class Connection:
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: Start, offset: Offset | None) -> Delivery:
-        """Make the delivery of this connection; counts go on over reconnects."""
+        """Make the delivery of this connection."""
         run, stages = self._run, self._stages
         stored = start.offset
         if offset is not None:
@@ -89,9 +89,8 @@ class Connection:
             offset=stored,
             retries=run.backoff(),
             clock=run.clock,
+            counts=run.counts,
         )
-        if run.delivery is not None:
-            delivery.events, delivery.records = run.delivery.events, run.delivery.records
         run.delivery = delivery
         delivery.store(stored)
         return delivery
@@ -124,7 +123,7 @@ class Connection:
         """A start that fails, or is stopped, before the sink got anything leaves nothing behind: what
         it made on the server is removed, and the offset is what it was."""
         run = self._run
-        before = run.delivery.events if run.delivery is not None else 0
+        before = run.counts.events
         try:
             yield
         except BaseException:
@@ -134,8 +133,8 @@ class Connection:
             self._undo(connector, stored, before)
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
-        delivery, store = self._run.delivery, self._stages.store
-        if delivery is not None and delivery.events > before:
+        store = self._stages.store
+        if self._run.counts.events > before:
             return
         with suppress(WaltapError):
             connector.undo()

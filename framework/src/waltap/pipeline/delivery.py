@@ -13,6 +13,7 @@ from waltap.format.record import Record
 from waltap.host import Host
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.counts import Counts
 from waltap.sink.sink import Sink
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
@@ -27,7 +28,7 @@ class Delivery:
 
     ``signals`` is stored with the position: the state of incremental snapshots as of what was
     written. ``written`` is the position after the last batch the sink took, ``offset.position`` the last
-    stored one. ``events`` and ``records`` count what the sink took in this run. ``failed``: a flush
+    stored one. ``counts`` are those of the run. ``failed``: a flush
     failed, or a write in a way that no sink may fail in; nothing is flushed, stored or confirmed any more.
     """
 
@@ -43,15 +44,15 @@ class Delivery:
         offset: Offset,
         retries: Backoff,
         clock: Clock,
+        counts: Counts,
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
         self._transforms, self._host, self._retries = transforms, host, retries
-        self._clock = clock
+        self._clock, self.counts = clock, counts
         self.offset = offset
         self.written = offset.position
         self.previous_end_lsn = offset.previous_end_lsn
         self.signals = offset.signals
-        self.events = self.records = 0
         self._visible_in: dict[str, str] = {}
         self.unflushed_since: float | None = None
         self.failed = False
@@ -61,13 +62,15 @@ class Delivery:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
         started = self._clock.monotonic()
         batch = self._batch(parts, snapshot=snapshot)
-        for transform in self._transforms:
+        counts = self.counts
+        for index, transform in enumerate(self._transforms):
+            before = batch.events
             batch = transform(batch)
+            counts.filtered[index] += before - batch.events
         if self._format is not None:
             batch.records = self._format.render(batch.parts, self._clock.time_ns())
-            self.records += len(batch.records)
         self._write(batch)
-        self.events += batch.events
+        self._count(batch, started)
         self.written = batch.position
         if self.unflushed_since is None:
             self.unflushed_since = started
@@ -81,6 +84,19 @@ class Delivery:
             for part in parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
+
+    def _count(self, batch: Batch, now: float) -> None:
+        counts = self.counts
+        counts.batches += 1
+        counts.events += batch.events
+        counts.meter.add(now, batch.events)
+        if batch.records is not None:
+            counts.records += len(batch.records)
+        last = batch.parts[-1] if batch.parts else None
+        if isinstance(last, TransactionPart) and last.commit_ts:
+            counts.lag_ms = max(0, self._clock.time_ns() // 1_000_000 - last.commit_ts // 1000)
+        elif batch.snapshot:
+            counts.snapshot_events += batch.events
 
     def _batch(self, parts: list[Part], *, snapshot: bool) -> Batch:
         position, events, whole = self.written, 0, True
@@ -107,6 +123,7 @@ class Delivery:
             except SinkError as error:
                 if error.retry is not Retry.SAME_BATCH or not self._retries.wait():
                     raise
+                self.counts.batch_retries += 1
                 self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
             except BaseException:  # half a batch may be in there
                 self.failed = True
@@ -145,6 +162,7 @@ class Delivery:
         if previous_end_lsn is None:
             previous_end_lsn = self.offset.previous_end_lsn
         assert position >= self.offset.position, "an offset never moves backwards"
+        self.written = max(self.written, position)
         self.store(
             msgspec.structs.replace(
                 self.offset,
@@ -153,7 +171,6 @@ class Delivery:
                 signals=self.signals,
             )
         )
-        self.written = max(self.written, position)
         return position.end_lsn
 
     def keep_signals(self) -> None:

@@ -22,6 +22,7 @@ from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
+from waltap.pipeline.status import Status
 from waltap.sink.sink import ReaderGone
 from waltap.source.connector import StopRequested
 
@@ -57,7 +58,12 @@ class Engine:
     @property
     def state(self) -> str:
         """Return what the run does now, as observers are told (`on_state`)."""
-        return self._run.state
+        return self._run.entered[0]
+
+    def status(self) -> Status:
+        """Return what the run does and has done, as an object that does not change. Any thread may ask,
+        before, during and after `run`; nothing is computed for it until then."""
+        return self._run.status()
 
     @property
     def delivery(self) -> Delivery | None:
@@ -88,7 +94,7 @@ class Engine:
         except Exception as error:
             told = state_unusable(error, run.state_dir) or self.host.blamed(error)
             run.enter("failed", str(told))
-            self.host.notify("on_failure", pipeline=name, error=told, retried=False)
+            run.failed(told, retried=False)
             if told is error:
                 raise
             raise told from error
@@ -116,7 +122,8 @@ class Engine:
                     raise
                 sink_fresh = not isinstance(error, SinkError) and not self._delivery_failed
                 run.enter("reconnecting", str(error))
-                self.host.notify("on_failure", pipeline=name, error=error, retried=True)
+                run.failed(error, retried=True)
+                run.counts.reconnects += 1
                 if not run.reconnects.wait():
                     if sink_fresh:
                         return  # a stop: what was written is flushed and stored

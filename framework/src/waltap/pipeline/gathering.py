@@ -14,6 +14,11 @@ class Gathering:
         self._parts: list[TransactionPart] = []
         self._changes, self._due_at = 0, 0.0
 
+    @property
+    def changes(self) -> int:
+        """Return how many changes wait, 0 without linger."""
+        return self._changes
+
     def __bool__(self) -> bool:
         return bool(self._parts)
 

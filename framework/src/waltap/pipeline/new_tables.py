@@ -48,7 +48,8 @@ class _Known(msgspec.Struct):
 
 class NewTables:
     """Notices new tables of one pipeline. ``policy``: warn, snapshot or ignore; ``tell`` is given the
-    table and the event (`on_new_table`). Disk errors are not raised: then less is noticed."""
+    table and the event (`on_new_table`). ``captured`` has the names of what is captured, from `begin` on.
+    Disk errors are not raised: then less is noticed."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class NewTables:
         self._known: _Known | None = None
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
+        self.captured: tuple[str, ...] = ()
 
     def prepare(self, connector: Connector) -> None:
         """Look before the connector prepares a start, which puts right what the server streams: what it
@@ -86,6 +88,7 @@ class NewTables:
         captured, before = connector.captured_tables(), self._load(database)
         self._names = connector.existing_tables()
         self._captured = set(captured)
+        self.captured = tuple(sorted(captured.values()))
         if before is not None and not whole:
             known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():
@@ -118,6 +121,7 @@ class NewTables:
                 self._say(event, f"{schema}.{table}")
                 if streams:
                     self._captured.add(identifier)
+                    self.captured = tuple(sorted({*self.captured, f"{schema}.{table}"}))
             self._names = present
             self._save()
 

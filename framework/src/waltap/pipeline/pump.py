@@ -52,6 +52,7 @@ class Pump:
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
         if parts:
+            self._run.received_lsn = parts[-1].end_lsn or parts[-1].commit_lsn
             self.gathered.add(parts, self._run.clock.monotonic())
         if len(messages) < FEW_MESSAGES:
             self._messages, self._parts = [], []

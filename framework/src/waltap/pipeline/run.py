@@ -12,8 +12,10 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.channels import Channels
+from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, StreamGauges
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
+from waltap.pipeline.status import Failure, PartitionStatus, Status
 from waltap.pipeline.stop import StopFlag
 from waltap.source.connector import MadeByRun
 
@@ -27,8 +29,9 @@ class Run:
 
     ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
-    ``delivery`` is that of the present connection, or of the last one. ``made`` is the connector's,
-    ``channels`` are signals' and notifications'.
+    ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
+    ``made`` is the connector's, ``channels`` are signals' and notifications'. ``entered`` is the state and
+    since when. The rest is for `status`.
     """
 
     def __init__(
@@ -44,8 +47,16 @@ class Run:
         self.clock, self.chance = clock, chance
         self.channels = Channels(profile, host, clock, chance)
         self.stop = StopFlag()
-        self.state = "new"
+        self.entered: tuple[str, int] = ("new", clock.time_ns())
+        self.started_ns = clock.time_ns()
+        self.counts = Counts(filtered=[0] * len(profile.transforms))
+        self.transform_names = tuple(component.spec.name for component in profile.transforms)
         self.delivery: Delivery | None = None
+        self.streaming: StreamGauges | None = None
+        self.captured_tables: tuple[str, ...] = ()
+        self.received_lsn = self.confirmed_lsn = 0
+        self.server_lsn: int | None = None
+        self.last_failure: Failure | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()
@@ -54,7 +65,7 @@ class Run:
 
     def begin(self) -> None:
         """Count ``max_seconds`` from now. Raises: ConfigurationError when the ready file is of no use."""
-        self._began = self.clock.monotonic()
+        self._began, self.started_ns = self.clock.monotonic(), self.clock.time_ns()
         if self._ready_file is not None:
             with _usable(self._ready_file):  # an earlier run's says nothing of this one
                 self._ready_file.unlink(missing_ok=True)
@@ -92,7 +103,7 @@ class Run:
         if self.limits.max_records is None or self.delivery is None:
             return self.limits.max_records
         delivery = self.delivery
-        counted = delivery.records if delivery.counts_records else delivery.events
+        counted = self.counts.records if delivery.counts_records else self.counts.events
         return self.limits.max_records - counted
 
     def over(self) -> bool:
@@ -106,14 +117,67 @@ class Run:
 
     def enter(self, state: str, detail: str) -> None:
         """Be in ``state`` from now on; ``detail`` is one line for people."""
-        self.state = state
+        self.entered = state, self.clock.time_ns()
         log.info(state, extra={"pipeline": self.profile.name})
         self.host.notify("on_state", pipeline=self.profile.name, state=state, detail=detail)
+
+    def failed(self, error: Exception, *, retried: bool) -> None:
+        """Tell observers of a failure."""
+        at_ms = self.clock.time_ns() // 1_000_000
+        self.last_failure = Failure.of(error, at_ms, retried=retried)
+        self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
 
     def slot_notice(self, event: str, offset: Offset, lsn: int) -> None:
         """Tell observers what became of the slot."""
         self.host.notify(
             "on_slot", pipeline=self.profile.name, event=event, slot=offset.slot, lsn=lsn
+        )
+
+    def status(self) -> Status:
+        """Return the status now. May be called from any thread."""
+        counts, streaming, delivery = self.counts, self.streaming, self.delivery
+        now, now_ns = self.clock.monotonic(), self.clock.time_ns()
+        state, since_ns = self.entered
+        waiting = None if delivery is None else delivery.unflushed_since
+        return Status(
+            pipeline=self.profile.name,
+            at_ms=now_ns // 1_000_000,
+            started_ms=self.started_ns // 1_000_000,
+            state=state,
+            state_since_ms=since_ns // 1_000_000,
+            partitions=() if delivery is None else (self._partition(delivery),),
+            events=counts.events,
+            records=counts.records,
+            snapshot_events=counts.snapshot_events,
+            batches=counts.batches,
+            filtered=tuple(zip(self.transform_names, tuple(counts.filtered), strict=True)),
+            events_per_second=tuple((s, counts.meter.per_second(now, s)) for s in RATE_WINDOWS_S),
+            queued_events=0 if streaming is None else streaming.queued_events,
+            unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
+            open_transactions=0 if streaming is None else streaming.open_transactions,
+            held_bytes=0 if streaming is None else streaming.held_bytes,
+            spilled_bytes=0 if streaming is None else streaming.spilled_bytes,
+            captured_tables=self.captured_tables,
+            snapshot=tuple(counts.tables.values()),
+            reconnects=counts.reconnects,
+            batch_retries=counts.batch_retries,
+            last_failure=self.last_failure,
+        )
+
+    def _partition(self, delivery: Delivery) -> PartitionStatus:
+        confirmed = self.confirmed_lsn  # what comes last is read first (status.py)
+        durable = delivery.offset.position
+        written = delivery.written
+        received, server = self.received_lsn, self.server_lsn
+        return PartitionStatus(
+            name=delivery.offset.slot,
+            received_lsn=max(received, written.end_lsn),
+            written=written,
+            durable=durable,
+            confirmed_lsn=confirmed,
+            server_lsn=server,
+            lag_bytes=None if server is None else max(0, server - durable.end_lsn),
+            lag_ms=self.counts.lag_ms,
         )
 
     def ready(self) -> None:

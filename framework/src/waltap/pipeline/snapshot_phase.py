@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from waltap.host import Host
 from waltap.pipeline.channels import INITIAL, Channels
+from waltap.pipeline.counts import TableProgress
 from waltap.pipeline.delivery import Delivery
 from waltap.source.connector import Connector, Start
 from waltap.transactions.transaction import SnapshotRows
@@ -48,6 +49,7 @@ class SnapshotPhase:
 
     def _run(self, connector: Connector, start: Start) -> bool:
         delivery = self._delivery
+        delivery.counts.tables.clear()
         self._tell("started", "", 0, None)
         self._channels.tell(INITIAL, "STARTED")
         table, rows, opens = "", 0, True
@@ -58,6 +60,7 @@ class SnapshotPhase:
                 self._table_done(table, rows)
                 table, rows = piece.relation.name, 0
                 total = connector.estimate(piece.relation)
+                self._note(table, 0, total)
                 self._tell("table_started", table, 0, total)
                 self._channels.tell(
                     INITIAL,
@@ -69,6 +72,7 @@ class SnapshotPhase:
             delivery.write([piece], snapshot=True)
             self.begun = True
             rows += len(piece.rows)
+            self._note(table, rows, total)
             self._tell("progress", table, rows, total)
             if delivery.due(self._flush_s):
                 delivery.flush()
@@ -90,6 +94,7 @@ class SnapshotPhase:
 
     def _table_done(self, table: str, rows: int) -> None:
         if table:
+            self._note(table, rows, rows, complete=True)
             self._tell("table_completed", table, rows, rows)
             self._channels.tell(
                 INITIAL,
@@ -99,6 +104,10 @@ class SnapshotPhase:
                 total_rows_scanned=str(rows),
                 status="SUCCEEDED",
             )
+
+    def _note(self, table: str, rows: int, total: int | None, *, complete: bool = False) -> None:
+        progress = TableProgress(table=table, rows=rows, estimate=total, complete=complete)
+        self._delivery.counts.tables[table] = progress
 
     def _tell(self, event: str, table: str, rows: int, total: int | None) -> None:
         self._host.notify(

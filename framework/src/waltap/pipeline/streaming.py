@@ -3,7 +3,7 @@
 import logging
 from contextlib import suppress
 
-from waltap.errors import ConnectionLost
+from waltap.errors import ConnectionLost, WaltapError
 from waltap.offsets.state_folder import SPILL
 from waltap.pipeline.confirmation import Confirmation
 from waltap.pipeline.delivery import Delivery
@@ -49,13 +49,14 @@ class Streaming:
             warn=log.warning,
         )
         self._confirmation = Confirmation(run, stream, self._assembler, delivery)
+        self._pump: Pump | None = None
         self._flush_s = engine.flush_interval_ms / 1000
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, whole: bool) -> None:
         """Stream until the run is to end. ``whole``: a snapshot has just read every table."""
         run, delivery = self._run, self._delivery
-        run.started = True
+        run.started, run.streaming = True, self
         try:
             try:
                 signals = SignalTable(run, self._connector, self._stages, delivery)
@@ -63,6 +64,7 @@ class Streaming:
                 new_tables.begin(self._connector, delivery.offset, whole=whole, ask=signals.ask)
                 run.enter("streaming", str(delivery.written))
                 run.ready()
+                self._note()
                 self._pull(signals)
             finally:
                 self._confirmation.last()
@@ -70,6 +72,7 @@ class Streaming:
                 with suppress(ConnectionLost):
                     self._confirmation.idle()
         finally:
+            run.streaming = None
             self._stream.close()
             self._assembler.close()
 
@@ -77,7 +80,7 @@ class Streaming:
         """Do all that is to be done, again and again; nothing here waits but `Pump.pull`."""
         run, stream, delivery = self._run, self._stream, self._delivery
         clock, stopping = run.clock.monotonic, run.stop.is_set
-        pump = Pump(run, stream, self._assembler, signals, delivery)
+        pump = self._pump = Pump(run, stream, self._assembler, signals, delivery)
         end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
         heartbeats = Heartbeats(run, self._connector, delivery)
         now = clock()
@@ -99,6 +102,7 @@ class Streaming:
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while
                 self._stages.new_tables.look(self._connector)
+                self._note()
                 next_look = clock() + self._idle_s
             if not pump.gathered and (now >= next_idle or stream.urged()):
                 next_idle = now + self._idle_s
@@ -106,6 +110,14 @@ class Streaming:
             if end.reached(now):
                 break
         pump.write_rest()
+
+    def _note(self) -> None:
+        """Take note of what a status tells and only the server knows, where it answers."""
+        run = self._run
+        run.captured_tables = self._stages.new_tables.captured
+        with suppress(WaltapError):
+            slot = self._connector.slot()
+            run.server_lsn = None if slot is None else slot.server_lsn
 
     def _patience(self, pump: Pump, now: float, *, hurried: bool) -> float:
         """Return how long the next pull may wait, in seconds."""
@@ -116,3 +128,21 @@ class Streaming:
         else:
             longest = min(POLL_S, self._flush_s)
         return pump.gathered.wait(longest, now)
+
+    # --- for any thread (`StreamGauges`) ----------------------------------------------------------
+
+    @property
+    def queued_events(self) -> int:
+        return 0 if self._pump is None else self._pump.gathered.changes
+
+    @property
+    def open_transactions(self) -> int:
+        return self._assembler.open_transactions
+
+    @property
+    def held_bytes(self) -> int:
+        return self._assembler.held_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._assembler.spilled_bytes

@@ -1,9 +1,9 @@
 """An observer that shows a pipeline on a terminal: a bar per snapshot table, then the stream."""
 
-import time
-from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -17,15 +17,14 @@ from rich.text import Text
 
 from waltap.config.secrecy import redacted
 from waltap.hookspecs import hookimpl
-from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-__all__ = ["ProgressDisplay"]
+    from waltap.pipeline.status import Status
 
-WINDOW_S = 3.0
+__all__ = ["ProgressDisplay"]
 
 
 class _Rows(ProgressColumn):
@@ -44,34 +43,29 @@ class _Rate(ProgressColumn):
         if task.finished:
             rate = task.completed / task.finished_time if task.finished_time else 0.0
         else:
-            rate = task.fields["meter"].per_second()
+            rate = task.fields.get("rate", 0.0)
         return Text(f"{rate:,.0f}/s", style="cyan")
 
 
-class _Meter:
-    """How many events came in the last seconds; a quiet stream falls to 0."""
+class _Bars(Progress):
+    """Bars that ask for their numbers whenever they are drawn."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._seen: deque[tuple[float, int]] = deque()
+    def __init__(self, *columns: ProgressColumn, console: "Console") -> None:
+        self.ask: Callable[[], object] = lambda: None
+        super().__init__(*columns, console=console)
 
-    def add(self, events: int) -> None:
-        self._seen.append((time.monotonic(), events))
-
-    def per_second(self) -> float:
-        now = time.monotonic()
-        while self._seen and self._seen[0][0] < now - WINDOW_S:
-            self._seen.popleft()
-        passed = min(WINDOW_S, now - self._began)
-        return sum(events for _, events in self._seen) / passed if passed else 0.0
+    def get_renderables(self) -> Iterable[RenderableType]:
+        self.ask()
+        yield from super().get_renderables()
 
 
 class ProgressDisplay:
-    """Bars on ``console`` between `start` and `stop`; the hooks feed them."""
+    """Bars on ``console`` between `start` and `stop`. As an observer it is told what there is to show; the
+    numbers are those of a `Status`, asked for when the bars are drawn."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
-        self._progress = Progress(
+        self._progress = _Bars(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -80,10 +74,14 @@ class ProgressDisplay:
             TimeRemainingColumn(),
             console=console,
         )
+        self._status: Callable[[], Status] | None = None
         self._tables: dict[str, TaskID] = {}
-        self._rows: dict[str, int] = {}
         self._stream: TaskID | None = None
-        self._meter = _Meter()
+
+    def follow(self, status: "Callable[[], Status]") -> None:
+        """Show the numbers that ``status`` gives (`Engine.status`)."""
+        self._status = status
+        self._progress.ask = self._take
 
     def start(self) -> None:
         """Begin to draw."""
@@ -93,14 +91,24 @@ class ProgressDisplay:
         """Leave the last state on the screen."""
         self._progress.stop()
 
+    def _take(self) -> None:
+        assert self._status is not None
+        status = self._status()
+        rate = next((rate for _, rate in status.events_per_second), 0.0)
+        for table in status.snapshot:
+            task = self._tables.get(table.table)
+            if task is not None:  # an estimate that was too low grows
+                whole = max(table.estimate, table.rows + 1) if table.estimate else None
+                self._progress.update(task, completed=table.rows, total=whole, rate=rate)
+        if self._stream is not None:
+            streamed = status.events - status.snapshot_events
+            self._progress.update(self._stream, completed=streamed, rate=rate)
+
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
         """Say what the pipeline does now; streaming has a line of its own."""
         if state == "streaming" and self._stream is None:
-            self._meter = _Meter()
-            self._stream = self._progress.add_task(
-                "streaming", total=None, noun="changes", meter=self._meter
-            )
+            self._stream = self._progress.add_task("streaming", total=None, noun="changes")
         if state == "reconnecting":
             first = redacted(detail.splitlines()[0]) if detail else ""
             line = Text(f"{state}: {first}", style="yellow")
@@ -110,25 +118,10 @@ class ProgressDisplay:
 
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int, total: int | None) -> None:
-        """Move the bar of a table. An estimate that was too low grows with the rows."""
+        """Begin and end the bar of a table."""
         if event == "table_started":
-            self._meter = _Meter()
-            self._tables[table] = self._progress.add_task(table, total=total, meter=self._meter)
-            self._rows[table] = 0
-        elif event == "progress" and table in self._tables:
-            self._meter.add(rows - self._rows[table])
-            self._rows[table] = rows
-            whole = max(total, rows + 1) if total else None
-            self._progress.update(self._tables[table], completed=rows, total=whole)
+            self._tables[table] = self._progress.add_task(table, total=total)
         elif event == "table_completed" and table in self._tables:
             visible = rows > 0  # a long list of empty tables tells nothing
-            self._progress.update(
-                self._tables[table], completed=rows or 1, total=rows or 1, visible=visible
-            )
-
-    @hookimpl
-    def on_batch(self, batch: Batch) -> None:
-        """Count streamed changes."""
-        if self._stream is not None and not batch.snapshot:
-            self._meter.add(batch.events)
-            self._progress.advance(self._stream, batch.events)
+            task = self._tables.pop(table)
+            self._progress.update(task, completed=rows or 1, total=rows or 1, visible=visible)

@@ -149,6 +149,16 @@ class Assembler:
         return len(self._streams) + len(self._prepared) + current
 
     @property
+    def held_bytes(self) -> int:
+        """Return the size of what is kept until its transaction is decided or delivered."""
+        return self._area.bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Return how much of that is in files."""
+        return self._area.bytes - self._area.memory_bytes
+
+    @property
     def idle(self) -> bool:
         """Tell whether everything that committed has been handed out.
 

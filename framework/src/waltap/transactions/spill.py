@@ -103,6 +103,11 @@ class SpillArea:
                 for path in folder.glob("*.tmp"):
                     path.unlink()
 
+    @property
+    def bytes(self) -> int:
+        """Return the size of all spools, in memory and on disk. Any thread may ask."""
+        return sum(spool.size for spool in list(self._spools))
+
     def spool(self, xid: int) -> "Spool":
         """Return a new, empty spool for the transaction ``xid``."""
         spool = Spool(self, xid)

@@ -1,5 +1,6 @@
 """A pipeline of simulated parts around the real engine."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.properties import EngineProperties
 from waltap.snapshot.snapshotter import Known, Snapshotter
-from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
+from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec, TransformSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.connector import connector_of
 from waltap_testing.simulation.destination import Destination, sink_of
@@ -68,6 +69,7 @@ class SimulatedPipeline:
         *,
         seed: int = 0,
         sink: Component[SinkSpec] | None = None,
+        transforms: Iterable[Component[TransformSpec]] = (),
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock()
@@ -75,6 +77,7 @@ class SimulatedPipeline:
         self.store = MemoryOffsetStore()
         self.observed = Observed(self.clock)
         self._sink = sink or Component(sink_of(self.destination))
+        self._transforms = tuple(transforms)
         self._settings = {"waltap.state.dir": folder, **settings}
         self._chance = Random(seed)  # noqa: S311 - to be had again
 
@@ -114,6 +117,7 @@ class SimulatedPipeline:
             format=Component(json),
             topic_naming=Component(naming, capture),
             sink=self._sink,
+            transforms=self._transforms,
             offset_store=Component(
                 OffsetStoreSpec(
                     name="kept", summary="Memory.", factory=lambda _properties, _home: self.store

@@ -1,0 +1,90 @@
+"""The status of a running pipeline: a snapshot that does not change, for any thread that asks.
+
+The engine's thread counts per batch, per pull and per period, never per row, into plain fields.
+`Run.status` reads them, in an order in which what is confirmed was stored, what is stored was written,
+and what was written was received. Nothing is locked, and nothing is computed until somebody asks.
+"""
+
+from dataclasses import dataclass
+
+from waltap.errors import WaltapError
+from waltap.pipeline.counts import TableProgress
+from waltap.source.position import Position
+
+__all__ = ["Failure", "PartitionStatus", "Status"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last thing that went wrong; ``at_ms`` since 1970 UTC, ``retried``: the run went on."""
+
+    at_ms: int
+    code: str
+    problem: str
+    retried: bool
+
+    @classmethod
+    def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "Failure":
+        """Return what is told of an error."""
+        if isinstance(error, WaltapError):
+            return cls(at_ms=at_ms, code=error.code, problem=error.problem, retried=retried)
+        problem = f"{type(error).__name__}: {error}"
+        return cls(at_ms=at_ms, code=WaltapError.code, problem=problem, retried=retried)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """How far one partition of the source has come; a slot is one.
+
+    ``received_lsn``: of the last transaction of which something has arrived. ``written``: taken
+    by the sink; ``durable``: flushed and stored; ``confirmed_lsn``: told to the server in this run, 0 for
+    nothing. ``server_lsn`` and ``lag_bytes``, the WAL that is not confirmed, are those of the last look,
+    None before it. ``lag_ms`` is how old the last change was when the sink took it, None before any.
+    """
+
+    name: str
+    received_lsn: int
+    written: Position
+    durable: Position
+    confirmed_lsn: int
+    server_lsn: int | None
+    lag_bytes: int | None
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What a pipeline does and has done in this run. Times are ms since 1970 UTC.
+
+    ``state`` as `on_state` names it, since ``state_since_ms``. ``events`` are changes and snapshot rows
+    that the sink took, ``snapshot_events`` those of the initial snapshot, ``records`` what a format made
+    of them, ``filtered`` those that transforms left out, by name. ``events_per_second``: over the last so
+    many seconds, the one at hand left out. ``queued_events`` wait for ``waltap.linger.ms``;
+    ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does.
+    ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
+    ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
+    as far as it has come. ``reconnects`` and ``batch_retries`` count tries.
+    """
+
+    pipeline: str
+    at_ms: int
+    started_ms: int
+    state: str
+    state_since_ms: int
+    partitions: tuple[PartitionStatus, ...] = ()
+    events: int = 0
+    records: int = 0
+    snapshot_events: int = 0
+    batches: int = 0
+    filtered: tuple[tuple[str, int], ...] = ()
+    events_per_second: tuple[tuple[int, float], ...] = ()
+    queued_events: int = 0
+    unflushed_ms: int | None = None
+    open_transactions: int = 0
+    held_bytes: int = 0
+    spilled_bytes: int = 0
+    captured_tables: tuple[str, ...] = ()
+    snapshot: tuple[TableProgress, ...] = ()
+    reconnects: int = 0
+    batch_retries: int = 0
+    last_failure: Failure | None = None

@@ -1,0 +1,192 @@
+"""The status of a run: true at every instant, for any thread, and free until somebody asks."""
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+from waltap.config.profile import Component
+from waltap.errors import Retry, SinkError
+from waltap.pipeline.counts import Meter
+from waltap.pipeline.status import Status
+from waltap.plugin import register_transforms
+from waltap.source.position import Position
+from waltap.transforms.filter import FilterProperties
+from waltap_testing.simulation import SimulatedPipeline
+from waltap_testing.workload import ITEMS
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> SimulatedPipeline:
+    return SimulatedPipeline(tmp_path / "state")
+
+
+def watched(
+    pipeline: SimulatedPipeline, *instants: float, stop_at: float, **limits: float
+) -> tuple[Status, ...]:
+    """Run, and return the status at some instants, and at the end."""
+    engine, seen = pipeline.engine(**limits), []
+    for instant in instants:
+        pipeline.clock.at(instant, lambda: seen.append(engine.status()))
+    pipeline.clock.at(stop_at, engine.stop)
+    engine.run()
+    return (*seen, engine.status())
+
+
+def test_before_a_run_there_is_a_status_too(pipeline: SimulatedPipeline) -> None:
+    status = pipeline.engine().status()
+    assert (status.state, status.partitions, status.events) == ("new", (), 0)
+
+
+def test_it_does_not_change(pipeline: SimulatedPipeline) -> None:
+    status = pipeline.engine().status()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        status.events = 1  # type: ignore[misc]
+    hash(status)
+
+
+def test_positions_follow_each_other(pipeline: SimulatedPipeline) -> None:
+    pipeline.source.insert(at=10.0, rows=5)
+    before, written, durable, stopped = watched(pipeline, 9.0, 10.5, 12.0, stop_at=30.0)
+    start, end = before.partitions[0].durable.end_lsn, pipeline.source.log[0].end_lsn
+    assert before.state == "streaming"
+    (part,) = written.partitions
+    assert part.received_lsn == part.written.end_lsn == end
+    assert part.durable == Position(start)
+    assert part.confirmed_lsn == 0
+    assert written.unflushed_ms == pytest.approx(500, abs=250)
+    (part,) = durable.partitions
+    assert part.durable.end_lsn == part.confirmed_lsn == end
+    assert durable.unflushed_ms is None
+    assert stopped.state == "stopped"
+    assert (stopped.events, stopped.batches, stopped.records) == (5, 1, 0)
+
+
+def test_lag_is_the_wal_that_is_not_durable_as_of_the_last_look(tmp_path: Path) -> None:
+    pipeline = SimulatedPipeline(tmp_path, **{"offset.flush.interval.ms": 60_000})
+    start = pipeline.source.wal_end
+    pipeline.source.insert(at=5.0)
+    pipeline.source.foreign(at=6.0, octets=0x5000)
+    before, looked, flushed, _ = watched(pipeline, 9.0, 12.0, 80.0, stop_at=90.0)
+    end = pipeline.source.log[0].end_lsn
+    assert before.partitions[0].lag_bytes == 0
+    assert looked.partitions[0].server_lsn == end + 0x5000
+    assert looked.partitions[0].lag_bytes == end + 0x5000 - start
+    assert flushed.partitions[0].lag_bytes == 0
+
+
+def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(
+    pipeline: SimulatedPipeline,
+) -> None:
+    pipeline.source.down(start=9.0, end=12.0)
+    pipeline.source.insert(at=10.0)
+    *_, last = watched(pipeline, stop_at=60.0)
+    lag = last.partitions[0].lag_ms
+    assert lag is not None
+    assert 2000 <= lag <= 6000
+
+
+def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
+    pipeline.source.tables[ITEMS] = [(str(n), str(n), "x") for n in range(1, 1001)]
+    pipeline.source.read_s = 1.0
+    first, later, end = watched(pipeline, 3.5, 7.5, stop_at=60.0)
+    assert first.state == "snapshot"
+    assert [(t.table, t.rows, t.estimate, t.complete) for t in first.snapshot] == [
+        ("public.items", 300, 1000, False)
+    ]
+    assert later.snapshot[0].rows == 700
+    assert (end.snapshot[0].rows, end.snapshot[0].complete) == (1000, True)
+    assert (end.events, end.snapshot_events) == (1000, 1000)
+    pipeline.source.insert(at=61.0)
+    *_, end = watched(pipeline, stop_at=90.0)
+    assert (end.events, end.snapshot_events) == (1, 0)
+
+
+def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:
+    class Busy(SinkError):
+        code = "WT-5999"
+        retry = Retry.SAME_BATCH
+        remedy = "Wait."
+
+    left = [1, 2, 3]
+    pipeline.source.down(start=10.0, end=11.0)
+    pipeline.source.insert(at=20.0)
+
+    def refuse(_batch: object) -> None:
+        if left:
+            raise Busy(f"busy {left.pop()}")
+
+    pipeline.destination.before_write = refuse
+    down, up, end = watched(pipeline, 10.5, 15.0, stop_at=60.0)
+    assert down.state == "reconnecting"
+    assert down.last_failure is not None
+    assert (down.last_failure.code, down.last_failure.retried) == ("WT-2001", True)
+    assert up.state == "streaming"
+    assert up.reconnects >= 2
+    assert end.batch_retries == 3
+
+
+def test_what_is_gathered_is_queued(pipeline: SimulatedPipeline, tmp_path: Path) -> None:
+    slow = SimulatedPipeline(tmp_path / "slow", **{"waltap.linger.ms": 30_000})
+    slow.source.insert(at=10.0, rows=4)
+    slow.source.insert(at=11.0, rows=3)
+    during, end = watched(slow, 20.0, stop_at=60.0)
+    assert (during.queued_events, during.events) == (7, 0)
+    assert (end.queued_events, end.events) == (0, 7)
+
+
+def test_captured_tables_are_named(pipeline: SimulatedPipeline) -> None:
+    pipeline.source.existing["1"] = ("public", "items")
+    pipeline.clock.at(20.0, lambda: pipeline.source.existing.update({"2": ("public", "notes")}))
+    early, late, _ = watched(pipeline, 15.0, 35.0, stop_at=40.0)
+    assert early.captured_tables == ("public.items",)
+    assert late.captured_tables == ("public.items", "public.notes")
+
+
+def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path: Path) -> None:
+    filters = {spec.name: spec for spec in register_transforms()}
+    inserts = Component(filters["filter"], FilterProperties(operations=("c",)))
+    deletes = Component(filters["filter"], FilterProperties(operations=("d",)))
+    pipeline = SimulatedPipeline(tmp_path, transforms=[deletes, inserts])
+    pipeline.source.insert(at=1.0, rows=4)
+    *_, end = watched(pipeline, stop_at=10.0)
+    assert end.filtered == (("filter", 0), ("filter", 4))
+    assert end.events == 0
+    assert pipeline.destination.durable == []
+
+
+def test_any_thread_may_ask_at_any_time(pipeline: SimulatedPipeline) -> None:
+    for number in range(1, 2000):
+        pipeline.source.insert(at=number * 0.3, rows=2)
+    engine, seen, done = pipeline.engine(max_seconds=700.0), [], threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            seen.append(engine.status())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        engine.run()
+    finally:
+        done.set()
+        asking.join()
+    assert seen
+    for status in seen:
+        for part in status.partitions:
+            durable = part.durable.end_lsn
+            assert part.confirmed_lsn <= durable <= part.written.end_lsn <= part.received_lsn
+    counts = [status.events for status in seen]
+    assert counts == sorted(counts)
+    assert engine.status().events == 3998
+
+
+def test_a_rate_is_that_of_whole_seconds_that_have_passed() -> None:
+    meter = Meter()
+    assert meter.per_second(100.0, 10) == 0.0
+    for second in range(20):
+        meter.add(100.25 + second, 50)
+    assert meter.per_second(120.5, 10) == 50.0
+    assert meter.per_second(120.5, 60) == 50.0  # it has not run that long
+    assert meter.per_second(125.5, 10) == 25.0
+    assert meter.per_second(300.0, 60) == 0.0
