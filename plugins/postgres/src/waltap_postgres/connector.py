@@ -234,6 +234,7 @@ class PostgresConnector(Connector):
             self._read_slot(),
             offset,
             history=self._history,
+            publication_gone=self._publications.gone,
         )
 
     def _take(self, slot: Slot, decision: Decision, offset: Offset | None) -> None:

@@ -52,8 +52,10 @@ def decide(
     offset: Offset | None,
     *,
     history: Callable[[], str],
+    publication_gone: Callable[[], PublicationGone | None],
 ) -> Decision:
-    """Decide; changes nothing. ``history`` gives the timeline history file when it is needed.
+    """Decide; changes nothing. ``history`` gives the timeline history file when it is needed,
+    ``publication_gone`` why the slot cannot be read.
 
     Raises: SourceError, OffsetError, SnapshotError when there is no way to go on.
     """
@@ -64,7 +66,9 @@ def decide(
     ours = incomplete and offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and slot.name in context.made.slots
     ours = ours or begun
-    unreadable = context.made.unreadable.get(slot.name) if slot is not None else None
+    unreadable: SourceError | None = None
+    if slot is not None:
+        unreadable = context.made.unreadable.get(slot.name) or (None if ours else publication_gone())
     lost = resumption.lost(offset, slot) or unreadable
     known = Known(
         offset=offset is not None,

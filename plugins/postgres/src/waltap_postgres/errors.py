@@ -219,11 +219,10 @@ class PublicationGone(SourceError):
     code = "WT-2113"
     remedy = (
         "Making {publication!r} again does not help: the slot cannot be read past the changes made "
-        "without it. Start over with a new slot and snapshot: run with snapshot.mode=when_needed "
-        "(with errors.max.retries=0 after `waltap slot drop FILE`), or `waltap slot drop FILE`, then "
-        "`waltap offsets clear FILE`. Lost are the single changes since the stored position (`waltap "
-        "offsets show FILE`); what they left in the tables comes with the snapshot, rows deleted "
-        "meanwhile are not told."
+        "without it. Start over with a new slot and snapshot: run with snapshot.mode=when_needed, or "
+        "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
+        "stored position (`waltap offsets show FILE`); what they left in the tables comes with the "
+        "snapshot, rows deleted meanwhile are not told."
     )
 
 

@@ -15,6 +15,7 @@ from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
 __all__ = [
     "INSERTS_OPERATIONS",
     "INSERTS_SUFFIX",
+    "SKIPS_MISSING",
     "PublicationPlan",
     "identifier",
     "plan_publication",

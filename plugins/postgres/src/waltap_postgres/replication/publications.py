@@ -8,12 +8,18 @@ import psycopg
 from waltap.offsets.belongings import Belonging
 from waltap.source.connector import ConnectorContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.connection import driver_error
-from waltap_postgres.errors import IdentityMissing, PublicationMissing
+from waltap_postgres.connection import driver_error, identify
+from waltap_postgres.errors import (
+    IdentityMissing,
+    PublicationGone,
+    PublicationMissing,
+    stream_error,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     INSERTS_OPERATIONS,
     INSERTS_SUFFIX,
+    SKIPS_MISSING,
     PublicationPlan,
     identifier,
     plan_publication,
@@ -33,6 +39,9 @@ from waltap_postgres.replication.shortfall import (
 __all__ = ["Publications"]
 
 log = logging.getLogger(__name__)
+
+PEEK_S = 10
+"""How long a slot may take to give its first change, in seconds."""
 
 
 class Publications:
@@ -58,6 +67,8 @@ class Publications:
         self._version_num = connection.info.server_version
         self._used = context.decoder.capabilities.filters
         self._made: list[str] = []
+        self._asked = False
+        self._gone: PublicationGone | None = None
         self.names: tuple[str, ...] = ()
 
     def plan(self, *, new_slot: bool = False) -> PublicationPlan:
@@ -120,6 +131,44 @@ class Publications:
         if self._context.belongings.find(*entry.place) is None:
             return False
         return published(self._catalogue, entry.name) is None
+
+    def gone(self) -> PublicationGone | None:
+        """Return why the slot that is there cannot be read: its first change is from before the
+        publication was made, or after it was dropped; None when it can, or that takes long to find out.
+
+        Nothing is taken from the slot: it is asked for its first change, where the publication is
+        missing, or no older than what the slot can decode.
+        """
+        if not self._used or self._version_num >= SKIPS_MISSING:
+            return None
+        if not self._asked:
+            self._asked, self._gone = True, self._first_change()
+        return self._gone
+
+    def _first_change(self) -> PublicationGone | None:
+        slot, name = self._properties.slot_name, self._properties.publication_name
+        if not self._catalogue.query(
+            "SELECT 1 FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = %s"
+            " WHERE s.slot_name = %s AND s.active_pid IS NULL AND s.database = current_database()"
+            " AND s.plugin = %s AND (p.oid IS NULL OR age(p.xmin) <= age(s.catalog_xmin))",
+            (name, slot, self._context.profile.decoder.spec.output_plugin),
+        ):
+            return None
+        try:
+            with self._connection.transaction():
+                self._connection.execute(f"SET LOCAL statement_timeout = '{PEEK_S}s'".encode())
+                self._connection.execute(
+                    "SELECT FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1,"
+                    " 'proto_version', '1', 'publication_names', %s) LIMIT 1",
+                    (slot, identifier(name)),
+                )
+        except psycopg.Error as error:
+            if error.sqlstate is None:
+                raise driver_error(error, self._properties) from error
+            text = str(error.diag.message_primary)
+            meaning = stream_error(error.sqlstate, text, **identify(self._properties))
+            return meaning if isinstance(meaning, PublicationGone) else None
+        return None
 
     def make(self, *, new_slot: bool = False) -> None:
         """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
