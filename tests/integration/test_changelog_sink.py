@@ -468,6 +468,7 @@ def test_a_reader_goes_on_after_a_mark(tmp_path: Path) -> None:
         m.mark for m in steps[1:3]
     ]
     assert list(log.manifests(steps[-1].mark)) == []
+    assert [m.mark for m in log.manifests(None)] == [m.mark for m in steps]
 
 
 def test_a_missing_manifest_is_an_error(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def running(profile: Path) -> Iterator[Path]:
 
 
 def test_what_runs_is_left_alone(running: Path, database: Database) -> None:
-    for command in (("drop",), ("offsets", "clear"), ("offsets", "set")):
+    for command in (("drop",), ("slot", "drop"), ("offsets", "clear"), ("offsets", "set")):
         more = ["0/1"] if command[-1] == "set" else []
         refused = waltap(*command, running, *more, "--yes", cwd=running.parent)
         assert refused.returncode == 1

@@ -236,6 +236,16 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Path, database: Dat
     asked = waltap("offsets", "set", "shop.toml", "FFFF/0", cwd=shop)
     assert asked.returncode == 1
     assert "never delivered" in asked.stdout
+    assert "will refuse this position (WT-6103)" in asked.stderr
+    back = waltap("offsets", "set", "shop.toml", "0/1", "--yes", cwd=shop)
+    assert back.returncode == 0
+    assert "will refuse this position (WT-6101)" in back.stderr
+    run = waltap("run", "shop.toml", "--until-idle", 0.3, cwd=shop)
+    assert "WT-6101" in run.stderr
+    again = waltap("offsets", "set", "shop.toml", shown["text"], "--yes", cwd=shop)
+    assert "refuse" not in again.stderr
+    run = waltap("run", "shop.toml", "--until-idle", 0.3, cwd=shop)
+    assert run.returncode == 0, run.stderr
     moved = waltap("offsets", "set", "shop.toml", "FFFF/0", "--yes", cwd=shop)
     assert moved.returncode == 0, moved.stderr
     again = json.loads(waltap("offsets", "show", "shop.toml", cwd=shop).stdout)

@@ -5,13 +5,15 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from waltap.decode.message import LogicalMessage
+from waltap.decode.relation import Relation
 from waltap.errors import ConnectionLost
-from waltap.transactions.transaction import Batch
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.host import Host
 from waltap.source.position import Position
 from waltap.telemetry import lifecycle
 from waltap.telemetry.lifecycle import LifeCycleLog
-from waltap.telemetry.log import FIELDS, configure
+from waltap.telemetry.log import FIELDS, as_text, configure
 
 
 @pytest.fixture
@@ -105,3 +107,28 @@ def test_lines_of_json_have_the_labels_of_the_profile() -> None:
         root.removeHandler(handler)
         root.setLevel(level)
     assert json.loads(written[0])["labels"] == {"team": "data"}
+
+
+def test_a_run_ends_with_one_line_of_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    relation = Relation(oid=1, schema="public", table="t", columns=())
+    rows = SnapshotRows(relation=relation, rows=[("1",), ("2",)], ts=0, lsn=1, xid=1)
+    change = LogicalMessage(300, True, "p", b"")
+    parts = [
+        TransactionPart(
+            xid=7, begin_lsn=1, commit_lsn=300, commit_ts=0, changes=[change], complete=complete
+        )
+        for complete in (False, True)
+    ]
+    host = Host()
+    host.register(LifeCycleLog(), "life-cycle log")
+    with caplog.at_level(logging.INFO):
+        for batch in (
+            Batch(parts=[rows], position=Position(0x200), events=2, snapshot=True),
+            Batch(parts=list(parts), position=Position(0x300), events=2),
+        ):
+            host.notify("on_batch", pipeline="p", batch=batch, seconds=0.0)
+        host.notify("on_state", pipeline="p", state="reconnecting", detail="")
+        host.notify("on_state", pipeline="p", state="stopped", detail="")
+    (line,) = [as_text(record) for record in caplog.records if record.message == "delivered"]
+    assert line.startswith("info: delivered pipeline=p lsn=0/300 changes=2 snapshot_rows=2")
+    assert "transactions=1 seconds=" in line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
-from waltap.errors import ConfigurationError, OffsetError, Problem
+from waltap.errors import ConfigurationError, OffsetError, Problem, WaltapError
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -56,7 +56,10 @@ def set_position(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Move the stored position. Forwards skips changes for good; backwards delivers them again."""
+    """Move the stored position. Forwards skips changes for good; backwards delivers them again.
+
+    Slot and sink have a say in that: what they make of the position is told before anything is stored.
+    """
     import msgspec
 
     from waltap.source.position import Position, lsn_text, parse_lsn
@@ -78,11 +81,14 @@ def set_position(
             else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
             "the slot still has them"
         )
+        moved = msgspec.structs.replace(offset, position=position, previous_end_lsn=None)
+        for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
+            typer.echo(f"{profile.name}: {note}", err=True)
         question = (
             f"{profile.name}: from {offset.position} to {lsn_text(position.end_lsn)} {effect}"
         )
         _confirm(question, yes=yes)
-        store.store(msgspec.structs.replace(offset, position=position, previous_end_lsn=None))
+        store.store(moved)
         typer.echo(f"{profile.name}: stored {position}")
 
 
@@ -103,6 +109,28 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             _keep_slot(stages, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
+
+
+def _what_it_comes_to(
+    profile: "Profile", stages: "Stages", moved: "Offset", *, back: bool
+) -> Iterator[str]:
+    """Yield what would keep the next start from going on at ``moved``, as far as can be known."""
+    from waltap.cli.connection import connected
+    from waltap.host import Host
+
+    if back and stages.sink.capabilities.exactly_once:
+        yield (
+            f"the sink {profile.sink.spec.name} keeps the position with its data, and a start goes on "
+            "from the later one: going back has no effect as long as that data is there"
+        )
+    try:
+        with connected(profile, Host()) as (connector, _):
+            lost = connector.lost(moved)
+    except WaltapError as error:
+        yield f"the server could not be asked whether it can go on from there: {error.problem}"
+        return
+    if lost is not None:
+        yield f"the next start will refuse this position ({lost.code}): {lost.problem}"
 
 
 @contextmanager

@@ -1,15 +1,15 @@
 """``waltap slot``: show or drop a pipeline's replication slot."""
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup import Stages
-    from waltap.source.connector import Connector
+    from waltap.config.profile import Profile
+    from waltap.host import Host
 
 __all__ = ["command"]
 
@@ -27,7 +27,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     from waltap.cli.screen import answers
     from waltap.source.position import lsn_text
 
-    with _connected(file, set_) as (connector, _parts):
+    with connected(*_profile(file, set_)) as (connector, _):
         slot = connector.slot()
     if slot is None:
         typer.echo("there is no slot", err=True)
@@ -50,8 +50,15 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     set_: SetOption = None,
 ) -> None:
-    """Drop the slot: changes not yet delivered are lost to this pipeline for good."""
-    with _connected(file, set_) as (connector, _parts):
+    """Drop the slot: changes not yet delivered are lost to this pipeline for good.
+
+    Refused while the pipeline runs.
+    """
+    from waltap.pipeline.lock import PipelineLock
+
+    profile, host = _profile(file, set_)
+    folder = profile.engine.state_dir / profile.name
+    with PipelineLock(folder), connected(profile, host) as (connector, _):
         slot = connector.slot()
         if slot is None:
             typer.echo("there is no slot", err=True)
@@ -63,12 +70,9 @@ def drop(
     typer.echo(f"dropped {slot.name}")
 
 
-def _connected(
-    file: str, set_: list[str] | None
-) -> "AbstractContextManager[tuple[Connector, Stages]]":
-    from waltap.cli.connection import connected
+def _profile(file: str, set_: list[str] | None) -> "tuple[Profile, Host]":
     from waltap.config.resolve import resolve
     from waltap.host import Host
 
     host, raw = Host(), read(file)
-    return connected(resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_)), host)
+    return resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_)), host

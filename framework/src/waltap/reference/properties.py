@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, Treatment
+from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, Known, Treatment
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.pipeline.properties import EngineProperties
@@ -114,6 +114,12 @@ def _code(value: object) -> str:
     return f"`{value}`"
 
 
+def _accepted(entry: Known) -> str:
+    """Return the values of a property that change nothing."""
+    values = (entry.default, *entry.harmless) if entry.default else entry.harmless
+    return ", ".join(_code(value) for value in values) or "none"
+
+
 def _compatibility(host: "Host") -> list[str]:
     """Return what becomes of Debezium's other properties and of old names."""
     declared = {d.name for _, _, model in components(host) for d in declarations(model)}
@@ -124,10 +130,13 @@ def _compatibility(host: "Host") -> list[str]:
     lines += ["Accepted with any value: they tune or name parts that waltap does not have.", ""]
     lines += [", ".join(f"`{name}`" for name in ignored), ""]
     lines += ["## Debezium's properties that are not supported yet", ""]
-    lines += ["Accepted with their default; another value is an error that names them all.", ""]
+    lines += [
+        "Accepted with these values, which are Debezium's default and others that ask for nothing "
+    ]
+    lines += ["that waltap lacks; any other is an error, which names all such properties.", ""]
     lines += table(
-        ("property", "accepted value"),
-        ((f"`{name}`", _code(others[name].default) or "none") for name in wanting),
+        ("property", "accepted values", "why no other"),
+        ((f"`{name}`", _accepted(others[name]), others[name].why) for name in wanting),
     )
     lines += ["", "## Old names", ""]
     lines += ["Names of older Debezium versions; accepted, with a warning.", ""]

@@ -7,6 +7,7 @@ from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
 from waltap.source.position import lsn_text
+from waltap.telemetry.tally import Tally
 from waltap.transactions.transaction import Batch
 
 __all__ = ["LifeCycleLog"]
@@ -17,16 +18,25 @@ logger = logging.getLogger(__name__)
 
 
 class LifeCycleLog:
-    """Registered by ``waltap run``; writes at most one line of throughput in ten seconds."""
+    """Registered by ``waltap run``; writes at most one line of throughput in ten seconds, and one at the
+    end of what the run did."""
 
     def __init__(self) -> None:
         self._events = 0
         self._since: float | None = None
+        self._tally = Tally()
+
+    @hookimpl
+    def on_state(self, pipeline: str, state: str) -> None:
+        """Log at the end what the run did."""
+        if state in {"stopped", "failed"}:
+            logger.info("delivered", extra={"pipeline": pipeline, **self._tally.fields()})
 
     @hookimpl
     def on_batch(self, pipeline: str, batch: Batch) -> None:
         """Count; now and then tell how many events a second arrived."""
         self._events += batch.events
+        self._tally.add(batch)
         now = time.monotonic()
         if self._since is None:
             self._since = now

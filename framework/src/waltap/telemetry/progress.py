@@ -17,6 +17,8 @@ from rich.text import Text
 
 from waltap.config.secrecy import redacted
 from waltap.hookspecs import hookimpl
+from waltap.telemetry.tally import Tally
+from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +79,7 @@ class ProgressDisplay:
         self._status: Callable[[], Status] | None = None
         self._tables: dict[str, TaskID] = {}
         self._stream: TaskID | None = None
+        self._tally = Tally()
 
     def follow(self, status: "Callable[[], Status]") -> None:
         """Show the numbers that ``status`` gives (`Engine.status`)."""
@@ -115,6 +118,8 @@ class ProgressDisplay:
             self._console.print(line)
         elif state not in {"streaming", "failed"}:  # the error itself is shown at the end
             self._console.print(state, style="dim")
+        if state in {"stopped", "failed"}:
+            self._console.print(self._tally.line(), style="dim")
 
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int, total: int | None) -> None:
@@ -125,3 +130,8 @@ class ProgressDisplay:
             visible = rows > 0  # a long list of empty tables tells nothing
             task = self._tables.pop(table)
             self._progress.update(task, completed=rows or 1, total=rows or 1, visible=visible)
+
+    @hookimpl
+    def on_batch(self, batch: Batch) -> None:
+        """Count for the last line."""
+        self._tally.add(batch)

@@ -68,7 +68,9 @@ def decide(
     ours = ours or begun
     unreadable: SourceError | None = None
     if slot is not None:
-        unreadable = context.made.unreadable.get(slot.name) or (None if ours else publication_gone())
+        unreadable = context.made.unreadable.get(slot.name) or (
+            None if ours else publication_gone()
+        )
     lost = resumption.lost(offset, slot) or unreadable
     known = Known(
         offset=offset is not None,

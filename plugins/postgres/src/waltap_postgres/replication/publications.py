@@ -151,7 +151,7 @@ class Publications:
             "SELECT 1 FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = %s"
             " WHERE s.slot_name = %s AND s.active_pid IS NULL AND s.database = current_database()"
             " AND s.plugin = %s AND (p.oid IS NULL OR age(p.xmin) <= age(s.catalog_xmin))",
-            (name, slot, self._context.profile.decoder.spec.output_plugin),
+            (name, slot, self._context.decoder.output_plugin),
         ):
             return None
         try:

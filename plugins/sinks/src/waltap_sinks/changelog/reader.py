@@ -44,12 +44,14 @@ class ChangeLog:
                 return self._load(marks[-1][1])
         return None
 
-    def manifests(self, after: Mark = NOTHING, until: Mark | None = None) -> Iterator[Manifest]:
-        """Return the manifests after ``after`` (up to and with ``until``), in order.
+    def manifests(self, after: Mark | None = None, until: Mark | None = None) -> Iterator[Manifest]:
+        """Return the manifests after ``after`` (up to and with ``until``), in order; without a mark
+        from the first and to the last.
 
         Only the folders that hold them are listed. Raises: ChangeLogRetired when the log does not
         reach back to ``after`` any more; ChangeLogDamaged where a manifest is missing.
         """
+        after = after or NOTHING
         found: list[tuple[Mark, str]] = []
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
@@ -105,7 +107,7 @@ class ChangeLog:
         schema: str,
         table: str,
         *,
-        after: Mark = NOTHING,
+        after: Mark | None = None,
         until: Mark | None = None,
         standing: bool = False,
     ) -> "list[pa.Table]":
