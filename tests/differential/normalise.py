@@ -6,7 +6,9 @@ null stays null. What is replaced:
 
 - ``ts_ms``, ``ts_us``, ``ts_ns``: ``<ts>``; ``<ts?>`` when they do not tell the same instant;
 - ``source.version``: ``<version>``; ``source.xmin``: ``<xmin>``;
-- ``source.lsn``: ``lsn#K``, its rank among the LSNs of the dump's records;
+- ``source.lsn``: ``lsn#K``, its rank among the LSNs of the dump's records. A logical message has the
+  LSN at which its record ends, where the next one begins if nobody else wrote between them: it ranks
+  before that one whether it did or not;
 - ``source.sequence``: its own half ``lsn#K``, its commit half ``after lsn#K``, where K records lie
   below it;
 - transaction ids: ``tx#K``, the K-th transaction seen; with an LSN behind a colon, ``tx#K:after lsn#K``;
@@ -132,9 +134,12 @@ class _Canon:
     """Replaces what is volatile; ranks come from all records, ordinals from their order."""
 
     def __init__(self, records: list[Record]) -> None:
-        sources = (source for source in map(_source, records) if source is not None)
-        lsns = (source.get("lsn") for source in sources)
-        self._lsns = sorted({lsn for lsn in lsns if isinstance(lsn, int)})
+        places = (
+            _place(source["lsn"], record)
+            for record in records
+            if (source := _source(record)) is not None and isinstance(source.get("lsn"), int)
+        )
+        self._lsns = sorted(set(places))
         self._transactions: dict[int, int] = {}
 
     def replace(self, record: Record) -> None:
@@ -151,7 +156,7 @@ class _Canon:
             return
         _replace_times(value)
         if isinstance(value.get("source"), dict):
-            self._replace_source(value["source"])
+            self._replace_source(value["source"], record)
         if isinstance(value.get("transaction"), dict):
             self._replace_transaction_id(value["transaction"])
         if isinstance(value.get("data_collections"), list):
@@ -179,14 +184,14 @@ class _Canon:
             place = "" if match[2] is None else f":{self._after(int(match[2]))}"
             holder["id"] = self._transaction(int(match[1])) + place
 
-    def _replace_source(self, source: dict[str, Any]) -> None:
+    def _replace_source(self, source: dict[str, Any], record: Record) -> None:
         _replace_times(source)
         if isinstance(source.get("version"), str):
             source["version"] = "<version>"
         if isinstance(source.get("txId"), int):
             source["txId"] = self._transaction(source["txId"])
         if isinstance(source.get("lsn"), int):
-            source["lsn"] = self._lsn(source["lsn"])
+            source["lsn"] = self._lsn(_place(source["lsn"], record))
         if isinstance(source.get("xmin"), int):
             source["xmin"] = "<xmin>"
         sequence = _parsed(source.get("sequence"))
@@ -194,7 +199,7 @@ class _Canon:
             commit, own = sequence
             source["sequence"] = [
                 None if commit is None else self._after(int(commit)),
-                None if own is None else self._lsn(int(own)),
+                None if own is None else self._lsn(_place(int(own), record)),
             ]
 
 
@@ -212,6 +217,13 @@ def _source(record: Record) -> dict[str, Any] | None:
     value = payload(record["value"])
     source = value.get("source") if isinstance(value, dict) else None
     return source if isinstance(source, dict) else None
+
+
+def _place(lsn: int, record: Record) -> int:
+    """Return where the record of the WAL stands that ``record`` came from, of whose LSN it has ``lsn``: the
+    last byte of a logical message's."""
+    value = payload(record["value"])
+    return lsn - 1 if isinstance(value, dict) and value.get("op") == "m" else lsn
 
 
 def _is_lsn(value: Any) -> bool:
