@@ -6,6 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
 SECONDS ?= 600
+OURS := decoders,postgres,sinks,spark,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/yugabyte/src \
   plugins/sinks/src plugins/spark/src plugins/testing/src benchmarks scripts tests/servers tests/differential
 
@@ -71,7 +72,7 @@ bench: setup-test ## waltap, the server's limit and Debezium in one run; writes 
 	@$(BIN)/python -m benchmarks all
 
 docs: setup ## write the generated pages under docs/reference anew
-	@$(BIN)/waltap docs
+	@WALTAP_PLUGINS=$(OURS) $(BIN)/waltap docs
 	@$(BIN)/python -m tests.differential docs
 
 clean: ## remove caches and output, not the virtual environment

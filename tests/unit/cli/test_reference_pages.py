@@ -19,9 +19,14 @@ OURS = {"decoders", "postgres", "sinks", "spark", "yugabyte"}
 HOST = Host(only=OURS)
 
 
+def test_make_docs_writes_what_is_ours_whatever_else_is_installed() -> None:
+    makefile = (DOCS.parent / "Makefile").read_text()
+    assert f"OURS := {','.join(sorted(OURS))}\n" in makefile
+
+
 @pytest.mark.parametrize("page", pages(HOST), ids=lambda page: page.path)
 def test_the_page_is_current(page: Page) -> None:
-    assert (DOCS / page.path).read_text(encoding="utf-8") == page.text(), "run `waltap docs`"
+    assert (DOCS / page.path).read_text(encoding="utf-8") == page.text(), "run `make docs`"
 
 
 CLASSES = error_classes(HOST)

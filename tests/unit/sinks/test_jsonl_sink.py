@@ -3,13 +3,16 @@
 import json
 import os
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from waltap.errors import SinkError
 from waltap.transactions.transaction import Batch
 from waltap.format.record import Record
-from waltap.sink.sink import SinkContext
+from waltap.sink.sink import ReaderGone, SinkContext
+from waltap.source.connector import StopRequested
 from waltap.source.position import Position
 from waltap.sink.jsonl import TAIL_STEP, JsonLinesProperties, JsonLinesSink, LinesFileError
 from waltap.sink.null import NullSink
@@ -153,6 +156,57 @@ def test_a_file_that_cannot_be_opened_anew_promises_nothing(tmp_path: Path) -> N
     path.rmdir()
     with pytest.raises(SinkError, match="nothing more"):
         lines.flush()
+    lines.close()
+
+
+def pipe_sink(tmp_path: Path, stopping: Callable[[], bool] = lambda: False) -> JsonLinesSink:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    context = SinkContext(pipeline="p", state_dir=tmp_path, stopping=stopping)
+    return JsonLinesSink(JsonLinesProperties(path=str(path)), context)
+
+
+def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(tmp_path: Path) -> None:
+    lines = pipe_sink(tmp_path)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    lines.open()
+    lines.write(batch(Record("t", None, b"1")))
+    assert lines.flush() == Position(1)
+    assert os.read(reader, 4096) == line(1)
+    os.close(reader)
+    with pytest.raises(ReaderGone, match="closed by its reader"):
+        lines.write(batch(Record("t", None, b"2"), end=2))
+    lines.close()
+
+
+def test_a_named_pipe_waits_for_its_reader(tmp_path: Path) -> None:
+    lines = pipe_sink(tmp_path)
+    readers: list[int] = []
+    path = tmp_path / "pipe"
+    thread = threading.Thread(target=lambda: readers.append(os.open(path, os.O_RDONLY)))
+    opening = threading.Thread(target=lines.open)
+    opening.start()
+    thread.start()
+    for each in (thread, opening):
+        each.join(10)
+        assert not each.is_alive()
+    lines.write(batch(Record("t", None, b"1")))
+    assert os.read(readers[0], 4096) == line(1)
+    lines.close()
+    assert os.read(readers[0], 4096) == b""
+    os.close(readers[0])
+
+
+def test_a_named_pipe_without_reader_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def stopping() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    lines = pipe_sink(tmp_path, stopping)
+    with pytest.raises(StopRequested):
+        lines.open()
     lines.close()
 
 

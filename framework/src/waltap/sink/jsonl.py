@@ -5,6 +5,7 @@ for a tombstone, ``key`` for a record without one; ``headers`` is a list of ``{"
 """
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -103,13 +104,20 @@ class JsonLinesSink(Sink):
         return [Check(name="sink jsonl", verdict="ok", found=self._path)]
 
     def open(self) -> Position | None:
-        """Open the file at the end of its last whole line. Raises: LinesFileError."""
+        """Open the file at the end of its last whole line, a named pipe once it has a reader.
+
+        Raises: LinesFileError, StopRequested.
+        """
         self._fail_stop.reset()
         try:
             if self._path == STDOUT:
                 self._fd = os.dup(1)
                 return None
-            self._fd, self._size = _open(Path(self._path))
+            path = Path(self._path)
+            if path.is_fifo():
+                self._fd, self._size = self._pipe(path), None
+                return None
+            self._fd, self._size = _open(path)
             self._promised = self._size or 0
         except OSError as cause:
             raise self._failure("cannot be opened", cause) from cause
@@ -157,6 +165,26 @@ class JsonLinesSink(Sink):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _pipe(self, path: Path) -> int:
+        """Open a named pipe for writing only, so that its reader's end is noticed; wait for a reader.
+        Raises: StopRequested when there is none, and the run is to end; OSError."""
+        told = False
+        while True:
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as cause:
+                if cause.errno != errno.ENXIO:
+                    raise
+            else:
+                os.set_blocking(fd, True)
+                return fd
+            if not told:
+                log.info("%s waits for a reader", self._path)
+                told = True
+            if self._stopping():
+                raise StopRequested
+            time.sleep(STOP_LOOK_S)
 
     def _room(self) -> int:
         """Wait until a pipe or terminal takes something; return how much it takes without blocking.
