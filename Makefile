@@ -58,8 +58,8 @@ differential-nightly: setup-test ## 200 generated cases, and the recordings them
 	@$(BIN)/python -m tests.differential check --engine debezium
 	@WALTAP_GENERATED_CASES=200 $(PYTEST) tests/differential
 
-fuzz: setup ## damaged input through every decoder, 200,000 inputs each
-	@WALTAP_FUZZ_INPUTS=200000 $(PYTEST) -n $(WORKERS) tests/fuzz
+fuzz: setup ## damaged input through every decoder, 200,000 each; 5,000 odd command lines
+	@WALTAP_FUZZ_INPUTS=200000 WALTAP_FUZZ_COMMANDS=5000 $(PYTEST) -n $(WORKERS) tests/fuzz
 
 hunt: setup-test ## random work on a real server under a judge, for SECONDS=600; failing seeds repeat
 	@$(BIN)/python -m tests.hunt --seconds $(SECONDS)

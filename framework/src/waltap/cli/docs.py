@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from waltap.errors import ConfigurationError, Problem
+
 __all__ = ["command"]
 
 command = typer.Typer(add_completion=False, help="Write the reference pages, or check them.")
@@ -30,12 +32,17 @@ def write(
     stale = []
     for page in pages(Host()):
         path, text = folder / page.path, page.text()
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(path)
-        if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        try:
+            if path.exists() and path.read_bytes() == text.encode():
+                continue
+            stale.append(path)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode())
+        except (OSError, ValueError) as cause:
+            why = cause.strerror if isinstance(cause, OSError) else "this is no name of a folder"
+            problem = Problem("--folder", f"cannot be used: {why}", value=str(folder))
+            raise ConfigurationError([problem], origin="the command line") from cause
     for path in stale:
         typer.echo(f"stale: {path}" if check else f"wrote {path}")
     if check and stale:

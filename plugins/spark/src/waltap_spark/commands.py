@@ -174,6 +174,9 @@ def verify(
         connection = psycopg.connect(dsn, autocommit=True)
     except psycopg.OperationalError as cause:
         raise ConnectionLost(str(cause).strip()) from cause
+    except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
+        text = "cannot be read: postgres://user@host/db or key=value pairs"
+        raise typer.BadParameter(text, param_hint="--dsn") from cause
     with connection, notices().status("starting Spark (about 5 s)"):
         spark = start_session("waltap verify", master=master, notes=Path(os.devnull))
         try:
@@ -202,6 +205,8 @@ def _output(path: str) -> "Output":
     """Return the tables at ``path``, which may be the sink's path above them."""
     from waltap_spark.output import Output
 
+    if not path.strip():
+        raise typer.BadParameter("is empty", param_hint="OUTPUT")
     inner = f"{path.rstrip('/')}/tables"
     found = Output(path)
     if not found.store.folders("_waltap") and Output(inner).store.folders("_waltap"):

@@ -47,6 +47,8 @@ class Store:
         from pyarrow import fs
 
         self.location = location
+        if not location.strip():
+            raise ChangeLogUnavailable("the path of the change log is empty", path=location)
         try:
             if "://" in location:
                 self._fs, base = fs.FileSystem.from_uri(location)

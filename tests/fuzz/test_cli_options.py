@@ -1,0 +1,111 @@
+"""Every command with options and arguments of any kind, whole: never a traceback, never WT-9000.
+
+The commands and their options are those of the command tree, plugins' included. Nothing listens at the
+addresses that are used, and whatever is written goes to an empty folder. ``WALTAP_FUZZ_COMMANDS`` says
+how many command lines; each has a seed, which a failure names.
+"""
+
+import io
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from typer.main import get_command
+from waltap.cli import application as module
+from waltap.cli.application import application
+
+COMMANDS = int(os.environ.get("WALTAP_FUZZ_COMMANDS", "300"))
+SLOW = {"demo"}
+"""Starts servers."""
+
+PROFILE = (
+    '[source]\ntype = "postgres"\n"database.hostname" = "127.0.0.1"\n"database.port" = 1\n'
+    '"database.dbname" = "d"\n"database.user" = "u"\n"errors.max.retries" = 0\n'
+    '[sink]\ntype = "null"\n'
+)
+FILES: dict[str, bytes] = {
+    "good.toml": PROFILE.encode(),
+    "torn.toml": PROFILE.encode()[:50],
+    "empty.toml": b"",
+    "bytes.toml": bytes(range(256)),
+    "good.properties": b"connector.class=io.debezium.connector.postgresql.PostgresConnector\n"
+    b"database.hostname=127.0.0.1\ndatabase.port=1\ndatabase.dbname=d\nplugin.name=pgoutput\n",
+    "list.json": b"[1, 2]",
+    "nested.json": b"[" * 5000,
+}
+VALUES = (
+    *FILES, *FILES, "good.toml", "good.toml", "absent.toml", "folder", "", " ", "-", "--", ".", "/dev/null/x",
+    "a" * 5000, "\udcff", "ünï", "a\nb", "{}", "[x", "${env:NONE}", "${file:good.toml}", "0", "-1",
+    "1e309", "nan", "99999999999999999999", "true", "NULL", "0/0", "0/1", "G/1", "jsonl:", "jsonl:-",
+    "jsonl:folder", "changelog:", "changelog:lake", "changelog:s3://", "changelog:foo://x", "spark:",
+    "null", "terminal", "nosuch:x", "a=b", "=", "=x", "plugin.name=", "plugin.name=wal2json",
+    "database.port=x", "waltap.state.dir=", "waltap.state.dir=/dev/null/x", "sink.type=jsonl",
+    "sink.path=", "snapshot.mode=never", "table.include.list=[", "postgres://127.0.0.1:1/d",
+    "postgres://h:port/d", "postgres://", "mysql://h/d", "yugabyte://127.0.0.1:1/d", "://",
+    "host=x dbname=d", "public.t", "%00", "a'b\"c",
+)  # fmt: skip
+
+
+def leaves(group: Any, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Return (words, command) of every command that is no group."""
+    for name in group.list_commands(context):
+        whole = getattr(group, "plugin_command", lambda _name: None)(name)
+        command = whole or group.get_command(context, name)
+        if name in SLOW or command is None:
+            continue
+        if hasattr(command, "commands"):
+            yield from leaves(command, click.Context(command), (*path, name))
+            if getattr(command, "invoke_without_command", False):
+                yield (*path, name), command
+        else:
+            yield (*path, name), command
+
+
+def lines() -> list[tuple[tuple[str, ...], Any]]:
+    group = get_command(application)
+    return list(leaves(group, click.Context(group)))
+
+
+LINES = lines()
+
+
+def arguments(chance: random.Random, command: Any) -> list[str]:
+    """Return a command line, more often right than wrong in its shape."""
+    words: list[str] = []
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument) or not parameter.opts[0].startswith("-"):
+            words += [chance.choice(VALUES) for _ in range(chance.choice((0, 1, 1, 1, 1, 2)))]
+        elif chance.random() < 0.35 and "--help" not in parameter.opts:
+            words.append(chance.choice(parameter.opts))
+            if not getattr(parameter, "is_flag", False):
+                words.append(chance.choice(VALUES))
+    if chance.random() < 0.1:
+        words.insert(chance.randrange(len(words) + 1), chance.choice(("--nonsense", "-x", *VALUES)))
+    return words
+
+
+@pytest.mark.parametrize("seed", range(COMMANDS))
+def test_no_command_line_ends_in_a_bug(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(seed)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    path, command = LINES[seed % len(LINES)]
+    words = [*path, *arguments(chance, command)]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["waltap", *words])
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as end:
+        module.run()
+    said = capfd.readouterr()
+    told = said.out + said.err
+    assert end.value.code in {None, 0, 1, 2, 3, 130}, (words, told)
+    assert "Traceback" not in told, (words, told)
+    assert "WT-9000" not in told, (words, told)
+    assert "WT-1108" not in told, (words, told)
