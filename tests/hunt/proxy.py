@@ -16,10 +16,13 @@ RESET = struct.pack("ii", 1, 0)
 class Proxy:
     """Forwards to ``target`` from ``port``. `cut` ends every link; `hold` lets nothing through while
     TCP stays alive, until `release`; `bury` does so for good for the links that there are;
-    `cut_after` cuts once so many more bytes came from the server."""
+    `cut_after` cuts once so many more bytes came from the server. ``heard`` gets what the engine
+    sends."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
+    def __init__(
+        self, target: tuple[str, int], heard: Callable[[bytes], object] = lambda _data: None
+    ) -> None:
+        self._target, self._heard = target, heard
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
@@ -75,7 +78,7 @@ class Proxy:
                 far.settimeout(None)
                 with self._lock:
                     self._links = [link for link in self._links if not link.ended]
-                    self._links.append(_Link(near, far, self._open, self._passed))
+                    self._links.append(_Link(near, far, self._open, self._passed, self._heard))
 
 
 class _Link:
@@ -85,8 +88,9 @@ class _Link:
         far: socket.socket,
         gate: threading.Event,
         cuts: Callable[[int], bool],
+        heard: Callable[[bytes], object],
     ) -> None:
-        self._cuts = cuts
+        self._cuts, self._heard = cuts, heard
         self._ends = (near, far)
         self.gate = gate
         self.ended = False
@@ -116,6 +120,8 @@ class _Link:
                         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                         self.ended = True
                         break
+                    if side is near:
+                        self._heard(data)
                     other[side].sendall(data)
         self.end()
         for side in self._ends:

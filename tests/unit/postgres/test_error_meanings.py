@@ -20,10 +20,11 @@ from waltap_postgres.errors import (
     SlotMissing,
     SlotUnfit,
     WalLevelTooLow,
-    source_error,
-    stream_error,
+    ErrorMeanings,
 )
 from waltap_postgres.properties import PostgresProperties
+
+MEANINGS = ErrorMeanings()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ from waltap_postgres.properties import PostgresProperties
 def test_what_the_server_says_is_understood(
     sqlstate: str, text: str, kind: type[WaltapError]
 ) -> None:
-    error = source_error(
+    error = MEANINGS.of_query(
         sqlstate, text, slot="s", user="u", database="d", plugin="x", publication="p", address="h:1"
     )
     assert type(error) is kind
@@ -75,7 +76,7 @@ def test_what_the_server_says_is_understood(
 
 
 def test_the_reader_of_a_slot_is_named() -> None:
-    error = source_error("55006", 'replication slot "7" is active for PID 4711', slot="7")
+    error = MEANINGS.of_query("55006", 'replication slot "7" is active for PID 4711', slot="7")
     assert "pg_terminate_backend(4711)" in error.advice()
 
 
@@ -150,6 +151,6 @@ def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -
 
 
 def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone() -> None:
-    error = stream_error("42704", 'publication "p" does not exist', slot="s", publication="p")
+    error = MEANINGS.of_stream("42704", 'publication "p" does not exist', slot="s", publication="p")
     assert type(error) is PublicationGone
     assert error.retry is Retry.NEVER

@@ -6,8 +6,7 @@ from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import batches, cut
 from waltap.pipeline.run import Run
 from waltap.pipeline.signal_table import SignalTable
-from waltap.pipeline.visibility import Overlap
-from waltap.source.connector import ChangeStream
+from waltap.source.connector import ChangeStream, Overlap
 from waltap.transactions.assembly import Assembler
 from waltap.transactions.transaction import TransactionPart
 
@@ -21,7 +20,8 @@ since memory that is given back as a whole is asked for again at once (10 % of p
 class Pump:
     """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
 
-    ``gathered`` waits for ``waltap.linger.ms``, or until a batch is full.
+    ``overlap`` is what a snapshot has read already. ``gathered`` waits for ``waltap.linger.ms``, or until
+    a batch is full.
     """
 
     def __init__(
@@ -31,12 +31,13 @@ class Pump:
         assembler: Assembler,
         signals: SignalTable,
         delivery: Delivery,
+        overlap: Overlap | None,
     ) -> None:
-        engine, offset = run.profile.engine, delivery.offset
+        engine = run.profile.engine
         self._run, self._stream, self._assembler = run, stream, assembler
         self._signals, self._delivery = signals, delivery
         self._batch_events = engine.batch_events
-        self._overlap = Overlap.parse(offset.visible, offset.visible_in)
+        self._overlap = overlap
         self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []

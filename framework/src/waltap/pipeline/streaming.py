@@ -80,7 +80,8 @@ class Streaming:
         """Do all that is to be done, again and again; nothing here waits but `Pump.pull`."""
         run, stream, delivery = self._run, self._stream, self._delivery
         clock, stopping = run.clock.monotonic, run.stop.is_set
-        pump = self._pump = Pump(run, stream, self._assembler, signals, delivery)
+        overlap = self._connector.overlap(delivery.offset)
+        pump = self._pump = Pump(run, stream, self._assembler, signals, delivery, overlap)
         end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
         heartbeats = Heartbeats(run, self._connector, delivery)
         now = clock()

@@ -64,10 +64,11 @@ LOGGED_CHARACTERS = 2000
 
 
 class Chunk(msgspec.Struct):
-    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it."""
+    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
+    where nothing tells: then every change between the watermarks counts as newer."""
 
     rows: list[Tuple]
-    saw: Callable[[int], bool]
+    saw: Callable[[int], bool] | None
 
 
 class ChunkSource(Protocol):
@@ -154,7 +155,7 @@ class IncrementalSnapshots:
         self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
         self._window: Window | None = None
-        self._saw: Callable[[int], bool] = lambda _xid: False
+        self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
         self._signal_relations: dict[Relation, bool] = {}
@@ -444,7 +445,8 @@ class IncrementalSnapshots:
         if not key:
             _refused([request], NO_KEY)
             return self._ended(request, "NO_PRIMARY_KEY")
-        self.waiting = chunk is not None and not all(map(chunk.saw, self._recent))
+        saw = chunk.saw if chunk is not None else None
+        self.waiting = saw is not None and not all(map(saw, self._recent))
         if self.waiting:
             return False
         if chunk is None or not chunk.rows:
@@ -458,7 +460,7 @@ class IncrementalSnapshots:
         self._window = Window(
             identifier, relation, chunk.rows, self._identifying(relation), self._text_of
         )
-        self._saw = chunk.saw
+        self._saw = saw or _nothing
         self._scanned += len(chunk.rows)
         self._notice(
             "IN_PROGRESS",
@@ -557,3 +559,7 @@ def _text(value: object) -> str | None:
 
 def _instant(now: int) -> str:
     return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _nothing(_xid: int) -> bool:
+    return False

@@ -12,7 +12,7 @@ Life cycle, all in the engine's thread unless said otherwise:
 import abc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
@@ -24,7 +24,7 @@ from waltap.snapshot.snapshotter import Snapshotter
 from waltap.source.position import Position
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
-from waltap.transactions.transaction import SnapshotRows
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
@@ -39,6 +39,7 @@ __all__ = [
     "ConnectorContext",
     "DecoderChoice",
     "MadeByRun",
+    "Overlap",
     "SlotStatus",
     "Start",
     "StopRequested",
@@ -189,6 +190,13 @@ class Start:
     slot_created: bool = False
 
 
+class Overlap(Protocol):
+    """What of a stream a snapshot has read already; `Offset.visible` is its connector's own text."""
+
+    def filter(self, parts: "list[TransactionPart]") -> "list[TransactionPart]":
+        """Return ``parts`` without the changes that the snapshot contains; no part is left out."""
+
+
 class ChangeStream(abc.ABC):
     """An open replication stream. `receive` belongs to one thread; `confirm` to any."""
 
@@ -258,6 +266,10 @@ class Connector(abc.ABC):
 
         Raises: ConnectionLost, SourceError, StopRequested.
         """
+
+    def overlap(self, offset: Offset) -> Overlap | None:
+        """Return what the stream after ``offset`` leaves out, None for nothing."""
+        return None
 
     @abc.abstractmethod
     def describe(self, relation: Relation) -> Relation:

@@ -18,7 +18,7 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
-from waltap_postgres.errors import ServerUnreachable, source_error, stream_error
+from waltap_postgres.errors import ServerUnreachable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
 
@@ -177,7 +177,9 @@ def driver_error(
     text = str(error.diag.message_primary or error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return unreachable(text, properties)
-    return source_error(error.sqlstate or "", text, plugin=plugin, **identify(properties))
+    return properties.meanings.of_query(
+        error.sqlstate or "", text, plugin=plugin, **identify(properties)
+    )
 
 
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
@@ -204,7 +206,7 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
         ("number of requested standby connections", "53300"),
     ):
         if words in line and ("does not exist" in line or words not in {"role", "database"}):
-            return source_error(sqlstate, line, **facts)
+            return properties.meanings.of_query(sqlstate, line, **facts)
     return ServerUnreachable(line, **facts)
 
 
@@ -363,7 +365,8 @@ class Session:
         text = message.decode("utf-8", "replace").strip()
         if not sqlstate:
             return unreachable(text, self.properties)
-        meaning = stream_error if streaming else source_error
+        meanings = self.properties.meanings
+        meaning = meanings.of_stream if streaming else meanings.of_query
         return meaning(sqlstate, text, plugin=self.plugin, **identify(self.properties))
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import msgspec
 import psycopg
@@ -26,32 +26,24 @@ from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
-from waltap_postgres.catalog.preflight import Preflight, tables_unreadable
+from waltap_postgres.catalog.preflight import tables_unreadable
 from waltap_postgres.catalog.server_setting import wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
-from waltap_postgres.decision import Decision, belonging, decide, given_up
+from waltap_postgres.decision import Decision, belonging, given_up, situation, tell_loss
+from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import (
-    PrivilegeMissing,
     PublicationGone,
     SendFormatUnreadable,
     SlotActive,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publications import Publications
-from waltap_postgres.replication.slot import (
-    Slot,
-    await_free,
-    create_slot,
-    drop_slot,
-    end_reader,
-    read_slot,
-    wait_notice,
-)
+from waltap_postgres.replication.slot import Slot
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
+from waltap_postgres.visibility import Overlap
 
 __all__ = ["PostgresConnector"]
 
@@ -63,8 +55,13 @@ class PostgresConnector(Connector):
 
     catalogue: PostgresCatalogue
 
-    def __init__(self, properties: PostgresProperties, context: ConnectorContext) -> None:
-        self.properties, self.context = properties, context
+    def __init__(
+        self,
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        dialect: Dialect = POSTGRESQL,
+    ) -> None:
+        self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
         self._replication: Session | None = None
         self._reading = False
@@ -74,10 +71,13 @@ class PostgresConnector(Connector):
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
         self._connection = connect(properties, role="catalogue", watch=self._watch)
-        self.catalogue = PostgresCatalogue(self._connection, properties)
+        self.catalogue = dialect.catalogue(self._connection, properties)
+        version_num = self._connection.info.server_version
+        self._slots = dialect.slots(self.catalogue, properties, version_num)
+        self._identity = dialect.identity(self.catalogue, version_num, self._replication_session)
         self._descriptions = Descriptions.of(self.catalogue, context)
-        self._wait_notice = wait_notice(self.catalogue, properties.slot_name)
-        self._publications = Publications(
+        self._wait_notice = self._slots.wait_notice(properties.slot_name)
+        self._publications = dialect.publications(
             self.catalogue,
             self._connection,
             properties,
@@ -86,35 +86,16 @@ class PostgresConnector(Connector):
             belonging=lambda name: self._belonging("publication", name),
         )
         self._snapshot = InitialSnapshot(
-            properties, context, self.catalogue, self._captured_of, self._watch
+            properties, context, self.catalogue, self._captured_of, self._watch, dialect.reading
         )
         try:
-            self.server = self._identify()
+            self.server = self._identity.identify()
         except BaseException:
             self.close()
             raise
         context.memory.open(f"{self.server.system_id}/{properties.dbname}")
 
     # --- what there is ------------------------------------------------------------------------
-
-    def _identify(self) -> ServerInfo:
-        """Ask by SQL; where a role may not do that, ask a walsender: REPLICATION is enough there."""
-        try:
-            rows = self.catalogue.query(
-                "SELECT system_identifier::text, timeline_id"
-                " FROM pg_control_system(), pg_control_checkpoint()"
-            )
-            system_id, timeline = rows[0]
-        except PrivilegeMissing:
-            with closing(self._replication_session()) as session:
-                system_id, timeline, *_ = session.execute("IDENTIFY_SYSTEM")[0]
-        ((version,),) = self.catalogue.query("SELECT version()")
-        return ServerInfo(
-            version_num=self._connection.info.server_version,
-            version=version,
-            system_id=str(system_id),
-            timeline=int(timeline),
-        )
 
     def captured(self) -> list[Table]:
         """Return the tables that the profile wants, as the catalogue has them."""
@@ -139,7 +120,7 @@ class PostgresConnector(Connector):
         return self._descriptions.renew(relation)
 
     def check(self, offset: Offset | None) -> list[Check]:
-        look = Preflight(
+        look = self.dialect.preflight(
             self.catalogue, self.properties, self.context, self.server, self.captured()
         )
         return look.checks(
@@ -147,8 +128,7 @@ class PostgresConnector(Connector):
         )
 
     def lost(self, offset: Offset) -> WaltapError | None:
-        resumption = Resumption(self.catalogue, self.properties, self.server, self._history)
-        return resumption.lost(offset, self._read_slot())
+        return self._resumption().lost(offset, self._read_slot())
 
     def _snapshot_tables(self) -> list[Table]:
         return [target.table for target in self._snapshot.targets(self.captured())]
@@ -163,12 +143,12 @@ class PostgresConnector(Connector):
             reader=slot.active_pid,
             restart_lsn=slot.restart_lsn,
             confirmed_lsn=slot.confirmed_flush_lsn,
-            server_lsn=self.catalogue.wal_end(),
+            server_lsn=self.catalogue.wal_end() or slot.confirmed_flush_lsn,
             wal_status=slot.wal_status,
         )
 
     def drop_slot(self) -> bool:
-        dropped = drop_slot(self.catalogue, self.properties.slot_name)
+        dropped = self._slots.drop(self.properties.slot_name)
         self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
@@ -178,12 +158,9 @@ class PostgresConnector(Connector):
             entry = self._belonging("slot", offset.slot)
             known.setdefault(entry.place, entry)
         here = self._belonging("", "").place[2:]
-        present = self.catalogue.query(
-            "SELECT 'slot', slot_name::text FROM pg_replication_slots"
-            " WHERE database = current_database()"
-            " UNION ALL SELECT 'publication', pubname::text FROM pg_publication"
-        )
-        found = set(present)
+        publications = self.catalogue.query("SELECT pubname::text FROM pg_publication")
+        found = {("slot", name) for name in self._slots.names()}
+        found |= {("publication", name) for (name,) in publications}
         return sorted(
             entry
             for entry in known.values()
@@ -194,13 +171,14 @@ class PostgresConnector(Connector):
         if belonging.kind == "publication":
             self._publications.drop([belonging.name])
             return
-        drop_slot(self.catalogue, belonging.name)
+        self._slots.drop(belonging.name)
         self.context.belongings.forget([belonging])
 
     # --- how to start -------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> Start:
         decision = self._decide(offset)
+        tell_loss(decision, self.properties.slot_name)
         offset = decision.offset
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
         if not decision.stream:
@@ -211,8 +189,8 @@ class PostgresConnector(Connector):
                 raise unreadable
         if slot is not None:
             if decision.begun:
-                end_reader(self.catalogue, slot)
-            await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
+                self._slots.end_reader(slot)
+            self._slots.await_free(self.properties.slot_name, self._pause)
             if slot.temporary:
                 slot = self._read_slot()  # it went with the connection that made it
             else:
@@ -226,16 +204,19 @@ class PostgresConnector(Connector):
         return self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
 
     def _decide(self, offset: Offset | None) -> Decision:
-        return decide(
-            self.catalogue,
+        known = situation(
             self.properties,
             self.context,
             self.server,
             self._read_slot(),
             offset,
-            history=self._history,
+            self._resumption(),
             publication_gone=self._publications.gone,
         )
+        return self.dialect.decide(known)
+
+    def _resumption(self) -> Resumption:
+        return Resumption(self.catalogue, self.properties, self.server, self._identity.history)
 
     def _take(self, slot: Slot, decision: Decision, offset: Offset | None) -> None:
         """Keep in mind that the slot is ours from now on, and who made it."""
@@ -254,16 +235,7 @@ class PostgresConnector(Connector):
         return belonging(self.properties, self.server, kind, name)
 
     def _read_slot(self) -> Slot | None:
-        return read_slot(self.catalogue, self.properties.slot_name, self.server.version_num)
-
-    def _history(self) -> str:
-        """Return the history file of the server's timeline.
-
-        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY.
-        """
-        with closing(self._replication_session()) as session:
-            ((_name, content),) = session.execute(f"TIMELINE_HISTORY {self.server.timeline}")
-        return content or ""
+        return self._slots.read(self.properties.slot_name)
 
     def _start_with_new_slot(
         self, old: Slot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
@@ -271,7 +243,7 @@ class PostgresConnector(Connector):
         properties = self.properties
         notes = []
         if old is not None:
-            drop_slot(self.catalogue, old.name)
+            self._slots.drop(old.name)
             why = "the last run ended in its snapshot" if lost is None else lost.problem
             notes.append(f"slot {old.name} was dropped and made anew: {why}")
         self._replication = self._replication_session()
@@ -281,13 +253,10 @@ class PostgresConnector(Connector):
         entry = self._belonging("slot", properties.slot_name)
         kept = () if properties.slot_temporary else (entry,)
         with self.context.belongings.making(*kept), wal_level_explained(self.catalogue):
-            made = create_slot(
+            made = self._slots.create(
                 self._replication,
                 properties.slot_name,
                 self._plugin,
-                version_num=self.server.version_num,
-                temporary=properties.slot_temporary,
-                failover=properties.slot_failover,
                 two_phase=self.context.decoder.two_phase,
                 waiting=self._while_slot_is_made,
             )
@@ -426,7 +395,7 @@ class PostgresConnector(Connector):
                 transport.close()
                 if not self.properties.slot_max_retries:
                     raise
-                await_free(self.catalogue, self.properties, self.server.version_num, self._pause)
+                self._slots.await_free(self.properties.slot_name, self._pause)
             except BaseException:
                 transport.close()
                 raise
@@ -486,6 +455,9 @@ class PostgresConnector(Connector):
                 raise StopRequested
             time.sleep(min(left, 0.1))
 
+    def overlap(self, offset: Offset) -> Overlap | None:
+        return Overlap.parse(offset.visible, offset.visible_in)
+
     def estimate(self, relation: Relation) -> int | None:
         return self._snapshot.estimates.get(relation.oid) or None
 
@@ -512,7 +484,7 @@ class PostgresConnector(Connector):
         return self._publications.streams_new(schema)
 
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
-        self._chunks = PostgresChunks(
+        self._chunks = self.dialect.chunks(
             self.catalogue,
             self.properties,
             self._connection,

@@ -8,16 +8,15 @@ from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset
-from waltap.snapshot.snapshotter import Known
+from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.source.connector import ConnectorContext
 from waltap.source.position import lsn_text
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.errors import PublicationGone, SlotNotOurs, SlotUnfit, SlotUnreadable
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
 from waltap_postgres.resumption import Resumption
 
-__all__ = ["Decision", "belonging", "decide", "given_up"]
+__all__ = ["Decision", "Situation", "belonging", "decide", "given_up", "situation", "tell_loss"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ class Decision:
     """What a start will do.
 
     ``slot`` is the slot to go on with, or to replace when ``anew``; None: there is none yet.
-    ``lost`` is why streaming cannot go on from the stored offset, which a new snapshot then mends.
+    ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot mends it.
     ``adopts``: the slot is another's, and is taken over by consent. ``begun``: this run began to make
     it, and the link broke before the answer came, or before the offset was stored. ``offset`` is the
     stored one where it still counts.
@@ -39,75 +38,138 @@ class Decision:
     offset: Offset | None
     anew: bool = False
     lost: SourceError | OffsetError | None = None
+    recovers: bool = False
     adopts: bool = False
     begun: bool = False
 
 
-def decide(
-    catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
-    context: ConnectorContext,
-    server: ServerInfo,
-    slot: Slot | None,
-    offset: Offset | None,
-    *,
-    history: Callable[[], str],
-    publication_gone: Callable[[], PublicationGone | None],
-) -> Decision:
-    """Decide; changes nothing. ``history`` gives the timeline history file when it is needed,
-    ``publication_gone`` why the slot cannot be read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that a start is decided by.
+
+    ``offset`` is the stored one. ``slot`` is what there is by the profile's name, ``plugin`` and
+    ``database`` what it has to have. ``lost`` is why streaming cannot go on from ``offset``, by what the
+    two say (`Resumption`). ``of_database``: the offset is one of this server, database and slot;
+    ``made_slot``: and its run made the slot. ``begun``: this run began to make the slot. ``known``: an
+    earlier start had it. ``adopts``: a slot of somebody else may be taken over. ``unreadable``: why this
+    run cannot read the slot on.
+    """
+
+    offset: Offset | None
+    slot: Slot | None
+    snapshotter: Snapshotter
+    plugin: str
+    database: str
+    lost: SourceError | OffsetError | None = None
+    of_database: bool = False
+    made_slot: bool = False
+    begun: bool = False
+    known: bool = False
+    adopts: bool = False
+    reconnects: bool = False
+    unreadable: SourceError | None = None
+
+
+def decide(situation: Situation) -> Decision:
+    """Decide how a start goes on. Pure: the same situation, the same decision.
+
+    | offset | slot | decision |
+    |---|---|---|
+    | any | any | where the mode streams nothing: read tables, or not, and end |
+    | none | none | a new slot, and what the mode says of a snapshot |
+    | none | ours, or taken over by consent | go on from what the slot has confirmed |
+    | none | somebody else's | `SlotNotOurs` |
+    | of an unfinished snapshot | made by us | a new slot and a new snapshot |
+    | whole | fits, nothing is lost | go on from the offset |
+    | whole | missing, invalidated, ahead | the error, or a new snapshot where the mode recovers |
+    | any | of another plugin or database | `SlotUnfit` |
 
     Raises: SourceError, OffsetError, SnapshotError when there is no way to go on.
     """
-    if properties.slot_temporary and not context.reconnects and (slot is None or slot.temporary):
-        offset = None  # of a run that was killed: its slot is gone with it, as by a clean stop
+    slot, offset, snapshotter = situation.slot, situation.offset, situation.snapshotter
     incomplete = offset is not None and offset.snapshot is not None
-    resumption = Resumption(catalogue, properties, server, history)
-    ours = incomplete and offset is not None and resumption.made_by_us(offset)
-    begun = slot is not None and offset is None and slot.name in context.made.slots
-    ours = ours or begun
-    unreadable: SourceError | None = None
-    if slot is not None:
-        unreadable = context.made.unreadable.get(slot.name) or (
-            None if ours else publication_gone()
-        )
-    lost = resumption.lost(offset, slot) or unreadable
+    ours = (incomplete and situation.made_slot) or situation.begun
+    lost = situation.lost or situation.unreadable
     known = Known(
         offset=offset is not None,
         snapshot_incomplete=incomplete,
         position_available=lost is None,
-        reconnects=context.reconnects,
+        reconnects=situation.reconnects,
     )
-    snapshotter = context.snapshotter
     snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
     if not stream:
         return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset)
     adopts = False
     if slot is not None:
-        _fits(slot, context, properties)
-        tied = offset is not None and resumption.belongs_here(offset)
-        adopts = not tied and not begun and not _consented(slot, context, properties, server)
-    recovers = snapshot and snapshotter.recovers_lost_position()
-    if lost is not None and not (recovers or ours):
+        _fits(slot, situation)
+        tied = offset is not None and situation.of_database
+        adopts = not tied and not situation.begun and not _consented(slot, situation)
+    if lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost
-    if lost is not None and recovers:
-        log.warning(
-            "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
-            "tables comes with the snapshot, rows deleted meanwhile are not told",
-            lost.problem,
-            lsn_text(offset.position.end_lsn) if offset else "the slot was made",
-            extra={"error_code": lost.code, "slot": properties.slot_name},
-        )
     return Decision(
         snapshot=snapshot,
         stream=True,
         slot=slot,
         offset=offset,
-        anew=slot is None or slot.invalidated or ours or unreadable is not None,
+        anew=slot is None or slot.invalidated or ours or situation.unreadable is not None,
         lost=lost,
+        recovers=lost is not None and snapshot and snapshotter.recovers_lost_position(),
         adopts=adopts,
-        begun=begun,
+        begun=situation.begun,
     )
+
+
+def situation(
+    properties: PostgresProperties,
+    context: ConnectorContext,
+    server: ServerInfo,
+    slot: Slot | None,
+    offset: Offset | None,
+    resumption: Resumption,
+    *,
+    publication_gone: Callable[[], PublicationGone | None],
+) -> Situation:
+    """Return what `decide` asks for; changes nothing. ``publication_gone`` gives why the slot cannot be
+    read. Raises: SourceError."""
+    reconnects = context.reconnects
+    if properties.slot_temporary and not reconnects and (slot is None or slot.temporary):
+        offset = None  # of a run that was killed: its slot is gone with it, as by a clean stop
+    name = properties.slot_name
+    entry = belonging(properties, server, "slot", name)
+    made_slot = offset is not None and resumption.made_by_us(offset)
+    begun = slot is not None and offset is None and name in context.made.slots
+    ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
+    unreadable: SourceError | None = None
+    if slot is not None:
+        unreadable = context.made.unreadable.get(name) or (None if ours else publication_gone())
+    return Situation(
+        offset=offset,
+        slot=slot,
+        snapshotter=context.snapshotter,
+        plugin=context.decoder.output_plugin,
+        database=properties.dbname,
+        lost=resumption.lost(offset, slot),
+        of_database=offset is not None and resumption.belongs_here(offset),
+        made_slot=made_slot,
+        begun=begun,
+        known=context.belongings.find(*entry.place) is not None,
+        adopts=properties.slot_adopt or context.debezium,
+        reconnects=reconnects,
+        unreadable=unreadable,
+    )
+
+
+def tell_loss(decision: Decision, slot: str) -> None:
+    """Say what a new snapshot cannot bring back."""
+    lost, offset = decision.lost, decision.offset
+    if lost is not None and decision.recovers:
+        log.warning(
+            "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
+            "tables comes with the snapshot, rows deleted meanwhile are not told",
+            lost.problem,
+            lsn_text(offset.position.end_lsn) if offset else "the slot was made",
+            extra={"error_code": lost.code, "slot": slot},
+        )
 
 
 def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> SourceError:
@@ -131,27 +193,23 @@ def belonging(
     )
 
 
-def _fits(slot: Slot, context: ConnectorContext, properties: PostgresProperties) -> None:
-    plugin = context.decoder.output_plugin
-    if slot.plugin != plugin or slot.database != properties.dbname:
+def _fits(slot: Slot, situation: Situation) -> None:
+    if slot.plugin != situation.plugin or slot.database != situation.database:
         raise SlotUnfit(
             f"slot {slot.name!r} belongs to database {slot.database!r} and plugin "
-            f"{slot.plugin!r}; wanted are {properties.dbname!r} and {plugin!r}",
+            f"{slot.plugin!r}; wanted are {situation.database!r} and {situation.plugin!r}",
             slot=slot.name,
         )
 
 
-def _consented(
-    slot: Slot, context: ConnectorContext, properties: PostgresProperties, server: ServerInfo
-) -> bool:
+def _consented(slot: Slot, situation: Situation) -> bool:
     """Tell whether an earlier start had the slot already; False: this one takes it over by consent.
 
     A temporary slot goes with the connection that made it. Raises: SlotNotOurs without consent.
     """
-    known = belonging(properties, server, "slot", slot.name)
-    if slot.temporary or context.belongings.find(*known.place) is not None:
+    if slot.temporary or situation.known:
         return True
-    if properties.slot_adopt or context.debezium:
+    if situation.adopts:
         return False
     raise SlotNotOurs(
         f"replication slot {slot.name!r} exists, and no offset of this pipeline is stored for it: "

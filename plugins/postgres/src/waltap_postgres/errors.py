@@ -13,6 +13,7 @@ __all__ = [
     "AuthenticationRefused",
     "ConnectionsUsedUp",
     "DatabaseMissing",
+    "ErrorMeanings",
     "IdentityMissing",
     "NothingCaptured",
     "OtherServer",
@@ -43,8 +44,6 @@ __all__ = [
     "TableUnreadable",
     "TextNotUtf8",
     "WalLevelTooLow",
-    "source_error",
-    "stream_error",
 ]
 
 
@@ -399,75 +398,79 @@ class SnapshotInterrupted(SnapshotError):
     remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
 
 
-def source_error(
-    sqlstate: str,
-    message: str,
-    *,
-    slot: str = "",
-    user: str = "",
-    database: str = "",
-    plugin: str = "",
-    publication: str = "",
-    address: str = "",
-) -> SourceError | OffsetError:
-    """Return the error for what the server said; ``message`` is its primary text."""
-    text = message.strip().rstrip(".")
-    if sqlstate in {"28000", "28P01"}:
-        if "replication" in text and "role" in text:
+class ErrorMeanings:
+    """What the server's errors mean. Another server's class looks at its own first, and asks this one for
+    the rest. ``message`` is the server's primary text."""
+
+    def of_query(
+        self,
+        sqlstate: str,
+        message: str,
+        *,
+        slot: str = "",
+        user: str = "",
+        database: str = "",
+        plugin: str = "",
+        publication: str = "",
+        address: str = "",
+    ) -> SourceError | OffsetError:
+        """Return the error for what the server said."""
+        text = message.strip().rstrip(".")
+        if sqlstate in {"28000", "28P01"}:
+            if "replication" in text and "role" in text:
+                return PrivilegeMissing(text, user=user)
+            return AuthenticationRefused(text, way=_way_in(text, user, database))
+        if sqlstate == "3D000":
+            return DatabaseMissing(text, database=database)
+        if sqlstate == "55006":
+            pid = next((word for word in text.split() if word.isdigit()), "?")
+            return SlotActive(text, slot=slot, pid=pid)
+        if sqlstate == "42704" and "publication" in text:
+            return PublicationMissing(text, sql=f'CREATE PUBLICATION "{publication}" FOR TABLE …')
+        if sqlstate == "42704" and "slot" in text:
+            return SlotMissing(text, position="the stored position")
+        if sqlstate == "42710" and "slot" in text:
+            return SlotExists(text, slot=slot)
+        if sqlstate == "58P01" and "WAL segment" in text:
+            return SlotInvalidated(text, slot=slot)
+        if (sqlstate == "58P01" and ("could not access" in text or "could not load" in text)) or (
+            sqlstate == "42501" and "output plugin" in text
+        ):
+            return OutputPluginUnavailable(text, plugin=plugin)
+        if sqlstate == "42501":
             return PrivilegeMissing(text, user=user)
-        return AuthenticationRefused(text, way=_way_in(text, user, database))
-    if sqlstate == "3D000":
-        return DatabaseMissing(text, database=database)
-    if sqlstate == "55006":
-        pid = next((word for word in text.split() if word.isdigit()), "?")
-        return SlotActive(text, slot=slot, pid=pid)
-    if sqlstate == "42704" and "publication" in text:
-        return PublicationMissing(text, sql=f'CREATE PUBLICATION "{publication}" FOR TABLE …')
-    if sqlstate == "42704" and "slot" in text:
-        return SlotMissing(text, position="the stored position")
-    if sqlstate == "42710" and "slot" in text:
-        return SlotExists(text, slot=slot)
-    if sqlstate == "58P01" and "WAL segment" in text:
-        return SlotInvalidated(text, slot=slot)
-    if (sqlstate == "58P01" and ("could not access" in text or "could not load" in text)) or (
-        sqlstate == "42501" and "output plugin" in text
-    ):
-        return OutputPluginUnavailable(text, plugin=plugin)
-    if sqlstate == "42501":
-        return PrivilegeMissing(text, user=user)
-    if sqlstate == "55000" and "wal_level" in text:
-        return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
-    if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
-        return SlotInvalidated(text, slot=slot)
-    if sqlstate == "55000" and "slot" in text:
-        return SlotUnfit(text, slot=slot)
-    if sqlstate in {"22021", "22P05"}:
-        return TextNotUtf8(text)
-    if sqlstate == "53300":
-        return ConnectionsUsedUp(text)
-    if sqlstate == "53400":
-        return ServerLimit(text)
-    if sqlstate == "57014":
-        return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
-    # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.
-    if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
-        return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
-    return QueryFailed(text, sqlstate=sqlstate or "unknown")
+        if sqlstate == "55000" and "wal_level" in text:
+            return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
+        if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
+            return SlotInvalidated(text, slot=slot)
+        if sqlstate == "55000" and "slot" in text:
+            return SlotUnfit(text, slot=slot)
+        if sqlstate in {"22021", "22P05"}:
+            return TextNotUtf8(text)
+        if sqlstate == "53300":
+            return ConnectionsUsedUp(text)
+        if sqlstate == "53400":
+            return ServerLimit(text)
+        if sqlstate == "57014":
+            return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
+        # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.
+        if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
+            return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
+        return QueryFailed(text, sqlstate=sqlstate or "unknown")
 
-
-def stream_error(
-    sqlstate: str, message: str, *, slot: str, publication: str, **facts: str
-) -> SourceError | OffsetError:
-    """Return the error for what a walsender said while it decoded, with the catalogue as it was at the
-    change."""
-    if sqlstate == "42704" and "publication" in message:
-        return PublicationGone(
-            f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
-            publication=publication,
-        )
-    if sqlstate == "42883" and "binary output function" in message:
-        return SendFormatUnreadable(message.strip())
-    return source_error(sqlstate, message, slot=slot, publication=publication, **facts)
+    def of_stream(
+        self, sqlstate: str, message: str, *, slot: str, publication: str, **facts: str
+    ) -> SourceError | OffsetError:
+        """Return the error for what a walsender said while it decoded, with the catalogue as it was at the
+        change."""
+        if sqlstate == "42704" and "publication" in message:
+            return PublicationGone(
+                f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
+                publication=publication,
+            )
+        if sqlstate == "42883" and "binary output function" in message:
+            return SendFormatUnreadable(message.strip())
+        return self.of_query(sqlstate, message, slot=slot, publication=publication, **facts)
 
 
 def _way_in(text: str, user: str, database: str) -> str:

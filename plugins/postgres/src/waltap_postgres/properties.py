@@ -1,12 +1,13 @@
 """Properties of the PostgreSQL connector; Debezium's names where the meaning is the same."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, field_validator
 
 from waltap.capture.java_regex import java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap_postgres.errors import ErrorMeanings
 
 __all__ = ["PostgresProperties"]
 
@@ -23,6 +24,9 @@ SlotName = Annotated[str, AfterValidator(_slot_name)]
 
 class PostgresProperties(Properties):
     """Where the database is, and what waltap keeps there: slot, publication, snapshot."""
+
+    meanings: ClassVar[ErrorMeanings] = ErrorMeanings()
+    """What errors mean at the server that these properties lead to."""
 
     hostname: str = declare(
         "database.hostname",

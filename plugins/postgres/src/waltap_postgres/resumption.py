@@ -32,7 +32,7 @@ class Resumption:
         catalogue: PostgresCatalogue,
         properties: PostgresProperties,
         server: ServerInfo,
-        history: Callable[[], str],
+        history: Callable[[int], str],
     ) -> None:
         self._catalogue, self._properties = catalogue, properties
         self._server, self._history = server, history
@@ -100,7 +100,7 @@ class Resumption:
                     f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.timeline}; the "
                     f"server is on timeline {self._server.timeline}, which left it {where}"
                 )
-        if end_lsn > wal_end:
+        if wal_end is not None and end_lsn > wal_end:
             return PositionAhead(
                 f"the stored offset {lsn_text(end_lsn)} lies {end_lsn - wal_end} bytes after the end "
                 f"of the server's WAL {lsn_text(wal_end)}"
@@ -118,7 +118,7 @@ class Resumption:
 
         A line of the file is: timeline, the LSN where the next one began, a reason.
         """
-        for line in self._history().splitlines():
+        for line in self._history(self._server.timeline).splitlines():
             words = line.split()
             if len(words) > 1 and words[0] == str(timeline):
                 return parse_lsn(words[1])

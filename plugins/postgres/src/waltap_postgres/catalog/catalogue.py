@@ -5,7 +5,7 @@ them with what the wire says.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import psycopg
@@ -162,13 +162,46 @@ class PostgresCatalogue:
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
 
-    def wal_end(self) -> int:
-        """Return the end of the server's WAL: written, or replayed on a standby."""
+    def on(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> Self:
+        """Return a catalogue of the same kind over another connection."""
+        return type(self)(connection, self._properties)
+
+    # What ids of transactions and WAL mean is PostgreSQL's own: another server says None.
+
+    def wal_end(self) -> int | None:
+        """Return the end of the server's WAL: written, or replayed on a standby. None: it tells none."""
         ((text,),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
             " ELSE pg_current_wal_lsn() END::text"
         )
         return parse_lsn(text)
+
+    def standby(self) -> bool:
+        """Tell whether the server only follows another."""
+        ((standby,),) = self.query("SELECT pg_is_in_recovery()")
+        return bool(standby)
+
+    def transaction_id(self) -> int | None:
+        """Return the id of a transaction that begins and ends here. None: the server gives none."""
+        ((xid,),) = self.query("SELECT txid_current()")
+        return int(xid)
+
+    def snapshot(self) -> str | None:
+        """Return the snapshot of the present transaction, as `Visibility.of_snapshot` takes it; None where
+        the server does not tell which transactions are visible."""
+        ((text,),) = self.query("SELECT txid_current_snapshot()::text")
+        return str(text)
+
+    def horizon(self) -> str:
+        """Return the LSN before which every transaction that is visible now had committed."""
+        ((text,),) = self.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_insert_lsn() END::text"
+        )
+        return str(text)
+
+    tells_transactions = True
+    """Whether ids of transactions on the wire say what the catalogue shows."""
 
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID and all it refers to; None when there is none (any more)."""
@@ -227,7 +260,7 @@ class PostgresCatalogue:
             " WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid::int8 = o.oid)",
             (list(oids),),
         )
-        return frozenset(row[0] for row in rows), self.wal_end()
+        return frozenset(row[0] for row in rows), self.wal_end() or 0
 
     def relation(self, schema: str, table: str) -> Relation | None:
         """Return one relation as the catalogue has it now, None when it does not exist."""

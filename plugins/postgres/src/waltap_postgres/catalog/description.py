@@ -122,7 +122,7 @@ class Descriptions:
         it was dropped before the one at hand, but it is dropped."""
         known = remembered is not None and wire.oid not in self._described
         if known and mark(wire.identity) in (Mark.ROW, Mark.NOTHING):
-            self.unsettled[wire.oid] = self._catalogue.wal_end()
+            self.unsettled[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its data types as they are now; itself if unchanged."""
@@ -228,6 +228,8 @@ class Descriptions:
 
     def _when_visible(self, xid: int) -> Moment:
         """Wait until the catalogue shows what transaction ``xid`` did; return the moment."""
+        if not self._catalogue.tells_transactions:
+            return Moment()
         if not xid or xid == self._moment.xid:
             return self._moment if xid else Moment()
         deadline, pause = time.monotonic() + VISIBLE_WITHIN_S, 0.0005

@@ -110,8 +110,7 @@ class Preflight:
             self._privileges(may_replicate=superuser or replication or hosted),
             _output_plugin(settings, self._decoder.output_plugin),
         ]
-        if "-YB-" in self._server.version:  # slots and WAL are other things there
-            checks[:3] = [_advice(check) for check in checks[:3]]
+        checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
             text = f"not used by {self._decoder.output_plugin}"
             publication = Check(name="publication", verdict="ok", found=text)
@@ -134,6 +133,12 @@ class Preflight:
             )
             return [*checks, Check.failed("publication", refused)]
         return [*checks, self._publication(planned), *self._identities(planned)]
+
+    def of_server(self, checks: list[Check]) -> list[Check]:
+        """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin."""
+        if "-YB-" in self._server.version:  # slots and WAL are other things there
+            return [*(_advice(check) for check in checks[:3]), *checks[3:]]
+        return checks
 
     def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:
         slot = None if decision is None else decision.slot

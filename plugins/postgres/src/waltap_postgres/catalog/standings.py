@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from waltap.pipeline.visibility import Visibility
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.moment import Moment
+from waltap_postgres.visibility import Visibility
 
 __all__ = ["Standings"]
 
@@ -75,7 +75,7 @@ class Standings:
 
     def due(self, xid: int) -> bool:
         """Tell whether what stands is to be looked at for transaction ``xid``."""
-        if self._covers(xid):
+        if self._covers(xid) or not self._catalogue.tells_transactions:
             return self._ahead
         now = self._clock()
         self._checks = min(BURST, self._checks + (now - self._counted) * CHECKS_PER_S)
@@ -88,6 +88,8 @@ class Standings:
     def of(self, schema: str, table: str, xid: int) -> Hashable:
         """Return what stands for the name. Raises: SourceError."""
         name = schema, table
+        if not self._catalogue.tells_transactions:
+            return name
         if not self._covers(xid):
             names, self._used = self._used | {name}, set()
             self._answers.clear()

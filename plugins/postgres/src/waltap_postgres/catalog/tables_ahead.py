@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from waltap.pipeline.visibility import Visibility
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.visibility import Visibility
 
 __all__ = ["TablesAhead"]
 
@@ -73,9 +73,9 @@ class TablesAhead:
         if not (xid and burst and len(self._expected) >= WORTH_IT and now >= self._next_load):
             return
         self._next_load = now + PAUSE_S
-        ((text,),) = self._catalogue.query("SELECT txid_current_snapshot()::text")
-        seen = Visibility.of_snapshot(text)
-        if not seen.saw(xid):
+        text = self._catalogue.snapshot()
+        seen = Visibility.of_snapshot(text) if text is not None else None
+        if seen is None or not seen.saw(xid):
             return
         self._seen = seen
         for table in self._catalogue.tables_of(self._expected):

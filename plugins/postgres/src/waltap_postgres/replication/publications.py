@@ -13,7 +13,6 @@ from waltap_postgres.errors import (
     IdentityMissing,
     PublicationGone,
     PublicationMissing,
-    stream_error,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
@@ -166,7 +165,8 @@ class Publications:
             if error.sqlstate is None:
                 raise driver_error(error, self._properties) from error
             text = str(error.diag.message_primary)
-            meaning = stream_error(error.sqlstate, text, **identify(self._properties))
+            facts = identify(self._properties)
+            meaning = self._properties.meanings.of_stream(error.sqlstate, text, **facts)
             return meaning if isinstance(meaning, PublicationGone) else None
         return None
 

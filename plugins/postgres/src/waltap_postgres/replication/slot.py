@@ -1,4 +1,4 @@
-"""The replication slot: what the server says of it, creation with an exported snapshot, removal."""
+"""The life of a replication slot: what the server says of it, creation with a snapshot, removal."""
 
 import logging
 import time
@@ -14,17 +14,7 @@ from waltap_postgres.connection import Session
 from waltap_postgres.errors import SlotActive
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = [
-    "CreatedSlot",
-    "Slot",
-    "SlotNotCreated",
-    "await_free",
-    "create_slot",
-    "drop_slot",
-    "end_reader",
-    "read_slot",
-    "wait_notice",
-]
+__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots"]
 
 log = logging.getLogger(__name__)
 
@@ -66,167 +56,184 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """What CREATE_REPLICATION_SLOT answered. ``snapshot`` is the exported snapshot's name, usable
-    only until the next command on the connection that created the slot."""
+    """What CREATE_REPLICATION_SLOT answered. ``snapshot`` is what a reading transaction can begin in,
+    None where the server gives none. An exported snapshot can be used only until the next command on
+    the connection that created the slot."""
 
     consistent_lsn: int
     snapshot: str | None
 
 
-def read_slot(catalogue: PostgresCatalogue, name: str, version_num: int) -> Slot | None:
-    """Return the slot as it stands now, None when there is none. Raises: SourceError."""
-    wal_status = "wal_status" if version_num >= 130000 else "NULL"
-    two_phase = "two_phase" if version_num >= 140000 else "false"
-    rows = catalogue.query(
-        "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
-        f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}"
-        " FROM pg_replication_slots WHERE slot_name = %s",
-        (name,),
-    )
-    if not rows:
-        return None
-    row = rows[0]
-    return Slot(
-        name=row[0],
-        plugin=row[1] or "",
-        database=row[2] or "",
-        temporary=row[3],
-        active_pid=row[4],
-        restart_lsn=parse_lsn(row[5]) if row[5] else 0,
-        confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
-        wal_status=row[7] or "",
-        two_phase=bool(row[8]),
-    )
+class Slots:
+    """The slots of one database, as PostgreSQL keeps them."""
 
+    def __init__(
+        self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
+    ) -> None:
+        self._catalogue, self._properties = catalogue, properties
+        self._version_num = version_num
 
-def await_free(
-    catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
-    version_num: int,
-    pause: Callable[[float], None],
-) -> None:
-    """Wait until nobody reads the slot: our own last walsender may still have to notice its end.
-
-    ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
-    Raises: SlotActive; what ``pause`` raises.
-    """
-    patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
-    deadline, told = time.monotonic() + patience, False
-    while True:
-        slot = read_slot(catalogue, properties.slot_name, version_num)
-        if slot is None or slot.active_pid is None:
-            return
-        left = deadline - time.monotonic()
-        if left <= 0:
-            problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
-            raise SlotActive(problem, slot=slot.name, pid=slot.active_pid)
-        if not told:
-            log.warning(
-                "slot %s is read by pid %d: waiting up to %.0f s for it",
-                slot.name,
-                slot.active_pid,
-                patience,
-                extra={"slot": slot.name, "error_code": SlotActive.code},
-            )
-            told = True
-        pause(min(POLL_S, left))
-
-
-def end_reader(catalogue: PostgresCatalogue, slot: Slot) -> None:
-    """End the walsender that uses a slot of our own: one that makes it does not see that we are gone."""
-    if slot.active_pid is not None:
-        catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
-
-
-def create_slot(
-    session: Session,
-    name: str,
-    plugin: str,
-    *,
-    version_num: int,
-    temporary: bool = False,
-    failover: bool = False,
-    two_phase: bool = False,
-    waiting: Callable[[float], None] = lambda _seconds: None,
-) -> CreatedSlot:
-    """Create the slot on a replication connection; its snapshot is exported.
-
-    ``waiting`` is called about every half second with the seconds since the command; what it raises
-    ends the wait. Raises: SlotNotCreated when open transactions keep it from becoming consistent in
-    time; SourceError.
-    """
-    kind = "TEMPORARY " if temporary else ""
-    if version_num >= 150000:
-        options = ["SNAPSHOT 'export'"]
-        if failover and version_num >= 170000:
-            options.append("FAILOVER true")
-        if two_phase:
-            options.append("TWO_PHASE true")
-        tail = f"({', '.join(options)})"
-    else:
-        tail = "EXPORT_SNAPSHOT"
-    sql = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
-
-    def meanwhile(seconds: float) -> None:
-        if seconds > CREATE_DEADLINE_S:
-            raise SlotNotCreated(f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s")
-        waiting(seconds)
-
-    result = session.result(sql, meanwhile=meanwhile)
-    if result.status != pq.ExecStatus.TUPLES_OK:
-        raise session.error(result)
-    point, snapshot = result.get_value(0, 1) or b"0/0", result.get_value(0, 2)
-    return CreatedSlot(
-        consistent_lsn=parse_lsn(point.decode()),
-        snapshot=snapshot.decode() if snapshot else None,
-    )
-
-
-def drop_slot(catalogue: PostgresCatalogue, name: str) -> bool:
-    """Drop the slot; False when there is none. A walsender that has just been left gets a moment to
-    let go of it. Raises: SlotActive, SourceError.
-    """
-    deadline = time.monotonic() + DROP_DEADLINE_S
-    while True:
-        try:
-            dropped = catalogue.query(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                " WHERE slot_name = %s",
-                (name,),
-            )
-        except SlotActive:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return bool(dropped)
-
-
-def wait_notice(catalogue: PostgresCatalogue, slot: str) -> Callable[[float], None]:
-    """Return what to call, again and again, with the seconds for which ``slot`` is being made: it says
-    once what the server waits for."""
-    told = False
-
-    def notice(seconds: float) -> None:
-        nonlocal told
-        if told or seconds < SLOT_SILENCE_S:
-            return
-        told = True
-        log.warning(
-            "the slot can be made once open transactions have ended: %s",
-            "; ".join(_open_transactions(catalogue)) or "none that this role can see",
-            extra={"slot": slot},
+    def read(self, name: str) -> Slot | None:
+        """Return the slot as it stands now, None when there is none. Raises: SourceError."""
+        version_num = self._version_num
+        wal_status = "wal_status" if version_num >= 130000 else "NULL"
+        two_phase = "two_phase" if version_num >= 140000 else "false"
+        rows = self._catalogue.query(
+            "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
+            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}"
+            " FROM pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        return Slot(
+            name=row[0],
+            plugin=row[1] or "",
+            database=row[2] or "",
+            temporary=row[3],
+            active_pid=row[4],
+            restart_lsn=parse_lsn(row[5]) if row[5] else 0,
+            confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
+            wal_status=row[7] or "",
+            two_phase=bool(row[8]),
         )
 
-    return notice
+    def names(self) -> set[str]:
+        """Return the names of all slots of this database. Raises: SourceError."""
+        rows = self._catalogue.query(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return {name for (name,) in rows}
 
+    def create(
+        self,
+        session: Session,
+        name: str,
+        plugin: str,
+        *,
+        two_phase: bool = False,
+        waiting: Callable[[float], None] = lambda _seconds: None,
+    ) -> CreatedSlot:
+        """Create the slot on a replication connection, with a snapshot to read tables in.
 
-def _open_transactions(catalogue: PostgresCatalogue) -> list[str]:
-    """Return what is known of the transactions that hold up a new slot, the oldest first."""
-    rows = catalogue.query(
-        "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
-        " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
-    )
-    prepared = catalogue.query("SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5")
-    waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]
-    return waits + [f"prepared transaction {gid!r}" for (gid,) in prepared]
+        ``waiting`` is called about every half second with the seconds since the command; what it raises
+        ends the wait. Raises: SlotNotCreated when open transactions keep it from becoming consistent in
+        time; SourceError.
+        """
+
+        def meanwhile(seconds: float) -> None:
+            if seconds > CREATE_DEADLINE_S:
+                raise SlotNotCreated(
+                    f"slot {name!r} was not created within {CREATE_DEADLINE_S:.0f} s"
+                )
+            waiting(seconds)
+
+        result = session.result(
+            self.create_sql(name, plugin, two_phase=two_phase), meanwhile=meanwhile
+        )
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise session.error(result)
+        point, snapshot = result.get_value(0, 1) or b"0/0", result.get_value(0, 2)
+        return CreatedSlot(
+            consistent_lsn=parse_lsn(point.decode()),
+            snapshot=snapshot.decode() if snapshot else None,
+        )
+
+    def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
+        """Return the command that creates a slot. Source: PostgreSQL manual, "Streaming Replication
+        Protocol"; its options in parentheses came with 15."""
+        kind = "TEMPORARY " if self._properties.slot_temporary else ""
+        if self._version_num >= 150000:
+            options = ["SNAPSHOT 'export'"]
+            if self._properties.slot_failover and self._version_num >= 170000:
+                options.append("FAILOVER true")
+            if two_phase:
+                options.append("TWO_PHASE true")
+            tail = f"({', '.join(options)})"
+        else:
+            tail = "EXPORT_SNAPSHOT"
+        return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
+
+    def drop(self, name: str) -> bool:
+        """Drop the slot; False when there is none. A walsender that has just been left gets a moment to
+        let go of it. Raises: SlotActive, SourceError.
+        """
+        deadline = time.monotonic() + DROP_DEADLINE_S
+        while True:
+            try:
+                dropped = self._catalogue.query(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE slot_name = %s",
+                    (name,),
+                )
+            except SlotActive:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return bool(dropped)
+
+    def await_free(self, name: str, pause: Callable[[float], None]) -> None:
+        """Wait until nobody reads the slot: our own last walsender may still have to notice its end.
+
+        ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
+        Raises: SlotActive; what ``pause`` raises.
+        """
+        properties = self._properties
+        patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
+        deadline, told = time.monotonic() + patience, False
+        while True:
+            slot = self.read(name)
+            if slot is None or slot.active_pid is None:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
+                raise SlotActive(problem, slot=slot.name, pid=slot.active_pid)
+            if not told:
+                log.warning(
+                    "slot %s is read by pid %d: waiting up to %.0f s for it",
+                    slot.name,
+                    slot.active_pid,
+                    patience,
+                    extra={"slot": slot.name, "error_code": SlotActive.code},
+                )
+                told = True
+            pause(min(POLL_S, left))
+
+    def end_reader(self, slot: Slot) -> None:
+        """End the walsender that uses a slot of our own: one that makes it does not see that we are
+        gone."""
+        if slot.active_pid is not None:
+            self._catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
+
+    def wait_notice(self, name: str) -> Callable[[float], None]:
+        """Return what to call, again and again, with the seconds for which a slot is being made: it says
+        once what the server waits for."""
+        told = False
+
+        def notice(seconds: float) -> None:
+            nonlocal told
+            if told or seconds < SLOT_SILENCE_S:
+                return
+            told = True
+            log.warning(
+                "the slot can be made once open transactions have ended: %s",
+                "; ".join(self._open_transactions()) or "none that this role can see",
+                extra={"slot": name},
+            )
+
+        return notice
+
+    def _open_transactions(self) -> list[str]:
+        """Return what is known of the transactions that hold up a new slot, the oldest first."""
+        rows = self._catalogue.query(
+            "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
+            " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
+        )
+        prepared = self._catalogue.query(
+            "SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5"
+        )
+        waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]
+        return waits + [f"prepared transaction {gid!r}" for (gid,) in prepared]

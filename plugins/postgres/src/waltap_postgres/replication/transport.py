@@ -15,7 +15,6 @@ from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.source.connector import StopRequested
 from waltap_postgres.connection import Session, driver_error, identify
-from waltap_postgres.errors import source_error, stream_error
 from waltap_postgres.replication.wire import (
     CopyEnded,
     CopySplitter,
@@ -87,7 +86,9 @@ class Transport(abc.ABC):
             text = f"{text} ({context.splitlines()[0]})"
         session = self.session
         facts = identify(session.properties)
-        return stream_error(fields.get("C", ""), text, plugin=session.plugin, **facts)
+        return session.properties.meanings.of_stream(
+            fields.get("C", ""), text, plugin=session.plugin, **facts
+        )
 
 
 class SocketTransport(Transport):
@@ -303,7 +304,9 @@ def _copy_by_socket(session: Session, sql: str) -> Iterator[bytes]:
     except CopyEnded as end:
         fields = end.error.fields() if end.error else {}
         facts = identify(session.properties)
-        raise source_error(fields.get("C", ""), fields.get("M", "COPY failed"), **facts) from end
+        raise session.properties.meanings.of_query(
+            fields.get("C", ""), fields.get("M", "COPY failed"), **facts
+        ) from end
     finally:
         connection.close()
 

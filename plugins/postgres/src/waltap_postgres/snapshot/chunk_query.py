@@ -13,7 +13,6 @@ from psycopg import sql
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
-from waltap.pipeline.visibility import Visibility
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental import Chunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -25,6 +24,7 @@ from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
+from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch
 
 __all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
@@ -133,7 +133,7 @@ class PostgresChunks:
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
             session = self._begun(limit_ms)
-            ((text,),) = session.execute("SELECT txid_current_snapshot()::text")
+            text = self._catalogue.on(session.connection).snapshot()
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             whole = self._kept_its_rows(session, relation)
@@ -148,13 +148,13 @@ class PostgresChunks:
             raise
         if not whole:
             return self._read(request, relation, tail)
-        return Chunk(rows, Visibility.of_snapshot(text or "").saw)
+        return Chunk(rows, None if text is None else Visibility.of_snapshot(text).saw)
 
     def _kept_its_rows(self, session: Session, relation: Relation) -> bool:
         """Tell whether the snapshot could see the table's rows: one that was rewritten between the
         snapshot and the reading, which waited for that, looks empty. It is locked now."""
         oids = [relation.oid]
-        then = shapes(PostgresCatalogue(session.connection, self._properties), oids, deep=oids)
+        then = shapes(self._catalogue.on(session.connection), oids, deep=oids)
         now = shapes(self._catalogue, oids, deep=oids)
         return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 

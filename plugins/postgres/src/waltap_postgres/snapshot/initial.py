@@ -37,10 +37,11 @@ class InitialSnapshot:
         now: PostgresCatalogue,
         captured: Callable[[PostgresCatalogue], list[Table]],
         watch: Watch,
+        reading: type[ReadingTransaction],
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
         self._properties, self._context, self._now = properties, context, now
-        self._captured, self._watch = captured, watch
+        self._captured, self._watch, self._reading = captured, watch, reading
         self._transaction: ReadingTransaction | None = None
         self._exported = False
         self.estimates: dict[int, int] = {}
@@ -92,7 +93,7 @@ class InitialSnapshot:
         return self._transaction
 
     def _new(self) -> ReadingTransaction:
-        return ReadingTransaction(self._properties, self._now, self._watch)
+        return self._reading(self._properties, self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
         return ONE_SNAPSHOT if exported else ISOLATION[self._properties.snapshot_isolation_mode]
@@ -136,11 +137,10 @@ class InitialSnapshot:
             "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
         )
         xid = None
-        ((standby,),) = self._now.query("SELECT pg_is_in_recovery()")
-        if not standby:
-            ((xid,),) = self._now.query("SELECT txid_current()")
+        if not self._now.standby():
+            xid = self._now.transaction_id()
             if not self._exported:
-                lsn = self._now.wal_end()
+                lsn = self._now.wal_end() or lsn
         return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class ReadingTransaction:
         self, properties: PostgresProperties, now: PostgresCatalogue, watch: Watch
     ) -> None:
         self.session = Session(properties, role="snapshot", watch=watch)
-        self.catalogue = PostgresCatalogue(self.session.connection, properties)
+        self.catalogue = now.on(self.session.connection)
         self._properties, self._now = properties, now
         self._begun = False
         self._then: dict[int, Shape] = {}
@@ -146,14 +146,17 @@ class ReadingTransaction:
         if names:
             self.session.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
 
-    def begin(self, exported: str | None, isolation: str) -> None:
-        """Begin, in the exported snapshot or one of its own. Raises: SourceError; ConnectionLost when
-        the connection that exported it is gone."""
+    def begin(self, given: str | None, isolation: str) -> None:
+        """Begin, in the snapshot that was given with a slot or one of its own. Raises: SourceError;
+        ConnectionLost when the connection that exported it is gone."""
         self._start(isolation)
-        if exported is None:
-            return
+        if given is not None:
+            self.adopt(given)
+
+    def adopt(self, given: str) -> None:
+        """See from now on what the snapshot shows that was given with a slot. Raises: as `begin`."""
         try:
-            self.session.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
+            self.session.execute(f"SET TRANSACTION SNAPSHOT '{given}'")
         except SourceError as error:
             if error.fields.get("sqlstate") not in UNKNOWN_SNAPSHOT:
                 raise
@@ -165,13 +168,10 @@ class ReadingTransaction:
             self._begun = True
 
     def seen(self) -> str:
-        """Return which transactions the snapshot contains, as `Offset.visible` has it."""
-        ((text,),) = self.session.execute(
-            "SELECT txid_current_snapshot() || '@' || CASE"
-            " WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-            " ELSE pg_current_wal_insert_lsn() END"
-        )
-        return text or ""
+        """Return which transactions the snapshot contains, as `Offset.visible` has it; "" where the
+        server does not tell: then the stream repeats what was committed between slot and snapshot."""
+        snapshot = self.catalogue.snapshot()
+        return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
 
     def expect(self, targets: Sequence[Target]) -> None:
         """Take note of the shapes that tables have in the snapshot."""

@@ -3,7 +3,7 @@
 from waltap.decode.message import Insert, LogicalMessage, Truncate
 from waltap.decode.relation import Relation
 from waltap.transactions.transaction import TransactionPart
-from waltap.pipeline.visibility import Overlap, Visibility
+from waltap_postgres.visibility import Overlap, Visibility
 from waltap.source.position import Position
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())

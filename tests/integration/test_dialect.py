@@ -1,0 +1,122 @@
+"""Another dialect: a server without WAL position, IDENTIFY_SYSTEM, transaction ids and exported snapshots.
+
+Whatever it lacks is refused (functions) or kept and looked through (replication commands), so that
+passing means that it was never asked for.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.errors import OffsetError
+from waltap_postgres.properties import PostgresProperties
+
+from tests.hunt.proxy import Proxy
+from tests.rigs.lesser_server import (
+    LESSER,
+    ROLE,
+    UNKNOWN_COMMANDS,
+    LesserPlugin,
+    LesserProperties,
+    restrict,
+)
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+pytestmark = pytest.mark.needs_postgres
+
+
+@pytest.fixture
+def asked(database: Database) -> Iterator[tuple[Proxy, list[bytes]]]:
+    said: list[bytes] = []
+    proxy = Proxy((database.server.host, database.server.port), heard=said.append)
+    yield proxy, said
+    proxy.close()
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path, asked: tuple[Proxy, list[bytes]]) -> Pipeline:
+    restrict(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 500) n")
+    database.execute("CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
+    for table in ("t", "signals"):
+        database.execute(f"ALTER TABLE {table} OWNER TO {ROLE}")
+    there: dict[str, Any] = {
+        "type": "lesser",
+        "database.user": ROLE,
+        "database.port": asked[0].port,
+        "database.sslmode": "disable",
+        "publication.autocreate.mode": "filtered",
+        "table.include.list": "public.t",
+        "signal.data.collection": "public.signals",
+    }
+    return Pipeline(database, tmp_path, there)
+
+
+def source(database: Database) -> dict[int, str]:
+    return dict(database.execute("SELECT id, v FROM t"))
+
+
+def target(pipeline: Pipeline) -> dict[int, str]:
+    return {int(key[0]): row["v"] for key, row in pipeline.destination.table("t").items()}
+
+
+def test_it_snapshots_streams_and_goes_on(
+    pipeline: Pipeline, database: Database, asked: tuple[Proxy, list[bytes]]
+) -> None:
+    plugin = LesserPlugin()
+    with pipeline.running(plugin) as run:
+        database.execute("UPDATE t SET v = 'new' WHERE id <= 10")
+        database.execute("DELETE FROM t WHERE id = 11")
+        run.until(lambda: target(pipeline) == source(database), "the changes")
+    database.execute("INSERT INTO t VALUES (501, 'while down')")
+    before = len(pipeline.destination.ids("t", "r"))
+    with pipeline.running(plugin) as run:
+        run.until(lambda: target(pipeline) == source(database), "what came meanwhile")
+    assert before == 500
+    assert len(pipeline.destination.ids("t", "r")) == before
+    assert {connector.dialect for connector in plugin.made} == {LESSER}
+    for words in UNKNOWN_COMMANDS:
+        assert not [said for said in asked[1] if words in said]
+    assert [said for said in asked[1] if b"NOEXPORT_SNAPSHOT" in said]
+
+
+def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
+    pipeline: Pipeline, database: Database
+) -> None:
+    state: dict[str, bool] = {}
+
+    def meanwhile(_batch: object) -> None:
+        if not state:
+            state["done"] = True
+            database.execute("UPDATE t SET v = 'meanwhile' WHERE id % 7 = 0")
+
+    pipeline.destination.before_write = meanwhile
+    with pipeline.running(LesserPlugin(), **{"snapshot.fetch.size": 50}) as run:
+        run.until(lambda: target(pipeline) == source(database), "the same rows")
+
+
+def test_an_incremental_snapshot_goes_by_its_watermarks(
+    pipeline: Pipeline, database: Database
+) -> None:
+    settings = {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 64}
+    with pipeline.running(LesserPlugin(), **settings) as run:
+        database.execute(
+            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
+            '{"data-collections": ["public.t"], "type": "incremental"}',
+        )
+        for n in range(20):
+            database.execute("UPDATE t SET v = %s WHERE id %% 20 = %s", f"round {n}", n)
+        run.until(lambda: target(pipeline) == source(database), "the same rows")
+
+
+def test_its_own_errors_and_defaults_are_its_own() -> None:
+    facts = {"slot": "s", "publication": "p"}
+    ours = LesserProperties.meanings.of_stream("P0001", "the slot has expired", **facts)
+    assert isinstance(ours, OffsetError)
+    theirs = PostgresProperties.meanings.of_stream("P0001", "the slot has expired", **facts)
+    assert not isinstance(theirs, OffsetError)
+    given = LesserProperties.model_validate({"database.dbname": "d"})
+    assert given.port == 5433
