@@ -1,6 +1,7 @@
 """``waltap run``: capture from a database into a sink until told to stop."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,20 +117,24 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
     """
     import logging
 
-    from waltap.cli.screen import notices
+    from waltap.cli.screen import notices, notices_are_piped
     from waltap.config.environment import log_form, log_level
     from waltap.telemetry.lifecycle import LifeCycleLog
     from waltap.telemetry.log import configure
 
-    console = notices()
-    form = log_form(terminal=console.is_terminal)
-    calm = quiet or (form == "text" and console.is_terminal)
+    console = None if notices_are_piped() else notices()
+    terminal = console is not None and console.is_terminal
+    form = log_form(terminal=terminal)
+    calm = quiet or (form == "text" and terminal)
     level = log_level(default="WARNING" if calm else "INFO")
     if not calm:
         host.register(LifeCycleLog(), "life-cycle log")
 
     def write(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
+        if console is None:
+            sys.stderr.write(f"{line}\n")
+        else:
+            console.print(line, markup=False, emoji=False, soft_wrap=True)
 
     handler = configure(write, form=form, level=level)
     display: Any = None
@@ -138,7 +143,7 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
         nonlocal display
         profile = engine.profile
         handler.labels = profile.labels
-        if form == "text" and console.is_terminal and not _writes_to_stdout(profile):
+        if console is not None and form == "text" and terminal and not _writes_to_stdout(profile):
             from waltap.telemetry.progress import ProgressDisplay
 
             display = ProgressDisplay(console)

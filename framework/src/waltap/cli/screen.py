@@ -1,11 +1,14 @@
 """Where commands print: standard output for answers, standard error for everything else."""
 
+import sys
 from typing import TYPE_CHECKING
+
+from waltap.config.environment import dumb_terminal, forced_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["answers", "notices"]
+__all__ = ["answers", "notices", "notices_are_piped"]
 
 PIPE_WIDTH = 160
 """Columns where the other end is no terminal and says nothing of its width."""
@@ -21,10 +24,14 @@ def notices() -> "Console":
     return _console(stderr=True)
 
 
+def notices_are_piped() -> bool:
+    """Tell whether standard error is no terminal, nor to be taken for one: lines go there as they are,
+    and what draws on terminals need not be loaded."""
+    return not sys.stderr.isatty() and not forced_terminal()
+
+
 def _console(*, stderr: bool) -> "Console":
     from rich.console import Console
-
-    from waltap.config.environment import dumb_terminal
 
     console = Console(stderr=stderr, highlight=False)
     if console.is_terminal and dumb_terminal():

@@ -5,6 +5,7 @@ WALTAP_PLUGINS     comma list of plugins to load, by entry-point or distribution
 WALTAP_TRACEBACK   1: an error of the command line shows its traceback.
 WALTAP_LOG_LEVEL   debug, info, warning or error (default info).
 NO_COLOR, TERM     whether a terminal shows colours, and control sequences at all.
+FORCE_COLOR, TTY_COMPATIBLE  whether what is no terminal is taken for one.
 WALTAP_LOG         json or text; default: json when stderr is not a terminal.
 ${env:NAME}        in a profile: any variable, by name.
 """
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 __all__ = [
     "colours",
     "dumb_terminal",
+    "forced_terminal",
     "log_form",
     "log_level",
     "plugin_names",
@@ -48,6 +50,12 @@ def colours() -> bool:
 def dumb_terminal() -> bool:
     """Tell whether the terminal understands no control sequences (TERM, as terminfo means it)."""
     return os.environ.get("TERM", "").strip().lower() in {"dumb", "unknown"}
+
+
+def forced_terminal() -> bool:
+    """Tell whether output is to be taken for a terminal's although it may be none: by the variables that
+    the library for terminals goes by."""
+    return bool(os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE"))
 
 
 def log_form(*, terminal: bool) -> str:

@@ -2,17 +2,34 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import DecoderSpec
 
+if TYPE_CHECKING:
+    from waltap.decode.decoder import Decoder, DecoderContext
+
 WALTAP_API = 1
+
+
+def _wal2json(context: "DecoderContext") -> "Decoder":
+    from waltap_decoders.wal2json import Wal2Json
+
+    return Wal2Json(context)
+
+
+def _decoderbufs(context: "DecoderContext") -> "Decoder":
+    from waltap_decoders.decoderbufs import DecoderBufs
+
+    return DecoderBufs(context)
 
 
 @hookimpl
 def register_decoders() -> Iterable[DecoderSpec]:
     """Contribute the decoders of this distribution."""
-    from waltap_decoders import decoderbufs, pgoutput, remarks, wal2json, yboutput
+    from waltap_decoders import capabilities, pgoutput, remarks, yboutput
+    from waltap_decoders.wal2json.properties import Wal2JsonProperties
 
     return [
         DecoderSpec(
@@ -37,29 +54,29 @@ def register_decoders() -> Iterable[DecoderSpec]:
             name="wal2json",
             aliases=("wal2json_rds",),
             summary="JSON text of the wal2json plugin, format 2 or 1.",
-            properties=wal2json.Wal2JsonProperties,
-            factory=wal2json.Wal2Json,
+            properties=Wal2JsonProperties,
+            factory=_wal2json,
             output_plugin="wal2json",
-            capabilities=wal2json.CAPABILITIES,
+            capabilities=capabilities.WAL2JSON,
             remarks=remarks.WAL2JSON,
         ),
         DecoderSpec(
             name="wal2json_streaming",
             aliases=("wal2json_rds_streaming",),
             summary="wal2json format 1 in chunks, as old Debezium profiles name it.",
-            properties=wal2json.Wal2JsonProperties,
-            factory=wal2json.Wal2Json,
+            properties=Wal2JsonProperties,
+            factory=_wal2json,
             output_plugin="wal2json",
-            capabilities=replace(wal2json.CAPABILITIES, truncate=False),
+            capabilities=replace(capabilities.WAL2JSON, truncate=False),
             remarks=remarks.WAL2JSON,
             forced_options={"wal2json.format-version": "1", "wal2json.write-in-chunks": True},
         ),
         DecoderSpec(
             name="decoderbufs",
             summary="Protobuf messages of the decoderbufs plugin.",
-            factory=decoderbufs.DecoderBufs,
+            factory=_decoderbufs,
             output_plugin="decoderbufs",
-            capabilities=decoderbufs.CAPABILITIES,
+            capabilities=capabilities.DECODERBUFS,
             remarks=remarks.DECODERBUFS,
         ),
     ]

@@ -1,5 +1,19 @@
-"""decoderbufs: changes as protobuf messages."""
+"""decoderbufs: changes as protobuf messages.
 
-from waltap_decoders.decoderbufs.decoder import CAPABILITIES, DecoderBufs
+The decoder, and protobuf, are loaded when it is asked for.
+"""
 
-__all__ = ["CAPABILITIES", "DecoderBufs"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltap_decoders.decoderbufs.decoder import DecoderBufs
+
+__all__ = ["DecoderBufs"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DecoderBufs":
+        raise AttributeError(f"{__name__} has no {name}")
+    from waltap_decoders.decoderbufs.decoder import DecoderBufs
+
+    return DecoderBufs

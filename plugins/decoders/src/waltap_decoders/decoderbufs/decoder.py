@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.decode.decoder import Decoder, DecoderContext, Frame
 from waltap.decode.message import (
     Begin,
     Commit,
@@ -20,6 +20,7 @@ from waltap.decode.message import (
 )
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap_decoders.capabilities import DECODERBUFS
 from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod
 from waltap_decoders.decoderbufs.names import unquoted, unquoted_pair
 from waltap_decoders.decoderbufs.row_message_pb2 import (
@@ -35,11 +36,8 @@ from waltap_decoders.named_relations import Layout, NamedRelations
 from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
 from waltap_decoders.skipping import skip
 
-__all__ = ["CAPABILITIES", "DecoderBufs"]
+__all__ = ["DecoderBufs"]
 
-CAPABILITIES = DecoderCapabilities()
-"""What decoderbufs can carry. Also lost on its way: ±infinity of dates is known only by convention,
-and the zone of timetz."""
 
 _KINDS = {INSERT: "I", UPDATE: "U"}
 
@@ -80,7 +78,7 @@ class DecoderBufs(Decoder):
     """Decodes decoderbufs. The state is one session's; a DecodeError ends it."""
 
     name = "decoderbufs"
-    capabilities = CAPABILITIES
+    capabilities = DECODERBUFS
 
     def __init__(self, context: DecoderContext) -> None:
         self._relations = NamedRelations(context)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.decode.decoder import Decoder, DecoderContext, Frame
 from waltap.decode.message import (
     Begin,
     Commit,
@@ -28,6 +28,7 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Value
 from waltap.source.position import parse_lsn
+from waltap_decoders.capabilities import WAL2JSON
 from waltap_decoders.named_relations import Layout, NamedRelations
 from waltap_decoders.row_facts import ColumnFact, Listing, RowFacts
 from waltap_decoders.skipping import skip
@@ -43,16 +44,8 @@ from waltap_decoders.wal2json.documents import (
 from waltap_decoders.wal2json.properties import Wal2JsonProperties, plugin_options
 from waltap_decoders.wal2json.values import ToText, WrongValue, to_text
 
-__all__ = ["CAPABILITIES", "Wal2Json"]
+__all__ = ["Wal2Json"]
 
-CAPABILITIES = DecoderCapabilities(
-    truncate=True,
-    logical_messages=True,
-    origin=True,
-    special_numbers=False,
-)
-"""What format 2 can carry. An origin comes as the server's number for it, not as its name; content
-of a logical message ends at its first NUL."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -101,7 +94,7 @@ class Wal2Json(Decoder):
         if self._first_format:
             self._read = self._chunk if properties.write_in_chunks else self._whole
         self.capabilities = replace(
-            CAPABILITIES,
+            WAL2JSON,
             truncate=not self._first_format,
             special_numbers=properties.numbers_as_strings,
         )
