@@ -205,8 +205,12 @@ class Preflight:
 
     def _publication(self, plan: PublicationPlan) -> Check:
         name = self._properties.publication_name
+        if plan.denied:
+            return _left_out(plan, name, self._properties.user)
         if plan.shortfalls:
             return _falls_short(plan)
+        if plan.waiting:
+            return _waiting(plan, self._properties.slot_name)
         if plan.statements:
             mode = self._properties.publication_autocreate_mode
             verb = "made" if name in plan.created else "changed"
@@ -349,6 +353,32 @@ def _advice(check: Check) -> Check:
     if check.verdict != "error":
         return check
     return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+
+
+def _left_out(plan: PublicationPlan, publication: str, user: str) -> Check:
+    names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in plan.denied[:NAMED])
+    tables = ", ".join(identifier(*place) for place, _ in plan.denied)
+    return Check(
+        name="publication",
+        verdict="warning",
+        found=f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "
+        "and what is written to them does not come",
+        remedy=f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {tables} (as a superuser, or by a "
+        "role that owns both); or leave them out with table.exclude.list",
+    )
+
+
+def _waiting(plan: PublicationPlan, slot: str) -> Check:
+    names = ", ".join(plan.waiting[:NAMED])
+    return Check(
+        name="publication",
+        verdict="warning",
+        found="tables without a key join the publication of inserts at a later start, when slot "
+        f"{slot} has nothing older than it to decode; until then those that no publication has give no "
+        f"changes, and the others refuse UPDATE and DELETE: {names}",
+        remedy="Start again when the slot has moved on (`waltap status FILE`), or give them a key, or "
+        "REPLICA IDENTITY FULL",
+    )
 
 
 def _falls_short(plan: PublicationPlan) -> Check:

@@ -41,7 +41,9 @@ class PublicationPlan:
     published with their inserts only. ``shortfalls`` are what publications leave out of what is
     captured, by name: the statements mend those in ``mended``, the others are left as they are.
     ``waiting`` are tables without a key that the publication of inserts gets at a later start, as the
-    slot has still to decode what is older than it.
+    slot has still to decode what is older than it. ``denied`` are tables, with their owners, that join a
+    publication that is there already and may not be published by this role: they are left out, so that
+    somebody else's CREATE TABLE does not stop the pipeline.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -55,6 +57,7 @@ class PublicationPlan:
         self.shortfalls: list[tuple[str, Shortfall]] = []
         self.mended: set[str] = set()
         self.waiting: list[str] = []
+        self.denied: list[tuple[tuple[str, str], str]] = []
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -276,12 +279,32 @@ def _cover(
         plan.added += wanted
     elif wanted and not _for_all_tables(catalogue, name):
         new = [pair for pair in wanted if pair not in existing]
+        denied = _denied(catalogue, new) if existing else {}
+        plan.denied += denied.items()
+        new = [pair for pair in new if pair not in denied]
         plan.added += new
         surplus = [pair for pair in _members(catalogue, name) if pair not in wanted]
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:
                 alter = f"ALTER PUBLICATION {identifier(name)} {verb} TABLE {_listed(pairs)}"
                 plan.statements.append(alter)
+
+
+def _denied(
+    catalogue: PostgresCatalogue, pairs: list[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Return those of ``pairs`` that this role may not publish, with their owners."""
+    if not pairs:
+        return {}
+    rows = catalogue.query(
+        "SELECT n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname::text, c.relname::text) IN"
+        "   (SELECT * FROM unnest(%s::text[], %s::text[]))"
+        " AND NOT pg_has_role(c.relowner, 'USAGE')",
+        ([schema for schema, _ in pairs], [table for _, table in pairs]),
+    )
+    return {(schema, table): owner for schema, table, owner in rows}
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:

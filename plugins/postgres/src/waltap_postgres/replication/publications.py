@@ -175,15 +175,6 @@ class Publications:
         if not self._used:
             return
         plan = self.plan(new_slot=new_slot)
-        if plan.waiting:
-            log.warning(
-                "tables without a key join the publication of inserts at a later start, when slot %s has "
-                "nothing older than it to decode; until then those that no publication has give no "
-                "changes, and the others refuse UPDATE and DELETE: %s",
-                self._properties.slot_name,
-                ", ".join(plan.waiting),
-                extra={"tables": plan.waiting},
-            )
         entries = [self._belonging(name) for name in plan.created]
         again = {e.name for e in entries if self._context.belongings.find(*e.place) is not None}
         with self._context.belongings.making(*entries):
