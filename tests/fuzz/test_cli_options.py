@@ -22,6 +22,9 @@ COMMANDS = int(os.environ.get("WALTAP_FUZZ_COMMANDS", "300"))
 SLOW = {"demo"}
 """Starts servers."""
 
+ENDS = {("spark", "apply"): ("--once",)}
+"""What ends a command that would wait for ever."""
+
 PROFILE = (
     '[source]\ntype = "postgres"\n"database.hostname" = "127.0.0.1"\n"database.port" = 1\n'
     '"database.dbname" = "d"\n"database.user" = "u"\n"errors.max.retries" = 0\n'
@@ -97,7 +100,7 @@ def test_no_command_line_ends_in_a_bug(
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     path, command = LINES[seed % len(LINES)]
-    words = [*path, *arguments(chance, command)]
+    words = [*path, *arguments(chance, command), *ENDS.get(path, ())]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["waltap", *words])
     monkeypatch.setattr("sys.stdin", io.StringIO())

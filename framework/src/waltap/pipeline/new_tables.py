@@ -33,7 +33,12 @@ MESSAGES: Final = {
     'execute-snapshot and the data {"data-collections": ["%s"]}',
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
     "what is written to it until then does not come by the stream",
+    "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
+    "changed or dropped; the next start puts that right, what is written until then does not come",
 }
+LOOKS_PER_ANSWER: Final = 6
+"""What is still streamed is asked every so many looks: the answer takes several queries."""
+
 QUIET: Final = frozenset({"created", "joined"})
 """Nothing is missing."""
 
@@ -63,6 +68,7 @@ class NewTables:
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
+        self._looks, self._interrupted = 0, set[str]()
 
     def prepare(self, connector: Connector) -> None:
         """Look before the connector prepares a start, which puts right what the server streams: what it
@@ -109,6 +115,9 @@ class NewTables:
             return
         with suppress(WaltapError):
             present = connector.existing_tables()
+            self._looks += 1
+            if self._looks % LOOKS_PER_ANSWER == 0:
+                self._look_for_gaps(connector, present)
             if present == self._names:
                 return
             for identifier, (schema, table) in present.items():
@@ -124,6 +133,14 @@ class NewTables:
                     self.captured = tuple(sorted({*self.captured, f"{schema}.{table}"}))
             self._names = present
             self._save()
+
+    def _look_for_gaps(self, connector: Connector, present: dict[str, tuple[str, str]]) -> None:
+        """Tell of tables whose changes come no more. From PostgreSQL 18 on the server only logs that a
+        publication is not there, and leaves the changes out."""
+        gaps = self._captured & connector.unsent() & present.keys()
+        for identifier in sorted(gaps - self._interrupted):
+            self._say("interrupted", ".".join(present[identifier]))
+        self._interrupted = gaps
 
     def unknown(self, connector: Connector, offset: Offset) -> list[str]:
         """Return the tables that the next start will find to be new."""

@@ -1,0 +1,126 @@
+"""What PostgreSQL 16 to 18 brought, on a real 18: the newest that waltap says it knows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.errors import WaltapError
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Cluster, Database
+
+
+@pytest.fixture
+def pipeline(newest_database: Database, tmp_path: Path) -> Pipeline:
+    newest_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1)")
+    return Pipeline(newest_database, tmp_path)
+
+
+def base(pipeline: Pipeline) -> Database:
+    assert pipeline.database is not None
+    return pipeline.database
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="text"),
+        pytest.param({"pgoutput.binary": True}, id="binary"),
+        pytest.param({"pgoutput.streaming": "on"}, id="streaming"),
+        pytest.param({"pgoutput.streaming": "parallel"}, id="protocol 4"),
+        pytest.param({"pgoutput.two_phase": True, "two.phase.policy": "prepare"}, id="2pc"),
+        pytest.param({"pgoutput.origin": "none"}, id="origin"),
+    ],
+)
+def test_changes_come_in_every_form(pipeline: Pipeline, options: dict[str, Any]) -> None:
+    database = base(pipeline)
+    pipeline.settings |= options
+    pipeline.catch_up()
+    database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(10, 400) g")
+    with database.connect() as connection:
+        connection.execute("SET logical_decoding_work_mem = '64kB'")
+        connection.execute("BEGIN; UPDATE t SET v = 'y' WHERE id = 10; SAVEPOINT s")
+        connection.execute("DELETE FROM t; ROLLBACK TO s; DELETE FROM t WHERE id = 11; COMMIT")
+        if database.server.version >= 150000:
+            connection.execute("BEGIN; INSERT INTO t VALUES (500); PREPARE TRANSACTION 'p'")
+            connection.execute("COMMIT PREPARED 'p'")
+    pipeline.catch_up()
+    ops = [event.op for event in pipeline.destination.of("t")]
+    assert ops == ["r", *["c"] * 391, "u", "d", "c"]
+
+
+def test_a_publication_dropped_while_down_is_told_of(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to 17 the slot cannot be read on (WT-2113); 18 leaves out what was published."""
+    database = base(pipeline)
+    pipeline.catch_up()
+    database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
+    run = pipeline.catch_up()
+    assert run.notices.new_tables == [("public.t", "incomplete")]
+    assert "stream no more of public.t" in caplog.text
+    database.execute("INSERT INTO t VALUES (3)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 3]
+
+
+def test_a_publication_dropped_while_streaming_is_told_of(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    with pipeline.running() as run:
+        database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
+        wanted = ("public.t", "interrupted")
+        run.until(lambda: wanted in run.notices.new_tables, "the notice")
+        assert run.notices.new_tables.count(wanted) == 1
+    again = pipeline.catch_up()
+    assert again.notices.new_tables == [("public.t", "incomplete")]
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_generated_columns_are_as_the_publication_says(pipeline: Pipeline, published: bool) -> None:
+    database = base(pipeline)
+    database.execute(
+        "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (id * 2) STORED)"
+    )
+    kind = "stored" if published else "none"
+    database.execute(
+        f"CREATE PUBLICATION {pipeline.slot} FOR TABLE g WITH (publish_generated_columns = {kind})"
+    )
+    pipeline.settings |= {
+        "publication.autocreate.mode": "disabled", "table.include.list": "public.g",
+    }  # fmt: skip
+    pipeline.catch_up()
+    database.execute("INSERT INTO g VALUES (1); UPDATE g SET id = 5")
+    pipeline.catch_up()
+    events = pipeline.destination.of("g")
+    assert [event.op for event in events] == ["c", "u"]
+    assert [event.row.get("d") for event in events] == (["2", "10"] if published else [None, None])
+
+
+def test_a_slot_that_was_invalidated_is_told_with_what_mends_it(
+    pipeline: Pipeline, newest_server: Cluster
+) -> None:
+    database = base(pipeline)
+    pipeline.catch_up()
+    newest_server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    try:
+        newest_server.execute("SELECT pg_reload_conf()")
+        database.execute("INSERT INTO t VALUES (2)")
+        for _ in range(4):
+            newest_server.execute("SELECT pg_switch_wal()")
+            database.execute(
+                "INSERT INTO t SELECT g FROM generate_series(1000, 1001) g; DELETE FROM t WHERE id > 999"
+            )
+        newest_server.execute("CHECKPOINT")
+        ((status, reason),) = database.execute(
+            "SELECT wal_status, invalidation_reason FROM pg_replication_slots WHERE slot_name = %s",
+            pipeline.slot,
+        )
+        assert (status, reason) == ("lost", "wal_removed")
+        with pytest.raises(WaltapError, match=r"WT-2104.*waltap slot drop FILE"):
+            pipeline.catch_up()
+        pipeline.settings |= {"snapshot.mode": "when_needed"}
+        pipeline.catch_up()
+        assert pipeline.destination.ids("t", "r") == [1, 1, 2]
+    finally:
+        newest_server.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        newest_server.execute("SELECT pg_reload_conf()")
