@@ -132,6 +132,38 @@ TAKEN_OUT = {
 }
 
 
+NARROWED_AND_WIDENED = {
+    "row filter": "ALTER PUBLICATION {p} SET TABLE old, signals, fresh WHERE (id < 0);"
+    "INSERT INTO fresh VALUES (60); ALTER PUBLICATION {p} SET TABLE old, signals, fresh",
+    "taken out": "ALTER PUBLICATION {p} DROP TABLE fresh; INSERT INTO fresh VALUES (60);"
+    "ALTER PUBLICATION {p} ADD TABLE fresh",
+    "column list": "ALTER PUBLICATION {p} SET TABLE old, signals, fresh (id);"
+    "INSERT INTO fresh VALUES (60); ALTER PUBLICATION {p} SET TABLE old, signals, fresh",
+}
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["down", "running"])
+@pytest.mark.parametrize("how", list(NARROWED_AND_WIDENED))
+def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
+    old: Database, tmp_path: Path, how: str, running: bool
+) -> None:
+    """Nothing is wrong when the start looks, and rows are missing all the same."""
+    made(old)
+    pipeline = Pipeline(old, tmp_path, FILTERED)
+    assert run(pipeline) == []
+    change = NARROWED_AND_WIDENED[how].format(p=pipeline.slot)
+    with old.connect(autocommit=True) as connection:
+        if running:
+            with pipeline.running():
+                for statement in change.split(";"):
+                    connection.execute(statement.encode())
+        else:
+            for statement in change.split(";"):
+                connection.execute(statement.encode())
+    assert run(pipeline) == [("public.fresh", "incomplete")]
+    assert run(pipeline) == []
+
+
 @pytest.mark.parametrize("signals", [True, False], ids=["signals", "no signals"])
 @pytest.mark.parametrize("by_hand", TAKEN_OUT.values(), ids=TAKEN_OUT)
 def test_a_table_that_was_taken_out_of_the_publication_joins_again(

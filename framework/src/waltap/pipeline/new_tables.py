@@ -4,7 +4,8 @@ What was captured at the last start is kept beside the offset. A table that join
 snapshot has rows that neither a snapshot nor the stream has brought, unless the stream brings every table
 from its creation on and it was made since. OIDs tell tables apart: one that was dropped and made again
 under its name is another. A table that the server was made to stream no more, or not all of, and that
-the start puts right, joins like one that was never captured.
+the start puts right, joins like one that was never captured; so does one of which that was changed since
+the last start, and changed back.
 """
 
 import logging
@@ -44,11 +45,23 @@ QUIET: Final = frozenset({"created", "joined"})
 
 
 class _Known(msgspec.Struct):
-    """What there was at the last start: identifiers of captured tables and of the others."""
+    """What there was at the last start: identifiers of captured tables and of the others.
+    ``streamed_as`` is what `Connector.streamed_as` gave then."""
 
     database: str
     captured: list[str]
     others: list[str]
+    streamed_as: dict[str, tuple[str, str]] = {}
+
+    def interrupted(self, connector: Connector) -> set[str]:
+        """Return captured tables that the server does not stream wholly now, or may not have since."""
+        now = connector.streamed_as()
+        changed = set()
+        for identifier, (by, how) in self.streamed_as.items():
+            by_now, how_now = now.get(identifier, (by, how))
+            if by_now == by and how_now != how:
+                changed.add(identifier)
+        return (changed | connector.unsent()).intersection(self.captured)
 
 
 class NewTables:
@@ -74,7 +87,7 @@ class NewTables:
         """Look before the connector prepares a start, which puts right what the server streams: what it
         did not stream until then counts as captured no more, also when this start is killed."""
         before = self._stored()
-        gaps = connector.unsent() & set(before.captured) if before is not None else set()
+        gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
@@ -106,7 +119,7 @@ class NewTables:
                 else:
                     asked = self._policy == "snapshot" and ask is not None and ask(name)
                     self._say("snapshot" if asked else "incomplete", name)
-        self._known = _Known(database, [], [])
+        self._known = _Known(database, [], [], connector.streamed_as())
         self._save()
 
     def look(self, connector: Connector) -> None:
@@ -147,7 +160,7 @@ class NewTables:
         before = self._load(_database(offset))
         if before is None or self._policy == "ignore":
             return []
-        known = set(before.captured) - connector.unsent()
+        known = set(before.captured) - before.interrupted(connector)
         return sorted(n for i, n in connector.captured_tables().items() if i not in known)
 
     def interrupted(self, connector: Connector, offset: Offset) -> list[str]:
@@ -155,7 +168,7 @@ class NewTables:
         before = self._load(_database(offset))
         if before is None or self._policy == "ignore":
             return []
-        known = connector.unsent().intersection(before.captured)
+        known = before.interrupted(connector)
         return sorted(n for i, n in connector.captured_tables().items() if i in known)
 
     def _say(self, event: str, name: str) -> None:

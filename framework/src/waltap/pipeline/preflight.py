@@ -105,8 +105,9 @@ def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[C
         Check(
             name="streamed tables",
             verdict="warning",
-            found=f"the server was made to stream no more of {', '.join(names)}, or not everything; the "
-            "start puts that right, and what was written meanwhile does not come by the stream",
+            found=f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
+            "that was so for a while; the start puts it right, and what was written meanwhile does not "
+            "come by the stream",
             remedy="waltap.new.tables=snapshot with a signal.data.collection reads their rows again",
         )
     ]

@@ -308,6 +308,12 @@ class Connector(abc.ABC):
         nothing. Raises: SourceError."""
         return frozenset()
 
+    def streamed_as(self) -> dict[str, tuple[str, str]]:
+        """Return, for identifiers of tables where it can be known, who streams the table and how: texts,
+        of which the second changes whenever somebody changes what is streamed of the table, also when it
+        is changed back. Under another first text it tells nothing. Raises: SourceError."""
+        return {}
+
     def heartbeat(self) -> None:
         """Do what the profile wants done on the server with each heartbeat."""
 

@@ -480,6 +480,9 @@ class PostgresConnector(Connector):
         tables = self.existing_tables() if unsent else {}
         return frozenset(number for number, place in tables.items() if place in unsent)
 
+    def streamed_as(self) -> dict[str, tuple[str, str]]:
+        return self._publications.memberships()
+
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)
 

@@ -39,6 +39,9 @@ __all__ = ["Publications"]
 
 log = logging.getLogger(__name__)
 
+MEMBERS_VERSIONED = 150000
+"""From this version on publications have row filters and column lists. An older one, as YugabyteDB has,
+can only take a table out and put it in again."""
 PEEK_S = 10
 """How long a slot may take to give its first change, in seconds."""
 
@@ -205,6 +208,23 @@ class Publications:
             return self.plan().unsent
         except (PublicationMissing, IdentityMissing):
             return set()
+
+    def memberships(self) -> dict[str, tuple[str, str]]:
+        """Return, by the OID of each table that a publication names, that publication and the version of
+        the catalogue's row that names it: to change a row filter or a column list, or to take a table out
+        and put it in again, is to write that anew. Nothing is streamed while a whole publication is
+        missing, and nothing lost."""
+        if not self._used or self._version_num < MEMBERS_VERSIONED:
+            return {}
+        name = self._properties.publication_name
+        rows = self._catalogue.query(
+            "SELECT r.prrelid::text, string_agg(p.oid::text, ' ' ORDER BY r.oid),"
+            " string_agg(r.oid::text || '/' || r.xmin::text, ' ' ORDER BY r.oid)"
+            " FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
+            " WHERE p.pubname = ANY(%s) GROUP BY 1",
+            ([name, name + INSERTS_SUFFIX],),
+        )
+        return {table: (by, how) for table, by, how in rows}
 
     def streams_new(self, schema: str) -> bool:
         """Tell whether tables made in ``schema`` are published without being named."""
