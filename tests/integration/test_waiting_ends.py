@@ -203,6 +203,28 @@ def through(proxy: Proxy) -> dict[str, Any]:
     return {"database.hostname": "127.0.0.1", "database.port": proxy.port}
 
 
+def test_a_stop_ends_the_wait_for_a_name_server(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's resolver blocks whoever asks it while name servers do not answer."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def silent(*_arguments: Any, **_options: Any) -> Any:
+        asked.set()
+        answer.wait(60)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    settings = {"database.hostname": "db.example.com"}
+    try:
+        with pipeline.running(ready=False, **settings) as run:
+            run.until(asked.is_set, "the resolver to be asked")
+            run.engine.stop()
+            until(lambda: run.ended, "the end", within=STOP_S)
+    finally:
+        answer.set()
+
+
 def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
     pipeline: Pipeline, proxy: Proxy
 ) -> None:

@@ -19,6 +19,7 @@ from waltap.errors import (
     WaltapError,
 )
 from waltap_postgres.errors import ServerUnreachable
+from waltap_postgres.host_address import with_addresses
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
 
@@ -144,7 +145,7 @@ def _opened(
     """
     try:
         text = conninfo(properties, role=role, replication=replication)
-        return watch.connection_class.connect(text, autocommit=True)
+        return watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
     except psycopg.Error as error:
         words = str(error).strip().removeprefix("connection is bad: ")
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
