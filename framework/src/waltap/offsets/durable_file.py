@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-__all__ = ["draft_of", "replace_durably"]
+__all__ = ["draft_of", "replace_durably", "sync"]
 
 
 def replace_durably(path: Path, data: bytes) -> None:
@@ -15,11 +15,19 @@ def replace_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def sync(path: Path | str) -> None:
+    """Make durable what a file holds; of a folder, the names in it, as fsync of a file does not.
+
+    Raises: OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def draft_of(path: Path) -> Path:

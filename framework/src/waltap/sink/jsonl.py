@@ -17,6 +17,7 @@ from typing import Final
 from waltap.config.property import Properties, declare
 from waltap.errors import Retry, SinkError
 from waltap.json.lines import JsonLines
+from waltap.offsets.durable_file import sync
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
@@ -255,11 +256,7 @@ def _open(path: Path) -> tuple[int, int | None]:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return fd, None
         size = _cut_torn_line(fd)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
     except BaseException:
         os.close(fd)
         raise

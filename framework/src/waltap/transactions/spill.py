@@ -35,6 +35,7 @@ from waltap.decode.message import (
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
 from waltap.errors import WaltapError
+from waltap.offsets.durable_file import sync
 
 __all__ = ["CHUNK_CHANGES", "Item", "PreparedRecord", "SpillArea", "SpillFailed", "Spool"]
 
@@ -522,14 +523,5 @@ def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
         file.flush()
         os.fsync(file.fileno())
     path = draft.rename(folder / f"{name}.record")
-    _sync_folder(folder)
+    sync(folder)
     return path
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable, as fsync of a file does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.offsets.durable_file import sync
 from waltap.sink.place import refusal
 from waltap_sinks.changelog.errors import ChangeLogInUse, ChangeLogUnavailable
 
@@ -157,7 +158,7 @@ class Store:
             self._files.add(path)
         else:
             try:
-                _fsync(self.path(path), os.O_RDONLY)
+                sync(self.path(path))
             except OSError as cause:
                 raise self._failure(f"cannot make {path} durable", cause) from cause
         self._unsynced.add(path.rpartition("/")[0])
@@ -181,16 +182,15 @@ class Store:
         Each fsync alone waits for a write of the file system's journal; those that come together share
         one: 2,000 files of 2,000 folders took 56 s one by one, and take one second.
         """
-        waiting = [(path, os.O_RDONLY) for path in sorted(self._files)]
-        waiting += [(path, os.O_RDONLY | os.O_DIRECTORY) for path in sorted(self._unsynced)]
+        waiting = [*sorted(self._files), *sorted(self._unsynced)]
         if len(waiting) < MANY_FILES:
-            for path, flags in waiting:
-                _fsync(self.path(path), flags)
+            for path in waiting:
+                sync(self.path(path))
         else:
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(SYNC_THREADS, "waltap-fsync") as pool:
-                for _ in pool.map(lambda one: _fsync(self.path(one[0]), one[1]), waiting):
+                for _ in pool.map(lambda path: sync(self.path(path)), waiting):
                     pass
         self._files.clear()
         self._unsynced.clear()
@@ -207,11 +207,11 @@ class Store:
             with self._fs.open_output_stream(written) as stream:
                 stream.write(data)
             if self.local:
-                _fsync(written, os.O_RDONLY)
+                sync(written)
             if self._renames:
                 self._fs.move(written, target)
             if self.local:
-                _fsync(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
+                sync(self.path(folder))
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
@@ -326,11 +326,3 @@ class Store:
 
     def _failure(self, what: str, cause: Exception) -> ChangeLogUnavailable:
         return ChangeLogUnavailable(f"{self.location} {what}: {cause}", path=self.location)
-
-
-def _fsync(path: str, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
