@@ -252,7 +252,7 @@ class _Trial:
         self.snapshot_open = False
         if not self.case.snapshot:
             self._adopt()
-        elif not self.case.floating:
+        else:
             self._check_snapshot(start)
 
     def _adopt(self) -> None:
@@ -496,8 +496,8 @@ class _Trial:
                 rows = self.have.get(place)
             if table.oid in later and self._read_later(start, name, table, rows):
                 continue
-            if place is None:
-                continue  # gone, perhaps before it was read
+            if place is None or self.case.floating:
+                continue  # gone, perhaps before it was read; or not known what was told by then
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
     def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:

@@ -154,6 +154,42 @@ def test_an_untouched_value_is_not_null_in_a_full_row(streams: Streams) -> None:
     assert [(row[0], row[4]) for row in streams.rows("decoderbufs")] == wanted
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_full_row_of_nulls_alone_is_an_old_row(streams: Streams, restarts: bool) -> None:
+    """Format 1 of wal2json leaves NULL out of old rows: none of its columns are named then."""
+    streams.run("CREATE TABLE k (a int, b text)", "ALTER TABLE k REPLICA IDENTITY FULL")
+    nothing = {"a": None, "b": None}
+    told = []
+    for statement in (
+        "INSERT INTO k DEFAULT VALUES",
+        "UPDATE k SET a = 1",
+        "UPDATE k SET a = NULL",
+        "DELETE FROM k",
+    ):
+        streams.run(statement)
+        told += streams.agreed()
+        if restarts:
+            streams.restart()
+    assert [row[3:] for row in told[1:]] == [
+        (nothing, "FULL"),
+        ({"a": "1", "b": None}, "FULL"),
+        (nothing, "FULL"),
+    ]
+    streams.run("INSERT INTO k SELECT FROM generate_series(1, 2)", "UPDATE k SET b = 'x'")
+    assert [row[3:] for row in streams.agreed()[2:]] == [(nothing, "FULL")] * 2
+
+
+def test_rows_of_a_table_without_columns_are_rows(streams: Streams) -> None:
+    streams.run("CREATE TABLE k ()", "ALTER TABLE k REPLICA IDENTITY FULL")
+    streams.run("INSERT INTO k DEFAULT VALUES", "DELETE FROM k")
+    for variant in ("pgoutput", "wal2json 2", "wal2json 1", "wal2json chunks"):
+        assert [(row[0], row[4]) for row in streams.rows(variant)] == [
+            ("Insert", "NONE"),
+            ("Delete", "FULL"),
+        ], variant
+    assert streams.rows("decoderbufs")[0][::4] == ("Insert", "NONE")
+
+
 def test_a_column_added_after_a_row_is_no_untouched_value_of_it(streams: Streams) -> None:
     streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})", "UPDATE t SET a = 2")
     streams.run("ALTER TABLE t ADD n int", "UPDATE t SET a = 3", "ALTER TABLE t ADD late text")

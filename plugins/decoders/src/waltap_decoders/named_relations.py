@@ -217,7 +217,7 @@ class NamedRelations:
         full = letter == "f"
         made = self._current[schema, table]
         made.epoch = self.epoch
-        made.full = full if row.old else version is not None and version.full
+        made.full = full if row.has_old else version is not None and version.full
         new_at = {fact.name: i for i, fact in enumerate(row.new)}
         old_at = {fact.name: i for i, fact in enumerate(row.old)}
         hides = row.listing is Listing.ALL and not full and bool(key)
@@ -227,7 +227,7 @@ class NamedRelations:
             relation,
             new=tuple(new_at.get(name, -1) for name in names),
             old=tuple(-1 if name in outside else old_at.get(name, -1) for name in names),
-            old_kind=OldTuple.NONE if not row.old else OldTuple.FULL if full else OldTuple.KEY,
+            old_kind=OldTuple.NONE if not row.has_old else OldTuple.FULL if full else OldTuple.KEY,
             fill=(fill,) * len(names),
             complete=row.lists_all(letter),
             replaces=former is not None and (former.doubted or relation is not former.relation),

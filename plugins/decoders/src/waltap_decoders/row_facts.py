@@ -55,7 +55,8 @@ class RowFacts:
     ``shown`` are the names of the old columns that the replica identity certainly covers: the listed
     ones, or with `Listing.ALL` those with a value. ``key`` is the primary key as the row tells it,
     None where it does not. ``by_key``: the old row has no value for a column that the change left
-    untouched out of line, which a full row always has.
+    untouched out of line, which a full row always has. ``only_nulls``: there is an old row, and no
+    value in it, whether it names columns or leaves NULLs out: no key is like that, so it is a full one.
     """
 
     kind: str
@@ -65,11 +66,17 @@ class RowFacts:
     shown: frozenset[str]
     key: tuple[str, ...] | None = None
     by_key: bool = False
+    only_nulls: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, ColumnFact]:
         """Every column that the row names."""
         return {fact.name: fact for fact in self.old} | {fact.name: fact for fact in self.new}
+
+    @property
+    def has_old(self) -> bool:
+        """Whether there is an old row."""
+        return bool(self.old) or self.only_nulls
 
     def lists_all(self, identity: str) -> bool:
         """Tell whether new and old row together name every column of the table."""
@@ -103,6 +110,8 @@ def identity_then(
     """
     now, present = present, present or shown
     letter, key = (present.identity, _key(present)) if present else ("d", frozenset())
+    if row.only_nulls and not (key and row.listing is Listing.ALL):
+        return Identity("f", frozenset(_names(present.columns) if present else row.by_name))
     if row.key is not None and letter in "df":
         key = frozenset(row.key)
     if not row.old:

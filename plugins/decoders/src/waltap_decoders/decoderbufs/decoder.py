@@ -133,10 +133,13 @@ class DecoderBufs(Decoder):
         if len(new) != len(info):
             hint = " (a plugin before 1.0 sends none)" if not info else ""
             frame.fail(f"{len(new)} new_typeinfo, as many as new_tuple", f"{len(info)}{hint}")
-        if op == INSERT and (not new or old):
+        if op == INSERT and old:
             frame.fail("new_tuple alone in INSERT", "others")
         if op not in (INSERT, UPDATE) and new:
             frame.fail("no new_tuple in DELETE", "some")
+        if op == INSERT and not new:
+            self._empty_row(frame, schema, table, messages)
+            return
         if not new and not old:
             self._unknown_row(frame, schema, table, op, messages)
             return
@@ -183,6 +186,17 @@ class DecoderBufs(Decoder):
             messages.append(Update(relation, lsn, after, before, plan.layout.old_kind))
         else:
             messages.append(Delete(relation, lsn, before, plan.layout.old_kind))
+
+    def _empty_row(self, frame: _Frame, schema: str, table: str, messages: list[Message]) -> None:
+        """Take a row of a table that has no columns."""
+        relation = self._relations.relation(schema, table)
+        if relation is None:
+            skip(messages)
+            return
+        if relation.columns or not relation.oid:
+            frame.fail("new_tuple alone in INSERT", "none")
+        self._show(relation, messages)
+        messages.append(Insert(relation, frame.lsn, ()))
 
     def _unknown_row(
         self, frame: _Frame, schema: str, table: str, op: int, messages: list[Message]
@@ -232,6 +246,7 @@ class DecoderBufs(Decoder):
             Listing.ALL,
             frozenset(shown),
             by_key=bool(old) and not kept.issubset(shown),
+            only_nulls=bool(old) and not shown,
         )
         layout = self._relations.layout(schema, table, row)
         if layout is None:

@@ -62,6 +62,7 @@ class _Columns(NamedTuple):
 
 
 _NO_COLUMNS = _Columns((), (), [])
+"""Of an image that is not there; one that is there may have no columns, too."""
 
 
 _Rows = tuple[str, str, str, *tuple[object, ...]]
@@ -268,7 +269,7 @@ class Wal2Json(Decoder):
             if len(sizes) > 1:
                 expected = f"{what} names, types and values of one length"
                 fail(lsn, data, expected, f"{sorted(sizes)}", f'"{what}names"')
-        if bool(new.names) != (kind != "D") or (kind == "D" and not old.names):
+        if (new is _NO_COLUMNS) != (kind == "D") or (kind == "D" and old is _NO_COLUMNS):
             expected = "old keys and no columns" if kind == "D" else "columns"
             fail(lsn, data, f"{expected} in {change.kind}", "others", f'"{change.kind}"')
         pk = None if change.pk is UNSET else tuple(change.pk.pknames)
@@ -332,7 +333,8 @@ class Wal2Json(Decoder):
         pk: tuple[str, ...] | None,
         messages: list[Message],
     ) -> None:
-        key = (kind, schema, table, new.names, new.oids, old.names, old.oids, pk)
+        none = old is _NO_COLUMNS
+        key = (kind, schema, table, new.names, new.oids, old.names, old.oids, none, pk)
         plan = self._plans.get(key)
         if plan is None or plan.turn != self._relations.turn:
             plan = self._renewed(key, plan)
@@ -353,7 +355,7 @@ class Wal2Json(Decoder):
         if kind == "I":
             messages.append(Insert(relation, lsn, after))
             return
-        if old.names:
+        if not none:
             before = layout.old_tuple(_texts(lsn, data, old, plan.old))
             if layout.old_kind is OldTuple.FULL or not layout.key_is_same(after, before):
                 messages.append(Update(relation, lsn, after, before, layout.old_kind))
@@ -400,6 +402,7 @@ class Wal2Json(Decoder):
             Listing.SET if self._first_format else Listing.IDENTITY,
             frozenset(old.names),
             pk,
+            only_nulls=old is not _NO_COLUMNS and not old.names,
         )
         layout = self._relations.layout(schema, table, row)
         if layout is None:
