@@ -68,6 +68,19 @@ def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet: Pipeline, database: 
     assert offset.position.end_lsn >= quiet.slot_lsns()[0]
 
 
+@pytest.mark.parametrize("flush_ms", [0, 500])
+def test_heartbeats_do_not_stand_against_progress(
+    quiet: Pipeline, database: Database, flush_ms: int
+) -> None:
+    """They are written like anything else, and may always be waiting for their flush."""
+    more = {"heartbeat.interval.ms": 50, "offset.flush.interval.ms": flush_ms}
+    with quiet.running(**more):
+        for _ in range(3):
+            database.execute("INSERT INTO busy SELECT generate_series(1, 3000)")
+            goal = current(database)
+            until(lambda goal=goal: quiet.slot_lsns()[0] >= goal, "confirmed_flush_lsn to follow")
+
+
 def test_a_clean_stop_confirms_what_the_server_has_read(
     quiet: Pipeline, database: Database
 ) -> None:

@@ -41,20 +41,21 @@ class Confirmation:
             with suppress(ConnectionLost):
                 self._confirm(self._assembler.confirmable(end_lsn))
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         """When nothing captured is pending, what the server has read counts as delivered: a quiet
-        table beside busy ones never holds WAL.
+        table beside busy ones never holds WAL. False while something is.
 
         Never after a failure or a cut: what was received may then not have been written.
         """
         delivery = self._delivery
         if delivery.unflushed_since is not None or not self._assembler.idle:
-            return
+            return False
         if delivery.written != delivery.offset.position:
-            return
+            return False
         lsn = self._assembler.confirmable(self._stream.idle_lsn())
         if lsn > delivery.offset.position.end_lsn:
             self._confirm(delivery.advance(Position(lsn)))
+        return True
 
     def _flushed(self) -> int | None:
         self._assembler.secure()

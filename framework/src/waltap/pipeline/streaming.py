@@ -99,15 +99,16 @@ class Streaming:
                 stream.ask()
             pump.write_if_due(now)
             self._confirmation.flush_if_due()
-            heartbeats.beat_if_due(now)
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while
                 self._stages.new_tables.look(self._connector)
                 self._note()
                 next_look = clock() + self._idle_s
-            if not pump.gathered and (now >= next_idle or stream.urged()):
+            if stream.urged():
+                next_idle = now
+            if now >= next_idle and not pump.gathered and self._confirmation.idle():
                 next_idle = now + self._idle_s
-                self._confirmation.idle()
+            heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
             if end.reached(now):
                 break
         pump.write_rest()
