@@ -121,6 +121,7 @@ class Faults:
         self.source.settle()
         if self.engine.running:
             self.engine.lives[-1].reconnects = True
+            self.engine.harmed |= not self.engine.ready  # a start without a server gives up
         self.source.away()
         if random.random() < 0.5:
             server.restart()

@@ -200,6 +200,18 @@ def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
     assert run(pipeline) == [("public.fresh", "incomplete")]
 
 
+def test_a_start_that_ends_between_snapshot_and_stream_knows_its_tables(
+    old: Database, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED)
+    with pytest.raises(WaltapError), pipeline.running(**{"slot.stream.params": "no_such=1"}):
+        pass
+    assert pipeline.destination.ids("old", "r") == [1]
+    made(old)
+    assert run(pipeline) == [("public.fresh", "incomplete")]
+    assert pipeline.destination.ids("old", "r") == [1]
+
+
 LESS = {
     "operations": "SET (publish = 'insert')",
     "rows": "SET TABLE old, signals, fresh WHERE (id < 10)",

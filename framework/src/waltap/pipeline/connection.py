@@ -70,6 +70,8 @@ class Connection:
             self._run.channels.tell(INITIAL, "SKIPPED")
         if start.slot_created:
             self._run.slot_notice("created", start.offset, start.offset.slot_created_lsn)
+        if start.stream and (start.snapshot or start.slot_created):
+            self._stages.new_tables.start_anew(connector, start.offset)
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: Start, offset: Offset | None) -> Delivery:

@@ -1,6 +1,7 @@
 """Tables that a pipeline captures from now on, and whether anything of them is missing.
 
-What was captured at the last start is kept beside the offset. A table that joins at a start without a
+What was captured at the last start is kept beside the offset; at one that reads every table, from before
+it reads, since it may be killed before it streams. A table that joins at a start without a
 snapshot has rows that neither a snapshot nor the stream has brought, unless the stream brings every table
 from its creation on and it was made since. OIDs tell tables apart: one that was dropped and made again
 under its name is another. A table that the server was made to stream no more, or not all of, and that
@@ -92,6 +93,13 @@ class NewTables:
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             self._write(before)
+
+    def start_anew(self, connector: Connector, offset: Offset) -> None:
+        """A start that made the slot, or is about to read every table: what it captures is known."""
+        self._names, captured = connector.existing_tables(), connector.captured_tables()
+        self._captured = set(captured)
+        self._known = _Known(_database(offset), [], [])
+        self._save()
 
     def begin(
         self,
