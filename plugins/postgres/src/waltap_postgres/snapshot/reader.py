@@ -24,6 +24,8 @@ __all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables
 
 MOST_TRIES = 20
 MOST_TOGETHER = 100
+PIECE_BYTES = 16 << 20
+"""Bytes of COPY, about, after which a piece is handed on, however few rows it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,23 @@ def in_order(tables: list[Table], patterns: tuple[str, ...]) -> list[Table]:
         return next(places, len(compiled)), name
 
     return sorted(tables, key=rank)
+
+
+class _Counted:
+    """Passes the portions of a COPY on and counts their bytes."""
+
+    def __init__(self, portions: Iterator[bytes]) -> None:
+        self._portions, self._bytes = portions, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for portion in self._portions:
+            self._bytes += len(portion)
+            yield portion
+
+    def take(self) -> int:
+        """Return the bytes since the last call."""
+        count, self._bytes = self._bytes, 0
+        return count
 
 
 class TablesReader:
@@ -164,11 +183,16 @@ class TablesReader:
         try:
             width, sql, pick = _select(session, target, shape, self._properties)
             pending: list[Tuple] = []
-            for rows in copy_rows(copy_out(session, f"COPY ({sql}) TO STDOUT"), width):
+            held, received = 0, _Counted(copy_out(session, f"COPY ({sql}) TO STDOUT"))
+            for rows in copy_rows(received, width):
+                held += received.take()
+                if pending and held > PIECE_BYTES:  # few rows that are large
+                    yield self._piece(relation, pending, visible)
+                    pending, held = [], 0
                 pending += map(pick, rows) if pick else rows
                 while len(pending) > size:
                     yield self._piece(relation, pending[:size], visible)
-                    pending = pending[size:]
+                    pending, held = pending[size:], 0
             yield self._piece(relation, pending, visible, complete=True)
         except SourceError as error:
             if error.retry is not Retry.NEVER:
