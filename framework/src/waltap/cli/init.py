@@ -58,6 +58,9 @@ def command(
         "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
     )
     raw = read(uri)
+    if "source" not in raw.types:
+        problem = Problem("--dsn", "names no database", allowed="postgres://user@host:port/db")
+        raise ConfigurationError([problem], origin="the command line")
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
