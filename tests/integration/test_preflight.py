@@ -345,20 +345,27 @@ def test_operations_that_are_skipped_are_not_missed_in_the_publication(shop: Sho
     assert "publication" not in shop.warnings()
 
 
-@pytest.mark.parametrize("plugin", ["wal2json", "pgoutput"])
-def test_a_database_that_is_not_in_utf8_is_told_of_where_nobody_converts(
-    shop: Shop, plugin: str
+@pytest.mark.parametrize(
+    ("plugin", "encoding", "refused"),
+    [("wal2json", "EUC_JP", True), ("wal2json", "LATIN1", False), ("pgoutput", "EUC_JP", False)],
+)
+def test_an_encoding_that_nobody_converts_is_refused(
+    shop: Shop, plugin: str, encoding: str, *, refused: bool
 ) -> None:
-    name = f"{shop.database.name}_latin"
+    name = f"{shop.database.name}_other"
     shop.database.server.execute(
-        f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+        f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
     )
+    other = Database(shop.database.server, name)
     try:
+        other.execute("CREATE TABLE t (id int PRIMARY KEY)")
         shop.source |= {"database.dbname": name, "plugin.name": plugin}
-        told = "encoding" in shop.warnings()
+        if refused:
+            assert_both_refuse(shop, "encoding", "WT-2119")
+            shop.source["plugin.name"] = "pgoutput"
+        assert_both_succeed(shop)
     finally:
-        Database(shop.database.server, name).drop()
-    assert told == (plugin == "wal2json")
+        other.drop()
 
 
 # --- a gap -------------------------------------------------------------------------------------------

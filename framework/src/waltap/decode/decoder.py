@@ -28,7 +28,8 @@ Frame = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What the server said of itself. ``version_num`` is ``server_version_num`` (150020)."""
+    """What the server said of itself. ``version_num`` is ``server_version_num`` (150020), ``encoding``
+    that of the database, in which plugins that convert nothing send text."""
 
     version_num: int
     version: str = ""
@@ -36,6 +37,7 @@ class ServerInfo:
     system_id: str = ""
     timeline: int = 0
     two_phase_slot: bool = False
+    encoding: str = "UTF8"
 
 
 class Catalogue(Protocol):

@@ -411,6 +411,7 @@ class PostgresConnector(Connector):
             system_id=self.server.system_id,
             timeline=self.server.timeline,
             two_phase_slot=bool(slot and slot.two_phase),
+            encoding=self._connection.info.parameter_status("server_encoding") or "UTF8",
         )
         return self.context.decoder.factory(
             DecoderContext(

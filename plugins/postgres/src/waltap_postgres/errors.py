@@ -13,6 +13,7 @@ __all__ = [
     "AuthenticationRefused",
     "ConnectionsUsedUp",
     "DatabaseMissing",
+    "EncodingNotConverted",
     "ErrorMeanings",
     "IdentityMissing",
     "NothingCaptured",
@@ -244,6 +245,17 @@ class SendFormatUnreadable(SourceError):
     remedy = (
         "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true "
         "(yboutput.binary=true) out of the profile."
+    )
+
+
+class EncodingNotConverted(SourceError):
+    """The output plugin sends text in the encoding of the database, which waltap does not convert."""
+
+    code = "WT-2119"
+    remedy = (
+        "Take pgoutput: the server converts what it sends. A slot of the former plugin goes first: "
+        "`waltap slot drop FILE`; then plugin.name=pgoutput, and a snapshot for what was not read yet: "
+        "`waltap offsets clear FILE`."
     )
 
 

@@ -19,6 +19,7 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Relation
+from waltap.decode.text_encoding import codec_of
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.capabilities import DECODERBUFS
 from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod
@@ -81,6 +82,7 @@ class DecoderBufs(Decoder):
     capabilities = DECODERBUFS
 
     def __init__(self, context: DecoderContext) -> None:
+        self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
         self._plans: dict[_Rows, _Plan] = {}
         self._tables: dict[str, tuple[str, str]] = {}
@@ -95,7 +97,7 @@ class DecoderBufs(Decoder):
         """Decode ``frames``: see `Decoder.feed`."""
         messages: list[Message] = []
         for lsn, data in frames:
-            message = read(lsn, data)
+            message = read(lsn, data, self._codec)
             self._take(_Frame(lsn, data), message, messages)
         self._relations.pause(messages)
         return messages

@@ -19,6 +19,7 @@ class DatumMessage:
     column_name: str
     column_type: int
     datum_missing: bool
+    datum_string: str
     def WhichOneof(self, name: Literal["datum"]) -> str | None: ...
 
 class TypeInfo:

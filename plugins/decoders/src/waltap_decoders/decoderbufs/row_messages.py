@@ -64,8 +64,9 @@ _RANGES = {
 }
 
 
-def read(lsn: int, data: bytes) -> RowMessage:
-    """Return the message that ``data`` is. Raises: DecodeError."""
+def read(lsn: int, data: bytes, codec: str | None = None) -> RowMessage:
+    """Return the message that ``data`` is, its text in the encoding ``codec`` (None: UTF-8).
+    Raises: DecodeError."""
     try:
         message = RowMessage.FromString(data)
         message.DiscardUnknownFields()
@@ -77,7 +78,29 @@ def read(lsn: int, data: bytes) -> RowMessage:
         examine(lsn, data)
     if not message.HasField("op"):
         fail(lsn, data, len(data), "field 4 op", "none")
+    if codec is not None:
+        try:
+            _convert(message, codec)
+        except UnicodeDecodeError as error:
+            fail(lsn, data, 0, f"text in {codec}", str(error))
     return message
+
+
+def _convert(message: RowMessage, codec: str) -> None:
+    """Put the text of ``message`` right, which protobuf took for UTF-8 where it could be."""
+
+    def text(value: str | bytes) -> str:
+        return (value.encode() if isinstance(value, str) else value).decode(codec)
+
+    if message.table:
+        message.table = text(message.table)
+    for info in message.new_typeinfo:
+        info.modifier = text(info.modifier)
+    for datums in (message.new_tuple, message.old_tuple):
+        for datum in datums:
+            datum.column_name = text(datum.column_name)
+            if datum.WhichOneof("datum") == "datum_string":
+                datum.datum_string = text(datum.datum_string)
 
 
 def is_text(lsn: int, data: bytes, value: str) -> str:

@@ -26,7 +26,9 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Relation
+from waltap.decode.text_encoding import codec_of
 from waltap.decode.tuple_image import Value
+from waltap.errors import DecodeError
 from waltap.source.position import parse_lsn
 from waltap_decoders.capabilities import WAL2JSON
 from waltap_decoders.named_relations import Layout, NamedRelations
@@ -99,6 +101,7 @@ class Wal2Json(Decoder):
             truncate=not self._first_format,
             special_numbers=properties.numbers_as_strings,
         )
+        self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
         self._plans: dict[_Rows, _Plan] = {}
         self._announced: set[Relation] = set()
@@ -113,10 +116,25 @@ class Wal2Json(Decoder):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames``: see `Decoder.feed`."""
         messages: list[Message] = []
+        if self._codec is not None:
+            frames = [(lsn, self._as_utf8(lsn, data, self._codec)) for lsn, data in frames]
         for lsn, data in frames:
             self._read(lsn, data, messages)
         self._relations.pause(messages)
         return messages
+
+    def _as_utf8(self, lsn: int, data: bytes, codec: str) -> bytes:
+        try:
+            return data.decode(codec).encode()
+        except UnicodeDecodeError as error:
+            raise DecodeError(
+                self.name,
+                lsn=lsn,
+                offset=error.start,
+                expected=f"text in {codec}",
+                found=f"0x{data[error.start]:02x}",
+                payload=data,
+            ) from error
 
     # --- format 2 --------------------------------------------------------------------------------
 

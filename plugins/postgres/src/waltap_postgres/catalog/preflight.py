@@ -6,6 +6,7 @@ Each remedy suffices: carried out as it stands, the check passes and so does the
 from collections.abc import Callable
 
 from waltap.decode.decoder import ServerInfo
+from waltap.decode.text_encoding import is_converted
 from waltap.errors import WaltapError
 from waltap.source.connector import Check, ConnectorContext
 from waltap.source.position import lsn_text
@@ -19,6 +20,7 @@ from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
     WAL_LEVEL_SQL,
     ConnectionsUsedUp,
+    EncodingNotConverted,
     NothingCaptured,
     OutputPluginUnavailable,
     PrivilegeMissing,
@@ -152,19 +154,18 @@ class Preflight:
         return Check(name="replication slot", verdict="ok", found=found)
 
     def _encoding(self) -> list[Check]:
-        """The server converts what pgoutput sends; other plugins send text as it is stored."""
+        """The server converts what pgoutput sends; other plugins send text as it is stored, which the
+        decoder converts where it can."""
         ((encoding,),) = self._catalogue.query(
             "SELECT pg_encoding_to_char(encoding)::text FROM pg_database"
             " WHERE datname = current_database()"
         )
-        if encoding in {"UTF8", "SQL_ASCII"}:
+        if is_converted(encoding):
             return []
-        found = (
-            f"the database is in {encoding}, and {self._decoder.output_plugin} sends text as it is "
-            "stored: the first one beyond ASCII ends the stream"
+        problem = (
+            f"the database is in {encoding}, and {self._decoder.output_plugin} sends text as stored"
         )
-        remedy = "plugin.name=pgoutput with a new slot: the server converts what it sends to UTF-8"
-        return [Check(name="encoding", verdict="warning", found=found, remedy=remedy)]
+        return [Check.failed("encoding", EncodingNotConverted(problem))]
 
     def _privileges(self, *, may_replicate: bool) -> Check:
         user = self._properties.user

@@ -1,0 +1,33 @@
+"""Text of output plugins that send it as the database stores it, in the encoding of the database.
+
+Encodings of one byte a character are converted here: Python's tables are the server's, which a test
+holds against each other. Of those with more bytes the tables differ, so none is converted.
+"""
+
+from collections.abc import Mapping
+
+__all__ = ["SINGLE_BYTE", "codec_of", "is_converted"]
+
+SINGLE_BYTE: Mapping[str, str] = {
+    **{
+        f"LATIN{n}": f"iso8859-{part}"
+        for n, part in enumerate((1, 2, 3, 4, 9, 10, 13, 14, 15, 16), 1)
+    },
+    **{f"ISO_8859_{part}": f"iso8859-{part}" for part in (5, 6, 7, 8)},
+    **{f"WIN{page}": f"cp{page}" for page in (866, 874, *range(1250, 1259))},
+    "KOI8R": "koi8-r",
+    "KOI8U": "koi8-u",
+}
+"""PostgreSQL's name to Python's."""
+
+_AS_IT_IS = frozenset(("UTF8", "SQL_ASCII"))
+
+
+def is_converted(encoding: str) -> bool:
+    """Tell whether text of a database in ``encoding`` can be read."""
+    return encoding in _AS_IT_IS or encoding in SINGLE_BYTE
+
+
+def codec_of(encoding: str) -> str | None:
+    """Return Python's codec for text to be converted, None for what counts as UTF-8."""
+    return SINGLE_BYTE.get(encoding)
