@@ -26,7 +26,7 @@ from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.format import FormatContext
-from waltap.json.format import MESSAGES, JsonFormat
+from waltap.json.format import MESSAGE_COLLECTION, JsonFormat
 from waltap.json.lines import JsonLines
 from waltap.json.properties import JsonProperties
 from waltap.format.record import Record
@@ -283,7 +283,9 @@ def events(records: Iterable[Record]) -> list[Event]:
         counts = payload(event["value"]) or {}
         counts = counts.get("data_collections") or []
         for count in counts:
-            if count["data_collection"] == MESSAGES:  # Debezium gives a Java object's name
+            if (
+                count["data_collection"] == MESSAGE_COLLECTION
+            ):  # Debezium gives a Java object's name
                 count["data_collection"] = "<message>"
                 counts.sort(key=lambda c: c["data_collection"])
                 break

@@ -340,7 +340,7 @@ def test_many_versions_of_a_relation_are_not_kept() -> None:
         relation = table("a", "id int4 not null", f"v{n} text")
         (record,) = form.render([part(Insert(relation, 0, (str(n), "x")))], NOW)
         assert json.loads(record.value)["after"] == {"id": n, f"v{n}": "x"}
-    assert len(form._codecs) <= 4
+    assert len(form._tables.compiled) <= 4
 
 
 # --- records that are no rows -----------------------------------------------------------------------

@@ -41,6 +41,8 @@ class ReplicaIdentity(abc.ABC):
     """The meaning of one replica identity for one relation version; made once per version."""
 
     name: str
+    partial: bool = False
+    """Updates may lack any column but the key's, also one that is never NULL."""
 
     def __init__(self, relation: Relation) -> None:
         self.relation = relation

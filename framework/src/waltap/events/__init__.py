@@ -1,5 +1,40 @@
 """What changes become: events, as one plan per relation version says it. Sans-IO."""
 
+from waltap.events.cell import PLAIN, VALUE_AND_SET, CellShape
 from waltap.events.identities import Identities, IdentityUnknown
+from waltap.events.plan import NEW_KEY, OLD_KEY, EventColumn, EventContext, EventPlan
+from waltap.events.plans import Plans
+from waltap.events.run import (
+    CHANGED,
+    DELETES,
+    INSERTS,
+    MESSAGES,
+    OPERATIONS,
+    TRUNCATES,
+    UPDATES,
+    Run,
+    runs,
+)
 
-__all__ = ["Identities", "IdentityUnknown"]
+__all__ = [
+    "CHANGED",
+    "DELETES",
+    "INSERTS",
+    "MESSAGES",
+    "NEW_KEY",
+    "OLD_KEY",
+    "OPERATIONS",
+    "PLAIN",
+    "TRUNCATES",
+    "UPDATES",
+    "VALUE_AND_SET",
+    "CellShape",
+    "EventColumn",
+    "EventContext",
+    "EventPlan",
+    "Identities",
+    "IdentityUnknown",
+    "Plans",
+    "Run",
+    "runs",
+]

@@ -1,13 +1,26 @@
 """Which replica identity a relation is read with: the one place that looks at the server's letter."""
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.errors import PluginError
-from waltap.specs import ReplicaIdentitySpec
 
 __all__ = ["Identities", "IdentityUnknown"]
+
+
+class IdentitySpec(Protocol):
+    """What is needed of a `waltap.specs.ReplicaIdentitySpec`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def letter(self) -> str: ...
+
+    @property
+    def factory(self) -> Callable[[Relation], ReplicaIdentity]: ...
 
 
 class IdentityUnknown(PluginError):
@@ -32,7 +45,7 @@ class Identities:
 
     def __init__(
         self,
-        specs: Iterable[ReplicaIdentitySpec],
+        specs: Iterable[IdentitySpec],
         choose: Callable[[Relation], str | None] = _by_letter,
     ) -> None:
         """``choose`` may name the identity of a relation; without an answer its letter decides."""

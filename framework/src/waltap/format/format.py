@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.events import PLAIN, CellShape
 from waltap.format.record import Record
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -43,7 +44,8 @@ class FormatContext:
     ``choose_topic`` may name a relation's topic (None: by the naming strategy). ``warn`` is told,
     once per column of a relation version, of values that could not be converted. ``renew`` gives a
     described relation with its data types as they are now: the same object when they are unchanged.
-    ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`).
+    ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
+    the shape of values in rows and keys.
     """
 
     describe: Callable[[Relation], Relation]
@@ -57,6 +59,7 @@ class FormatContext:
     warn: Callable[[str], None] = _silent
     renew: Callable[[Relation], Relation] = _same
     announced: bool = True
+    cell: CellShape = PLAIN
 
 
 class Format(abc.ABC):

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
 from waltap.capture.column_transform import ColumnTransform
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.events import CellShape, EventPlan
 from waltap.format.record import Header, Record
 from waltap.json.schema import quote
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
@@ -24,9 +23,10 @@ from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
 __all__ = [
     "MISFITS",
     "ColumnCodec",
-    "Create",
+    "Creates",
     "RowCodec",
     "always_null",
+    "celled",
     "column_codec",
     "compile_codec",
     "guarded",
@@ -42,14 +42,23 @@ Convert = Callable[[Any], str]
 Shared = frozenset[int]
 
 
-class Create(Protocol):
-    """Renders a record that has only ``after``; the texts are those of `waltap.json.format`.
-
-    ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold it already).
+class Creates(Protocol):
+    """Renders records that have only ``after``, one per row; the texts are those of
+    `waltap.json.format`, ``c`` one per row. ``n`` is the LSN in decimal ("" where ``a`` and ``x`` hold
+    it already). A row that does not fit raises one of `MISFITS`; those before it are appended.
     """
 
-    def __call__(self, values: Tuple, n: str, a: str, b: str, x: str, c: str) -> Record:
-        """Return the record of the row ``values``."""
+    def __call__(
+        self,
+        rows: Iterable[Tuple],
+        n: Iterable[str],
+        c: Iterable[str],
+        a: str,
+        b: str,
+        x: str,
+        append: Callable[[Record], None],
+    ) -> None:
+        """Hand the records of ``rows`` to ``append``, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +78,8 @@ class ColumnCodec:
 
 @dataclass(slots=True, kw_only=True)
 class RowCodec:
-    """One relation version, compiled. ``key`` gives a key's JSON without schema, and is None for
-    tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
+    """One relation version, compiled by its ``plan``. ``key`` gives a key's JSON without schema, and is
+    None for tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
     ``key_header`` the same for header values.
 
     ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
@@ -79,19 +88,21 @@ class RowCodec:
     asked for anew, and this codec takes what they do not have.
     """
 
-    identity: ReplicaIdentity
-    topic: str
-    collection: str
+    plan: EventPlan
     prefix: bytes
     table: str
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
-    create: Create
+    creates: Creates
     key_texts: tuple[str, str]
     key_header: tuple[str, str]
     careful: "Callable[[], RowCodec]"
     snapshot: "Callable[[], RowCodec] | None"
     renewed: bool = False
+
+    def same_key(self, old: Tuple, new: Tuple) -> bool:
+        """Tell whether the keys of two images are written alike."""
+        return self.key is None or self.key(old) == self.key(new)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -190,6 +201,25 @@ def always_null(column: ColumnCodec) -> ColumnCodec:
     )
 
 
+def celled(column: ColumnCodec, cell: CellShape) -> ColumnCodec:
+    """Return ``column`` with its values written in the shape of ``cell``."""
+    if cell.members is None:
+        return column
+    value, is_set = map(quote, cell.members)
+    head, tail = f"{{{value}:", f",{is_set}:true}}"
+    constant, text, plain = column.constant, column.text, column.other
+
+    def of_text(given: str) -> str:
+        if constant is not None:
+            return f"{head}{constant}{tail}"
+        return f"{head}{given if text is None else text(given)}{tail}"
+
+    def other(given: object) -> str:
+        return "null" if given is UNCHANGED else f"{head}{plain(given)}{tail}"
+
+    return ColumnCodec(index=column.index, field=column.field, text=of_text, other=other)
+
+
 # --- generated functions --------------------------------------------------------------------------
 
 
@@ -277,9 +307,7 @@ def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Share
 
 def compile_codec(
     *,
-    relation: Relation,
-    identity: ReplicaIdentity,
-    topic: str,
+    plan: EventPlan,
     values: Sequence[ColumnCodec],
     keys: Sequence[ColumnCodec],
     key_tail: str,
@@ -295,6 +323,7 @@ def compile_codec(
     ``key_tail`` is a JSON member that every key gets besides ``keys``. The other texts are those of
     `RowCodec`.
     """
+    relation = plan.relation
     source = _Source(len(relation.columns))
     has_key = bool(keys or key_tail)
     shared = _shared(values, keys)
@@ -304,7 +333,7 @@ def compile_codec(
     shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
     common = [column for column in values if column.index in shared]
     bindings = "".join(
-        f"\n    _s{column.index} = {source.expression(column, 'v')}" for column in common
+        f"\n        _s{column.index} = {source.expression(column, 'v')}" for column in common
     )
     wrapped = "_prefix + " if value_prefix else ""
     row = source.object(values, "v", "", shared)
@@ -317,31 +346,30 @@ def key(_values):
     {source.unpack(keys)}
     return {key}
 
-def create(_values, _n, _a, _b, _x, _c):
-    {source.unpack([*values, *keys])}{bindings}
-    return _Record(
-        _topic,
-        {shared_key if has_key else "None"},
-        {wrapped}f'''{{{{"before":null,"after":{row},\\
+def creates(_rows, _ns, _cs, _a, _b, _x, _append):
+    for _values, _n, _c in zip(_rows, _ns, _cs):
+        {source.unpack([*values, *keys])}{bindings}
+        _append(_Record(
+            _topic,
+            {shared_key if has_key else "None"},
+            {wrapped}f'''{{{{"before":null,"after":{row},\\
 "source":{{{{{{_a}}{{_n}}{{_b}}{_literal(table)}{{_x}}{{_n}}{{_c}}'''.encode(),
-        _headers,
-    )
+            _headers,
+        ))
 """
-    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": topic}
+    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
     space |= {"_headers": headers, "_prefix": value_prefix}
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
     exec(compile(code, f"<json codec of {relation.name}>", "exec"), space)  # noqa: S102
     return RowCodec(
-        identity=identity,
-        topic=topic,
-        collection=relation.name,
+        plan=plan,
         prefix=value_prefix,
         table=table,
         key_texts=key_texts,
         key_header=key_header,
         key=space["key"] if has_key else None,
         row=space["row"],
-        create=space["create"],
+        creates=space["creates"],
         careful=careful,
         snapshot=snapshot,
     )

@@ -10,13 +10,16 @@ The text of a value is put together from what changes at different paces:
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from waltap import __version__
-from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
+from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, runs
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Header, Record
 from waltap.json.codec import MISFITS, RowCodec, json_text
@@ -28,9 +31,9 @@ from waltap.mapping.connect_schema import Schema
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["JsonFormat"]
+__all__ = ["MESSAGE_COLLECTION", "JsonFormat"]
 
-MESSAGES = "LOGICAL_DECODING_MESSAGE"
+MESSAGE_COLLECTION = "LOGICAL_DECODING_MESSAGE"
 """What transaction metadata counts logical messages under."""
 PREFIXES_KEPT = 10_000
 _NO_ORIGIN = ',"xmin":null,"origin":null,"origin_lsn":null}'
@@ -58,7 +61,8 @@ class JsonFormat(Format):
         if shape.extended_headers:
             self._headers = _context_headers(properties, context)
         self._tables = JsonTables(properties, context, self._headers)
-        self._codecs = self._tables.codecs
+        self._codecs, self._codec = self._tables.compiled, self._tables.of
+        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
         # texts that no batch changes
         self._end = "}}" if properties.value_schemas else "}"
         self._source = (
@@ -113,13 +117,6 @@ class JsonFormat(Format):
         """Drop the codecs of a relation that is gone."""
         self._tables.forget(oid)
 
-    def _codec(self, relation: Relation) -> RowCodec | None:
-        """Return the codec of ``relation``; None when it is not captured."""
-        try:
-            return self._codecs[relation]
-        except KeyError:
-            return self._tables.compile(relation)
-
     # --- streaming --------------------------------------------------------------------------------
 
     def _transaction(self, part: TransactionPart, now: int, stamps: str, out: list[Record]) -> None:
@@ -143,73 +140,74 @@ class JsonFormat(Format):
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
 
     def _changes(self, changes: list[Change], texts: "_Texts") -> None:
-        """Append the records of ``changes``. Inserts, the bulk of most streams, are done in line."""
-        codecs, append, skipped = self._codecs, texts.out.append, self._capture.skipped
-        counted, skips_inserts = texts.order is not None, "c" in skipped
-        a, b, x = texts.a, texts.b, texts.x
-        c = "" if counted else texts.c("c", "", "")
-        for change in changes:
-            if type(change) is Insert:
-                relation = change.relation
-                codec = codecs[relation] if relation in codecs else self._codec(relation)
-                if codec is None or skips_inserts:
-                    continue
-                n = str(change.lsn)
-                if counted:
-                    c = texts.c("c", n, codec.collection)
+        """Append the records of ``changes``, run by run. One new row by itself, the bulk of streams of
+        small transactions, is done in line."""
+        codecs, skipped, out = self._codecs, self._skipped, texts.out
+        (a, b, x), alone = texts.frame, texts.order is None
+        for kind, relation, run in runs(changes):
+            if kind in skipped:
+                continue
+            if relation is None:
+                for change in run:
+                    if kind is TRUNCATES:
+                        self._truncate(change, texts)  # type: ignore[arg-type]
+                    elif self._takes(change.prefix):  # type: ignore[union-attr]
+                        self._message(change, texts)  # type: ignore[arg-type]
+                continue
+            codec = codecs[relation] if relation in codecs else self._codec(relation)
+            if codec is None:
+                continue
+            if kind is INSERTS or kind is UPDATES:
+                if alone and len(run) == 1:
+                    (change,), c = run, texts.c(OPERATIONS[kind], "", "")
+                    try:
+                        codec.creates((change.new,), (str(change.lsn),), (c,), a, b, x, out.append)  # type: ignore[union-attr]
+                    except MISFITS:
+                        pass  # again below, with care
+                    else:
+                        continue
+                self._new_rows(codec, relation, OPERATIONS[kind], run, texts)
+                continue
+            for change in run:
                 try:
-                    append(codec.create(change.new, n, a, b, x, c))
-                except MISFITS:
-                    codec = self._tables.renewed(relation, codec)
-                    append(_create_carefully(codec, change.new, n, a, b, x, c))
-            elif isinstance(change, (Update, Delete)):
-                if skipped and ("u" if type(change) is Update else "d") in skipped:
-                    continue
-                codec = self._codec(change.relation)
-                if codec is None:
-                    continue
-                try:
-                    self._old_row(codec, change, texts)
+                    self._change(codec, change, texts)  # type: ignore[arg-type]
                 except MISFITS:
                     # whatever may not fit was rendered before anything was counted or appended
-                    codec = self._tables.renewed(change.relation, codec)
+                    codec = self._tables.renewed(relation, codec)
                     try:
-                        self._old_row(codec.careful(), change, texts)
+                        self._change(codec.careful(), change, texts)  # type: ignore[arg-type]
                     except MISFITS as cause:
                         raise _wrong_tuple(codec, change.lsn) from cause
-            elif isinstance(change, LogicalMessage):
-                if self._takes(change.prefix):
-                    self._message(change, texts)
-            elif isinstance(change, Truncate) and "t" not in skipped:
-                self._truncate(change, texts)
 
-    def _old_row(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
-        """Append the records of a change that concerns an older row."""
-        if isinstance(change, Update):
-            self._update(codec, change, texts)
+    def _new_rows(
+        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: "_Texts"
+    ) -> None:
+        """Append the records of changes that consist of their new row."""
+        rows = [change.new for change in run]
+        ns = [str(change.lsn) for change in run]
+        if texts.order is None:
+            cs = [texts.c(op, "", "")] * len(rows)
+        else:
+            cs = [texts.c(op, n, codec.plan.name) for n in ns]
+        renewed = self._tables.renewed
+        _render(codec, rows, ns, cs, *texts.frame, texts.out, partial(renewed, relation))
+
+    def _change(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
+        if isinstance(change, Delete):
+            images = codec.plan.delete(change)
+            if images is not None:
+                self._delete(codec, *images, str(change.lsn), texts)
             return
-        images = codec.identity.delete(change)
-        if images is not None and images.before is not None:
-            key = images.old_key or images.before
-            self._delete(codec, images.before, key, str(change.lsn), texts)
-
-    def _update(self, codec: RowCodec, change: Update, texts: "_Texts") -> None:
-        images = codec.identity.update(change)
-        before, after, old_key, n = images.before, images.after, images.old_key, str(change.lsn)
-        assert after is not None
-        if codec.key is not None and old_key is not None:
-            old, new = codec.key(old_key), codec.key(after)
-            if old != new:
-                self._key_change(codec, (old_key, old), (after, new), n, texts)
-                return
-        if before is None and texts.order is None:
-            texts.out.append(codec.create(after, n, texts.a, texts.b, texts.x, texts.c("u", n, "")))
+        before, after, old = codec.plan.update(change, codec.same_key)
+        n = str(change.lsn)
+        if old is not None:
+            self._key_change(codec, old, after, n, texts)
             return
         key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
         if not (self._skip_unchanged and old_row == row):
             value = texts.value(codec, old_row, row, "u", n)
-            texts.out.append(Record(codec.topic, key, value, self._headers))
+            texts.out.append(Record(codec.plan.topic, key, value, self._headers))
 
     def _delete(
         self,
@@ -225,29 +223,20 @@ class JsonFormat(Format):
         key_bytes, row = _key(codec, key), codec.row(before)
         headers = extra + self._headers if extra else self._headers
         value = texts.value(codec, row, "null", "d", n)
-        texts.out.append(Record(codec.topic, key_bytes, value, headers))
+        texts.out.append(Record(codec.plan.topic, key_bytes, value, headers))
         if self._tombstones:
-            texts.out.append(Record(codec.topic, key_bytes, None, headers))
+            texts.out.append(Record(codec.plan.topic, key_bytes, None, headers))
 
-    def _key_change(
-        self,
-        codec: RowCodec,
-        old: tuple[Tuple, str],
-        new: tuple[Tuple, str],
-        n: str,
-        texts: "_Texts",
-    ) -> None:
-        """Append what an update that changes the key becomes: a delete, then a create.
-
-        ``old`` and ``new``: a row image and the JSON of its key.
-        """
+    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "_Texts") -> None:
+        """Append what an update that changes the key becomes: a delete, then a create."""
+        assert codec.key is not None
         before, after = codec.key_header
-        row, new_key = codec.row(new[0]), _key(codec, new[0])
-        newkey = (("__debezium.newkey", f"{before}{new[1]}{after}".encode()),)
-        oldkey = (("__debezium.oldkey", f"{before}{old[1]}{after}".encode()),)
-        self._delete(codec, old[0], old[0], n, texts, extra=newkey)
+        row, new_key = codec.row(new), _key(codec, new)
+        newkey = ((NEW_KEY, f"{before}{codec.key(new)}{after}".encode()),)
+        oldkey = ((OLD_KEY, f"{before}{codec.key(old)}{after}".encode()),)
+        self._delete(codec, old, old, n, texts, extra=newkey)
         value = texts.value(codec, "null", row, "c", n)
-        texts.out.append(Record(codec.topic, new_key, value, oldkey + self._headers))
+        texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
     def _truncate(self, change: Truncate, texts: "_Texts") -> None:
         n = str(change.lsn)
@@ -255,7 +244,7 @@ class JsonFormat(Format):
             codec = self._codec(relation)
             if codec is not None:
                 value = texts.value(codec, "null", "null", "t", n)
-                texts.out.append(Record(codec.topic, None, value, self._headers))
+                texts.out.append(Record(codec.plan.topic, None, value, self._headers))
 
     # --- what is no row ---------------------------------------------------------------------------
 
@@ -276,7 +265,7 @@ class JsonFormat(Format):
         stamp = texts.stamps.partition(",")[0]
         value = (
             f'{before}{{"op":"m",{stamp},"source":{{{texts.a}{n}{texts.b},"schema":"","table":"",'
-            f'"txId":{texts.x}{n}{texts.origin},"transaction":{texts.block(n, MESSAGES)},'
+            f'"txId":{texts.x}{n}{texts.origin},"transaction":{texts.block(n, MESSAGE_COLLECTION)},'
             f'"message":{{{prefix},"content":{json_text(self._content(change.content))}}}}}{after}'
         )
         texts.out.append(Record(self._message_topic, key.encode(), value.encode()))
@@ -315,23 +304,21 @@ class JsonFormat(Format):
         def a(marker: str) -> str:
             return f'{self._source}{ts // 1000},"snapshot":"{marker}"{self._database}{sequence}'
 
-        usual = a("incremental" if incremental else "true")
-        heads = [usual] * len(rows)
+        heads = [(rows, a("incremental" if incremental else "true"))]
         if not incremental:
-            heads[0] = a(part.first_marker)
-            heads[-1] = a(part.last_marker)
-        create, append = codec.create, out.append
-        for row, head in zip(rows, heads, strict=True):
-            try:
-                append(create(row, "", head, b, x, c))
-            except MISFITS:
-                append(_create_carefully(codec, row, "", head, b, x, c))
+            heads[0] = rows[1:-1], heads[0][1]
+            if len(rows) > 1:
+                heads.insert(0, (rows[:1], a(part.first_marker)))
+            heads.append((rows[-1:], a(part.last_marker)))
+        for some, head in heads:
+            count = len(some)
+            _render(codec, some, [""] * count, [c] * count, head, b, x, out, lambda same: same)
 
 
 class _Texts:
     """What the events of one part share (see the module's docstring), and where they go."""
 
-    __slots__ = ("_tail", "a", "b", "order", "origin", "out", "stamps", "x", "xid")
+    __slots__ = ("_c", "_tail", "a", "b", "frame", "order", "origin", "out", "stamps", "x", "xid")
 
     def __init__(
         self,
@@ -346,12 +333,17 @@ class _Texts:
         self.xid = "null" if xid is None else str(xid)
         self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
         self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
+        self.frame = self.a, self.b, self.x
         self._tail = f'{origin},"transaction":null,"op":"'
+        self._c: dict[str, str] = {}
 
     def c(self, op: str, n: str, collection: str) -> str:
         """Return the text after the LSN of an event of ``op``, which is counted."""
         if self.order is None:
-            return f'{self._tail}{op}",{self.stamps}'
+            text = self._c.get(op)
+            if text is None:
+                text = self._c[op] = f'{self._tail}{op}",{self.stamps}'
+            return text
         return f'{self.origin},"transaction":{self.block(n, collection)},"op":"{op}",{self.stamps}'
 
     def block(self, n: str, collection: str) -> str:
@@ -367,7 +359,7 @@ class _Texts:
             codec.prefix
             + (
                 f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
-                f"{codec.table}{self.x}{n}{self.c(op, n, codec.collection)}"
+                f"{codec.table}{self.x}{n}{self.c(op, n, codec.plan.name)}"
             ).encode()
         )
 
@@ -415,14 +407,34 @@ def _key(codec: RowCodec, values: Tuple) -> bytes | None:
     return f"{before}{codec.key(values)}{after}".encode()
 
 
-def _create_carefully(
-    codec: RowCodec, values: Tuple, n: str, a: str, b: str, x: str, c: str
-) -> Record:
-    """Render a row again that did not fit, column by column."""
-    try:
-        return codec.careful().create(values, n, a, b, x, c)
-    except MISFITS as cause:
-        raise _wrong_tuple(codec, int(n or 0)) from cause
+def _render(
+    codec: RowCodec,
+    rows: Sequence[Tuple],
+    ns: Sequence[str],
+    cs: Sequence[str],
+    a: str,
+    b: str,
+    x: str,
+    out: list[Record],
+    renewed: Callable[[RowCodec], RowCodec],
+) -> None:
+    """Append the records of ``rows``. One that does not fit is rendered again, column by column, by what
+    ``renewed`` makes of the codec; that one takes the rest too."""
+    while rows:
+        before = len(out)
+        try:
+            codec.creates(rows, ns, cs, a, b, x, out.append)
+        except MISFITS:
+            at = len(out) - before
+            codec, after = renewed(codec), at + 1
+            one = rows[at:after], ns[at:after], cs[at:after]
+            try:
+                codec.careful().creates(*one, a, b, x, out.append)
+            except MISFITS as cause:
+                raise _wrong_tuple(codec, int(ns[at] or 0)) from cause
+            rows, ns, cs = rows[after:], ns[after:], cs[after:]
+        else:
+            return
 
 
 def _wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
@@ -430,6 +442,6 @@ def _wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
         "json",
         lsn=lsn,
         offset=0,
-        expected=f"tuples as wide as {codec.collection}",
+        expected=f"tuples as wide as {codec.plan.name}",
         found="one that is not",
     )

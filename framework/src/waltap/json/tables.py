@@ -1,7 +1,7 @@
 """The JSON codecs of all relations that a pipeline has met."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -9,12 +9,14 @@ from waltap.capture.column_transform import ColumnTransform
 from waltap.capture.source_type import root_type
 from waltap.decode.relation import Column, Relation, TypeKind
 from waltap.errors import ConfigurationError, DecodeError, Problem
+from waltap.events import EventContext, EventPlan, Plans
 from waltap.format.format import FormatContext
 from waltap.format.record import Header
 from waltap.json.codec import (
     ColumnCodec,
     RowCodec,
     always_null,
+    celled,
     column_codec,
     compile_codec,
     guarded,
@@ -28,37 +30,23 @@ from waltap.mapping.type_mapping import TypeOptions
 
 __all__ = ["JsonTables", "wrapping"]
 
-VERSIONS_KEPT = 4
-"""How many versions of one relation stay compiled: snapshot and stream may each have their own."""
-
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
     """Return what precedes and follows a payload; ("", "") where schemas are not written."""
     return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A relation as it came, as the catalogue completed it, and its codec."""
+class JsonTables(Plans[RowCodec]):
+    """Compiles the plans of relations to codecs, when they are first met.
 
-    seen: Relation
-    described: Relation
-    codec: RowCodec | None
-
-
-class JsonTables:
-    """Compiles relations when they are first met; ``codecs`` is what rendering looks into.
-
-    A relation that is not captured is None there; one that is not there goes to `compile`.
+    Compiling raises ConfigurationError when two columns get one field name.
     """
 
     def __init__(
         self, properties: JsonProperties, context: FormatContext, headers: tuple[Header, ...]
     ) -> None:
-        self.codecs: dict[Relation, RowCodec | None] = {}
-        self._properties, self._context, self._headers = properties, context, headers
+        self._properties, self._format, self._headers = properties, context, headers
         self._capture = capture = context.capture
-        self._versions: dict[int, list[_Version]] = {}
         self._told: set[str] = set()
         options = replace(capture.types, on_misfit=self._misfit)
         self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
@@ -68,32 +56,15 @@ class JsonTables:
         mode = options.event_converting_failure_handling_mode
         self._fails, self._warns = mode == "fail", mode == "warn"
         self.source = envelope.source_schema(context.connector)
-
-    def compile(self, relation: Relation) -> RowCodec | None:
-        """Compile ``relation``, seen for the first time; None when it is not captured.
-
-        A relation that the server announced again is another object; where the catalogue says
-        nothing new about it, its codec stays the same.
-
-        Raises: ConfigurationError when two of its columns get one field name.
-        """
-        codec: RowCodec | None = None
-        described = relation
-        versions = self._versions.setdefault(relation.oid, [])
-        if self._capture.captures(relation.schema, relation.table):
-            described = self._context.describe(relation)
-            for known in versions:
-                same = known.described.same_shape(described) and known.seen.topic == relation.topic
-                if known.codec is not None and same:
-                    codec = known.codec
-                    break
-            else:
-                codec = self._compile(relation, described)
-        versions.append(_Version(relation, described, codec))
-        if len(versions) > VERSIONS_KEPT:
-            del self.codecs[versions.pop(0).seen]
-        self.codecs[relation] = codec
-        return codec
+        plans = EventContext(
+            describe=context.describe,
+            identity=context.identity,
+            capture=capture,
+            mapper=self._values,
+            choose_topic=context.choose_topic,
+            cell=context.cell,
+        )
+        super().__init__(plans, self._codec)
 
     def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
         """Return the codec to render a row with that ``codec`` could not: a label of an enum may be new.
@@ -101,35 +72,24 @@ class JsonTables:
         Where the types are what they were, rows of this version are written column by column from now
         on if it has an enum, so that a label which was there once does not ask again and again.
         """
-        versions = self._versions.get(relation.oid, [])
-        at = next((n for n, version in enumerate(versions) if version.seen is relation), None)
-        if at is None or codec.renewed or not _has_labels(versions[at].described):
+        described = self.described(relation)
+        if described is None or codec.renewed or not _has_labels(described):
             return codec
-        described = versions[at].described
-        now = self._context.renew(described)
+        now = self._format.renew(described)
         if now is described:
             renewed = codec.careful()
             renewed.careful = lambda: renewed
         else:
-            renewed = self._compile(relation, now)
+            renewed = self.build(relation, now)
         renewed.renewed = now is described
-        versions[at] = _Version(relation, now, renewed)
-        self.codecs[relation] = renewed
+        self.replace(relation, now, renewed)
         return renewed
 
-    def forget(self, oid: int) -> None:
-        """Drop the versions of a relation that is gone."""
-        for version in self._versions.pop(oid, ()):
-            self.codecs.pop(version.seen, None)
-
-    def _compile(self, seen: Relation, relation: Relation) -> RowCodec:
-        capture, properties = self._capture, self._properties
-        topic = (
-            seen.topic or self._context.choose_topic(seen) or capture.topic(seen.schema, seen.table)
-        )
-        streamed, fields, read, read_fields = self._value_columns(relation)
-        keys, key_fields, streamed_keys = self._key_columns(relation)
-        extra = capture.key_field(seen.schema, seen.table)
+    def _codec(self, plan: EventPlan) -> RowCodec:
+        capture, properties, topic = self._capture, self._properties, plan.topic
+        streamed, fields, read, read_fields = self._value_columns(plan)
+        keys, key_fields, streamed_keys = self._key_columns(plan)
+        extra = plan.key_field
         if extra is not None:
             key_fields.append(Field(extra[0], envelope.HEADER))
             streamed_keys.append(key_fields[-1])
@@ -144,7 +104,6 @@ class JsonTables:
         key_name = capture.schema_name(f"{topic}.Key")
         read_key = envelope.key_schema(key_name, key_fields)
         streamed_key = envelope.key_schema(key_name, streamed_keys)
-        identity = self._context.identity(relation)
 
         def compiled(
             values: list[ColumnCodec],
@@ -155,9 +114,7 @@ class JsonTables:
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
             return compile_codec(
-                relation=relation,
-                identity=identity,
-                topic=topic,
+                plan=plan,
                 values=values,
                 keys=keys,
                 key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
@@ -175,7 +132,7 @@ class JsonTables:
             value: Schema,
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
-            guard = self._guard(relation)
+            guard = self._guard(plan.relation)
             careful = _once(
                 lambda: compiled(
                     [guard(v) for v in values], [guard(k) for k in keys], key, value, no_twin
@@ -189,63 +146,63 @@ class JsonTables:
         return with_careful(streamed, streamed_key, value, twin)
 
     def _value_columns(
-        self, relation: Relation
+        self, plan: EventPlan
     ) -> tuple[list[ColumnCodec], list[Field], list[ColumnCodec], list[Field]]:
         """Return the columns of values, their fields, the columns of snapshot rows where they are
         written in another way ([] where not), and the fields of snapshot rows: types that are propagated
         have the driver's names there, and wherever the wire announces nothing.
         """
-        capture = self._capture
         streamed: list[ColumnCodec] = []
         read: list[ColumnCodec] = []
         fields: list[Field] = []
         read_fields: list[Field] = []
-        for index in capture.columns(relation):
-            column = self._column(relation, index)
-            mapping = self._values.column(column)
+        for column in plan.columns:
+            mapping, name, transform = column.mapping, column.field, column.transform
             if mapping is None:
                 continue
-            name, schema = capture.field_name(column.name), mapping.schema
-            transform = capture.transform(relation, column, schema.kind)
+            schema = mapping.schema
             listed = _with_parameters(
-                schema, capture.transform(relation, column, schema.kind, listed=True)
+                schema,
+                self._capture.transform(plan.relation, column.column, schema.kind, listed=True),
             )
-            schema = _with_parameters(schema, transform) if self._context.announced else listed
-            codec = column_codec(index, name, mapping, transform)
+            schema = _with_parameters(schema, transform) if self._format.announced else listed
+            codec = column_codec(column.index, name, mapping, transform)
             other = mapping.read
-            read.append(column_codec(index, name, other, transform) if other else codec)
+            read.append(column_codec(column.index, name, other, transform) if other else codec)
             streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
-            fields.append(Field(name, schema))
-            read_fields.append(Field(name, listed))
+            fields.append(Field(name, plan.cell.schema(name, schema)))
+            read_fields.append(Field(name, plan.cell.schema(name, listed)))
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            what = f"columns of {relation.name} get the same field name: {', '.join(twice)}"
+            what = f"columns of {plan.name} get the same field name: {', '.join(twice)}"
             raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
-        return streamed, fields, read if read != streamed else [], read_fields
+        same = read == streamed
+        streamed, read = (
+            [celled(column, plan.cell) for column in each] for each in (streamed, read)
+        )
+        return streamed, fields, [] if same else read, read_fields
 
-    def _key_columns(
-        self, relation: Relation
-    ) -> tuple[list[ColumnCodec], list[Field], list[Field]]:
+    def _key_columns(self, plan: EventPlan) -> tuple[list[ColumnCodec], list[Field], list[Field]]:
         """Return the columns of keys, their fields, and their fields while streaming: where the wire
         announces relations, Debezium knows nothing of a column that values leave out, and makes it
         optional without default.
         """
-        captured = set(self._capture.columns(relation))
+        captured = {column.index for column in plan.columns}
         streamed: list[Field] = []
         codecs: list[ColumnCodec] = []
         fields: list[Field] = []
-        for index in self._capture.keys(relation):
-            column = self._column(relation, index)
+        for index in plan.keys:
+            column = self._column(plan.relation, index)
             mapping = self._keys.column(column)
             if mapping is not None:
                 name = self._capture.field_name(column.name)
-                codecs.append(column_codec(index, name, mapping))
+                codecs.append(celled(column_codec(index, name, mapping), plan.cell))
                 schema = mapping.schema
-                fields.append(Field(name, schema))
-                if index not in captured and self._context.announced:
+                fields.append(Field(name, plan.cell.schema(name, schema)))
+                if index not in captured and self._format.announced:
                     schema = msgspec.structs.replace(schema, optional=True, default=None)
-                streamed.append(Field(name, schema))
+                streamed.append(Field(name, plan.cell.schema(name, schema)))
         return codecs, fields, streamed
 
     def _column(self, relation: Relation, index: int) -> Column:
@@ -259,7 +216,7 @@ class JsonTables:
         text = f"{where}: {reason}; null is written for such values"
         if self._warns and text not in self._told:
             self._told.add(text)
-            self._context.warn(text)
+            self._format.warn(text)
 
     def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
         """Return what makes a column's conversion name its column when a value does not fit."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltap.errors import SinkError
+from waltap.events import EventContext
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 
@@ -63,6 +64,16 @@ class SinkContext:
     stopping: Callable[[], bool] = lambda: False
     """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
     raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""
+
+    @property
+    def events(self) -> EventContext:
+        """Return what plans of events are compiled from, for a sink that takes changes."""
+        return EventContext(
+            describe=self.describe or (lambda relation: relation),
+            identity=self.identity,
+            capture=self.capture,
+            mapper=self.types,
+        )
 
 
 class Sink(abc.ABC):

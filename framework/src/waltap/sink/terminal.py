@@ -7,6 +7,7 @@ values are escaped, so that data cannot drive the terminal.
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +23,18 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
-from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.events import (
+    CHANGED,
+    DELETES,
+    INSERTS,
+    OPERATIONS,
+    UPDATES,
+    EventColumn,
+    EventPlan,
+    Plans,
+    runs,
+)
 from waltap.mapping.connect_schema import Kind
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
@@ -46,7 +57,7 @@ COLOURS: Final = {
     "TRUNCATE": "\x1b[35m",
     "MESSAGE": "\x1b[34m",
 }
-_LETTERS: Final = {Insert: "c", Update: "u", Delete: "d", Truncate: "t"}
+WORDS: Final = {INSERTS: "INSERT", UPDATES: "UPDATE", CHANGED: "UPDATE", DELETES: "DELETE"}
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
@@ -106,52 +117,70 @@ class TerminalSink(Sink):
         return "".join(lines).encode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """How the rows of one relation version become lines: (row, row before it or ()) → text."""
+
+    plan: EventPlan
+    lay_out: Callable[[Tuple, Tuple], str]
+
+
 class Layout:
     """Makes lines of changes. What is constant per relation is bound once."""
 
     def __init__(self, context: SinkContext, *, width: int, coloured: bool) -> None:
-        self._context, self._width = context, width
+        self._width = width
         self._skipped = context.capture.skipped if context.capture else frozenset()
         self._bold, self._dim, self._plain = (BOLD, DIM, PLAIN) if coloured else ("", "", "")
         self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
-        self._rows: dict[Relation, Callable[[Tuple, Tuple], str]] = {}
+        self._lines = Plans(context.events, self._line)
         self._seen = SeenRows(context)
 
     def transaction(self, part: TransactionPart) -> Iterable[str]:
         """Return one line per change of ``part``."""
-        clock, skipped = self._clock(part.commit_ts), self._skipped
-        for change in part.changes:
-            if _LETTERS.get(type(change)) in skipped:
+        clock = self._clock(part.commit_ts)
+        for kind, relation, run in runs(part.changes):
+            if OPERATIONS[kind] in self._skipped:
                 continue
-            if isinstance(change, Insert):
-                self._seen.add(change.relation, change.new)
-                yield self._line(clock, "INSERT", change.relation, change.new, ())
-            elif isinstance(change, Update):
-                old = change.old if change.old_kind is OldTuple.FULL else self._seen.before(change)
-                yield self._line(clock, "UPDATE", change.relation, change.new, old)
-            elif isinstance(change, Delete):
-                self._seen.drop(change.relation, change.old)
-                yield self._line(clock, "DELETE", change.relation, change.old, ())
-            elif isinstance(change, Truncate):
-                names = ", ".join(_safe(relation.name) for relation in change.relations)
-                yield f"{clock}{self._head('TRUNCATE')}{self._bold}{names}{self._plain}\n"
-            elif isinstance(change, LogicalMessage):
-                text = self._cut(_safe(change.content.decode("utf-8", "replace")))
-                prefix = f"{self._bold}{_safe(change.prefix)}{self._plain}"
-                yield f"{clock}{self._head('MESSAGE')}{prefix}  {text}\n"
+            line = self._lines.of(relation) if relation is not None else None
+            for change in run:
+                if isinstance(change, Truncate):
+                    names = ", ".join(_safe(relation.name) for relation in change.relations)
+                    yield f"{clock}{self._head('TRUNCATE')}{self._bold}{names}{self._plain}\n"
+                elif isinstance(change, LogicalMessage):
+                    text = self._cut(_safe(change.content.decode("utf-8", "replace")))
+                    prefix = f"{self._bold}{_safe(change.prefix)}{self._plain}"
+                    yield f"{clock}{self._head('MESSAGE')}{prefix}  {text}\n"
+                elif line is not None:
+                    shown = self._shown(line, change)
+                    if shown is not None:
+                        yield f"{clock}{self._head(WORDS[kind])}{line.lay_out(*shown)}\n"
+
+    def _shown(self, line: "_Line", change: Insert | Update | Delete) -> tuple[Tuple, Tuple] | None:
+        """Return the row to show, and the row before it (() where it is not known); None for a delete
+        that identifies no row."""
+        if isinstance(change, Insert):
+            self._seen.add(change.relation, change.new)
+            return change.new, ()
+        if isinstance(change, Delete):
+            images = line.plan.delete(change)
+            if images is None:
+                return None
+            self._seen.drop(change.relation, images[0])
+            return images[0], ()
+        before, after = None, change.new
+        if change.old_kind is not OldTuple.NONE:
+            before, after, _ = line.plan.update(change)
+        if before is None or ABSENT in before:
+            return change.new, self._seen.before(change)
+        return after, before
 
     def snapshot(self, rows: SnapshotRows) -> Iterable[str]:
         """Return one line per row read."""
-        clock = self._clock(rows.ts)
-        for row in rows.rows:
+        clock, line = self._clock(rows.ts), self._lines.of(rows.relation)
+        for row in rows.rows if line is not None else ():
             self._seen.add(rows.relation, row)
-            yield self._line(clock, "READ", rows.relation, row, ())
-
-    def _line(self, clock: str, word: str, relation: Relation, new: Tuple, old: Tuple) -> str:
-        row = self._rows.get(relation)
-        if row is None:
-            row = self._rows[relation] = self._row(relation)
-        return f"{clock}{self._head(word)}{row(new, old)}\n"
+            yield f"{clock}{self._head('READ')}{line.lay_out(row, ())}\n"  # type: ignore[union-attr]
 
     def _head(self, word: str) -> str:
         return f"{self._colours[word]}{word:<8}{self._plain} "
@@ -160,25 +189,14 @@ class Layout:
         at = datetime.fromtimestamp(ts / 1_000_000, UTC).astimezone()
         return f"{self._dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self._plain} "
 
-    def _row(self, relation: Relation) -> Callable[[Tuple, Tuple], str]:
+    def _line(self, plan: EventPlan) -> "_Line":
         """Return what lays out the rows of one relation version: key columns first."""
-        context, dim, plain = self._context, self._dim, self._plain
-        if context.describe is not None:
-            relation = context.describe(relation)
-        key = relation.primary_key or ()
-        captured = tuple(range(len(relation.columns)))
-        if context.capture is not None:
-            captured = context.capture.columns(relation)
-        order = sorted(captured, key=lambda index: relation.columns[index].name not in key)
+        dim, plain = self._dim, self._plain
         columns = [
-            (
-                index,
-                f"{dim}{_safe(relation.columns[index].name)}={plain}",
-                self._value(relation, relation.columns[index]),
-            )
-            for index in order
+            (column.index, f"{dim}{_safe(column.column.name)}={plain}", self._value(column))
+            for column in sorted(plan.columns, key=lambda column: column.index not in plan.keys)
         ]
-        table = f"{self._bold}{_safe(relation.name)}{plain} "
+        table = f"{self._bold}{_safe(plan.name)}{plain} "
 
         def lay_out(new: Tuple, old: Tuple) -> str:
             cells = [table]
@@ -193,13 +211,13 @@ class Layout:
                     cells.append(f"{name}{value(before)} {dim}→{plain} {value(after)}")
             return " ".join(cells)
 
-        return lay_out
+        return _Line(plan, lay_out)
 
-    def _value(self, relation: Relation, column: Column) -> Callable[[Value], str]:
+    def _value(self, column: EventColumn) -> Callable[[Value], str]:
         """Return what writes the values of one column, masked where the profile masks them."""
-        quote = "" if column.type_oid in BARE_TYPES else "'"
+        quote = "" if column.column.type_oid in BARE_TYPES else "'"
         null = f"{self._dim}NULL{self._plain}"
-        masked = self._mask(relation, column)
+        masked = _mask(column)
 
         def write(value: Value) -> str:
             if masked is not None:
@@ -214,26 +232,22 @@ class Layout:
 
         return write
 
-    def _mask(self, relation: Relation, column: Column) -> Callable[[Value], Value] | None:
-        capture, types = self._context.capture, self._context.types
-        if capture is None:
-            return None
-        mapping = types.column(column) if types is not None else None
-        kind = mapping.schema.kind if mapping is not None else Kind.STRING
-        transform = capture.transform(relation, column, kind)
-        if transform is None or transform.value is None:
-            return None
-        change = transform.value
-
-        def masked(value: Value) -> Value:
-            if kind is not Kind.STRING or isinstance(value, bytes):
-                return "***"  # what it would become is not known from its text
-            return str(change(value)) if value is None or isinstance(value, str) else value
-
-        return masked
-
     def _cut(self, text: str) -> str:
         return text if len(text) <= self._width else text[: self._width - 1] + "…"
+
+
+def _mask(column: EventColumn) -> Callable[[Value], Value] | None:
+    kind = column.mapping.schema.kind if column.mapping is not None else Kind.STRING
+    if column.transform is None or column.transform.value is None:
+        return None
+    change = column.transform.value
+
+    def masked(value: Value) -> Value:
+        if kind is not Kind.STRING or isinstance(value, bytes):
+            return "***"  # what it would become is not known from its text
+        return str(change(value)) if value is None or isinstance(value, str) else value
+
+    return masked
 
 
 def _safe(text: str) -> str:

@@ -10,16 +10,17 @@ from pydantic import field_validator
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
-from waltap.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, Problem, Retry, WaltapError
+from waltap.events import OPERATIONS, TRUNCATES, runs
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.row_view import RowChange, RowView
 
 __all__ = ["FilterProperties", "PredicateFailed", "changes_filter"]
 
 Predicate = Callable[[RowChange], object]
-OPERATIONS = "cudrtm"
+LETTERS = "cudrtm"
 
 
 class PredicateFailed(WaltapError):
@@ -42,7 +43,7 @@ class FilterProperties(Properties):
         "operations",
         default=(),
         summary="Operations that are concerned: c, u, d, r, t, m; without any, all are.",
-        words=tuple(OPERATIONS),
+        words=tuple(LETTERS),
     )
     predicate: str | None = declare(
         "predicate",
@@ -68,7 +69,7 @@ class FilterProperties(Properties):
     @field_validator("operations")
     @classmethod
     def _letters(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = sorted(set(value) - set(OPERATIONS))
+        unknown = sorted(set(value) - set(LETTERS))
         if unknown:
             raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, r, t, m")
         return value
@@ -87,7 +88,7 @@ class _Filter:
 
     def __init__(self, properties: FilterProperties) -> None:
         self._matches = NameMatcher(properties.tables)
-        self._operations = frozenset(properties.operations or OPERATIONS)
+        self._operations = frozenset(properties.operations or LETTERS)
         self._name = properties.predicate or ""
         self._predicate = _imported(properties.predicate) if properties.predicate else None
         self._tables: dict[tuple[str, str], bool] = {}
@@ -98,7 +99,7 @@ class _Filter:
         for part in batch.parts:
             kept: TransactionPart | SnapshotRows | Heartbeat = part
             if isinstance(part, TransactionPart):
-                changes = [change for change in map(self._kept, part.changes) if change is not None]
+                changes = self._changes(part.changes)
                 left_out += len(part.changes) - len(changes)
                 kept = msgspec.structs.replace(part, changes=changes)
             elif isinstance(part, SnapshotRows):
@@ -117,29 +118,33 @@ class _Filter:
             known = self._tables[key] = not self._matches or self._matches(relation.name)
         return known
 
-    def _kept(self, change: Change) -> Change | None:
-        """Return the change, less what is left out of it; None when nothing stays."""
-        if isinstance(change, LogicalMessage):
-            concerned = "m" in self._operations and not self._matches
-            return None if concerned and self._predicate is None else change
-        if isinstance(change, Truncate):
-            if self._predicate is not None:
-                return change
-            relations = tuple(r for r in change.relations if not self._concerns(r, "t"))
-            if len(relations) == len(change.relations):
-                return change
-            return msgspec.structs.replace(change, relations=relations) if relations else None
-        operation = (
-            "c" if isinstance(change, Insert) else "u" if isinstance(change, Update) else "d"
-        )
-        relation = change.relation
-        if not self._concerns(relation, operation):
+    def _changes(self, changes: list[Change]) -> list[Change]:
+        """Return what stays of ``changes``. Decided run by run, and per row by a predicate alone."""
+        kept: list[Change] = []
+        judged, operations = self._predicate is not None, self._operations
+        for kind, relation, run in runs(changes):
+            operation = OPERATIONS[kind]
+            if kind is TRUNCATES:
+                kept += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
+            elif relation is None:
+                kept += run if judged or "m" not in operations or self._matches else ()
+            elif not self._concerns(relation, operation):
+                kept += run
+            elif judged:
+                kept += [change for change in run if self._wanted(operation, change)]  # type: ignore[arg-type]
+        return kept
+
+    def _truncate(self, change: Truncate) -> Truncate | None:
+        """Return the change, less the tables that are left out of it; None when nothing stays."""
+        relations = tuple(r for r in change.relations if not self._concerns(r, "t"))
+        if len(relations) == len(change.relations):
             return change
-        if self._predicate is None:
-            return None
+        return msgspec.structs.replace(change, relations=relations) if relations else None
+
+    def _wanted(self, operation: str, change: Insert | Update | Delete) -> bool:
         new = None if isinstance(change, Delete) else change.new
         old = None if isinstance(change, Insert) else change.old
-        return change if self._judge(operation, relation, old or None, new) else None
+        return self._judge(operation, change.relation, old or None, new)
 
     def _rows(self, part: SnapshotRows) -> list[tuple[object, ...]]:
         relation = part.relation

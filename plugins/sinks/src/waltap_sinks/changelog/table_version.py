@@ -7,16 +7,27 @@ is a type test and an append.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.decode.message import Change
 from waltap.decode.relation import Column, Relation
-from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.errors import WaltapError
+from waltap.events import (
+    CHANGED,
+    DELETES,
+    INSERTS,
+    OPERATIONS,
+    TRUNCATES,
+    UPDATES,
+    EventPlan,
+    Run,
+    runs,
+)
 from waltap.sink.sink import SinkContext
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
@@ -79,16 +90,17 @@ class TableVersion:
 
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")
-        described = relation if context.describe is None else context.describe(relation)
+        plans = context.events
+        described = plans.describe(relation)
+        self._plan = plan = EventPlan(relation, described, plans, by_row=True)
         names = self._names = [column.name for column in described.columns]
-        self._identity = None if context.identity is None else context.identity(relation)
-        identifying = _identifying(described, self._identity)
-        kept = self._kept(described, context, identifying)
+        identifying = tuple(names[index] for index in plan.identifying)
+        kept = tuple(sorted({column.index for column in plan.columns}.union(plan.identifying)))
         self.relation = msgspec.structs.replace(
             described, columns=tuple(described.columns[index] for index in kept)
         )
         self._warn = warn
-        self._project = _projection(described, kept, context, identifying)
+        self._project = _projection(plan, kept)
         spare_pandas()
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
@@ -99,11 +111,7 @@ class TableVersion:
                     column=rf"{relation.schema}\.{relation.table}\.{name}",
                 )
         self.key: tuple[str, ...] = tuple(name for name in identifying if name in columns)
-        self._key_indexes = tuple(names.index(name) for name in self.key)
         self._keyed = bool(self.key)
-        self._key_of: Callable[[Tuple], Any] | None = (
-            itemgetter(*self._key_indexes) if self._keyed else None
-        )
         logged = [column.name for column in self.relation.columns]
         self._logged_key: Callable[[Tuple], Any] | None = (
             itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
@@ -113,20 +121,6 @@ class TableVersion:
         self.folder = f"{safe_name(relation.schema)}/{safe_name(relation.table)}"
         self.columns = self._entries()
         self.fingerprint = self._fingerprint()
-
-    @staticmethod
-    def _kept(
-        relation: Relation, context: SinkContext, identifying: tuple[str, ...]
-    ) -> tuple[int, ...]:
-        """Return the indexes of the columns that the log has: those captured, and the key's."""
-        if context.capture is None:
-            return tuple(range(len(relation.columns)))
-        wanted = set(context.capture.columns(relation))
-        return tuple(
-            index
-            for index, column in enumerate(relation.columns)
-            if index in wanted or column.name in identifying
-        )
 
     def _entries(self) -> tuple[ColumnEntry, ...]:
         by_name = {column.name: column for column in self.relation.columns}
@@ -177,15 +171,15 @@ class TableVersion:
         key an update becomes a delete of the old row and an update (sub 0 and 1), so that a
         multiset of rows can follow. A delete that identifies no row is left out.
         """
-        kinds = set(map(type, changes))
-        if kinds == {Insert}:
-            found = Rows([change.new for change in changes], "c")  # type: ignore[union-attr]
+        found = runs(changes)
+        if len(found) == 1 and found[0][0] is INSERTS:
+            rows = Rows([change.new for change in changes], "c")  # type: ignore[union-attr]
         else:
-            found = self._mixed(changes)
+            rows = self._mixed(found)
         project = self._project
         if project is not None:
-            found.tuples = [project(row) for row in found.tuples]
-        return found
+            rows.tuples = [project(row) for row in rows.tuples]
+        return rows
 
     def crossed(self, rows: Rows, commit_lsn: Sequence[int]) -> bool:
         """Tell whether one transaction of ``rows`` deletes a key that it put before.
@@ -211,105 +205,60 @@ class TableVersion:
         project = self._project
         return Rows(tuples if project is None else [project(row) for row in tuples], "r")
 
-    def _mixed(self, changes: Sequence[Change]) -> Rows:
-        tuples: list[Tuple] = []
+    def _mixed(self, found: list[Run]) -> Rows:
         operations: list[str] = []
-        subs: list[int] = []
         source: list[int] = []
-        moved = 0
-        one_each = True
-        add, add_op, add_sub, add_source = (
-            tuples.append,
-            operations.append,
-            subs.append,
-            source.append,
-        )
-        none = OldTuple.NONE
-        for index, change in enumerate(changes):
-            kind = type(change)
-            if kind is Update:
-                if change.old_kind is none:  # type: ignore[union-attr]
+        rows, index = Rows([], operations), 0
+        add, add_source, add_operation = rows.tuples.append, source.append, operations.append
+        for kind, _relation, run in found:
+            letter = OPERATIONS[kind]
+            if kind is INSERTS or kind is UPDATES:
+                for place, change in enumerate(run, index):
                     add(change.new)  # type: ignore[union-attr]
-                    add_op("u")
-                else:
-                    old, new, operation = self._update(change)  # type: ignore[arg-type]
-                    if old is not None:
-                        one_each = False
-                        add(old)
-                        add_op("d")
-                        add_sub(0)
-                        add_source(index)
-                        moved += operation == "c" and UNCHANGED in new
-                        add_sub(1)
-                    else:
-                        add_sub(0)
-                    add(new)
-                    add_op(operation)
-                    add_source(index)
-                    continue
-            elif kind is Insert:
-                add(change.new)  # type: ignore[union-attr]
-                add_op("c")
-            elif kind is Delete:
-                before = self._delete(change)  # type: ignore[arg-type]
-                if before is None:
-                    one_each = False
-                    continue
-                add(before)
-                add_op("d")
-            elif kind is Truncate:
-                add(self._nothing)
-                add_op("t")
-            else:
-                one_each = False
-                continue
-            add_sub(0)
-            add_source(index)
-        return Rows(
-            tuples,
-            operations,
-            subs,
-            None if one_each else source,
-            updates="u" in operations or moved > 0,
-            moved=moved,
-        )
+                    add_operation(letter)
+                    add_source(place)
+            elif kind is CHANGED:
+                self._changed(run, index, rows, operations, source)
+            elif kind is DELETES:
+                for place, change in enumerate(run, index):
+                    images = self._plan.delete(change)  # type: ignore[arg-type]
+                    if images is not None:
+                        add(images[0])
+                        add_operation(letter)
+                        add_source(place)
+            elif kind is TRUNCATES:
+                rows.tuples += [self._nothing] * len(run)
+                operations += letter * len(run)
+                source += range(index, index + len(run))
+            index += len(run)
+        rows.updates = "u" in operations or rows.moved > 0
+        if source != list(range(index)):
+            rows.source = source
+            rows.subs = [0, *(int(now == last) for last, now in pairwise(source))][: len(source)]
+        return rows
 
-    def _update(self, change: Update) -> tuple[Tuple | None, Tuple, str]:
-        """Return (row to delete or None, row, operation) of an update with an old tuple."""
-        images = self._require_identity().update(change)
-        new = change.new if images.after is None else images.after
-        old = images.old_key
-        if not self._keyed:
-            return images.before, new, "u"
-        if old is None or self._key_of is None:
-            return None, new, "u"
-        key_of = self._key_of
-        if key_of(old) == key_of(new):
-            return None, new, "u"
-        new = self._complete_key(old, new)
-        if key_of(_without_gaps(old, new, self._key_indexes)) == key_of(new):
-            return None, new, "u"
-        whole = images.before if images.before is not None else old
-        return whole, new, "c"
-
-    def _complete_key(self, old: Tuple, new: Tuple) -> Tuple:
-        """Fill key columns that were too long to be sent again (UNCHANGED) from the old tuple."""
-        if all(new[index] is not UNCHANGED for index in self._key_indexes):
-            return new
-        filled = list(new)
-        for index in self._key_indexes:
-            if filled[index] is UNCHANGED:
-                filled[index] = old[index]
-        return tuple(filled)
-
-    def _delete(self, change: Delete) -> Tuple | None:
-        images = self._require_identity().delete(change)
-        return None if images is None else images.before
-
-    def _require_identity(self) -> ReplicaIdentity:
-        if self._identity is None:
-            raise WaltapError("the change log was made without replica identities")
-        return self._identity
+    def _changed(
+        self,
+        run: Sequence[Change],
+        index: int,
+        rows: Rows,
+        operations: list[str],
+        source: list[int],
+    ) -> None:
+        """Append the rows of updates with an old tuple, the first of which is change ``index``."""
+        tuples, keyed = rows.tuples, self._keyed
+        for place, change in enumerate(run, index):
+            before, new, old = self._plan.update(change)  # type: ignore[arg-type]
+            gone = before if not keyed or (old is not None and before is not None) else old
+            operation = "u" if old is None or not keyed else "c"
+            if gone is not None:
+                tuples.append(gone)
+                operations.append("d")
+                source.append(place)
+                rows.moved += operation == "c" and UNCHANGED in new
+            tuples.append(new)
+            operations.append(operation)
+            source.append(place)
 
     # --- rows to Arrow ----------------------------------------------------------------------------
 
@@ -369,40 +318,12 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
     )
 
 
-def _identifying(relation: Relation, identity: ReplicaIdentity | None) -> tuple[str, ...]:
-    """Return the columns by which updates and deletes name a row."""
-    if identity is None:
-        return relation.primary_key or ()
-    return tuple(relation.columns[index].name for index in identity.identifying)
-
-
-def _without_gaps(old: Tuple, new: Tuple, indexes: tuple[int, ...]) -> Tuple:
-    """Return ``old`` with the key values that it does not have taken from ``new``."""
-    if not any(isinstance(old[index], Missing) for index in indexes):
-        return old
-    filled: list[Value] = list(old)
-    for index in indexes:
-        if isinstance(filled[index], Missing):
-            filled[index] = new[index]
-    return tuple(filled)
-
-
-def _projection(
-    relation: Relation, kept: tuple[int, ...], context: SinkContext, identifying: tuple[str, ...]
-) -> Project | None:
-    """Return what leaves out and masks columns of a tuple, None when nothing does."""
-    masks: dict[int, Callable[[Value], Value]] = {}
-    if context.capture is not None and context.types is not None:
-        for index in kept:
-            column = relation.columns[index]
-            mapping = None if column.name in identifying else context.types.column(column)
-            if mapping is None:
-                continue
-            transform = context.capture.transform(relation, column, mapping.schema.kind)
-            if transform is not None and transform.value is not None:
-                masks[index] = _mask(transform.value, mapping.from_binary)
+def _projection(plan: EventPlan, kept: tuple[int, ...]) -> Project | None:
+    """Return what leaves out and masks columns of a tuple, None when nothing does. Keys are never
+    masked: rows of the table are found by them."""
+    masks = plan.masks(whole=frozenset(plan.identifying))
     if not masks:
-        if len(kept) == len(relation.columns):
+        if len(kept) == len(plan.relation.columns):
             return None
         if len(kept) == 1:
             only = kept[0]
@@ -414,22 +335,6 @@ def _projection(
         return tuple(row[index] if mask is None else mask(row[index]) for index, mask in steps)
 
     return project
-
-
-def _mask(
-    transform: Callable[[object], object], from_binary: Callable[[bytes], str] | None
-) -> Callable[[Value], Value]:
-    """Return the mask of one text column; what was not sent stays not sent."""
-
-    def mask(value: Value) -> Value:
-        if isinstance(value, Missing):
-            return value
-        if isinstance(value, bytes) and from_binary is not None:
-            value = from_binary(value)
-        masked = transform(value)
-        return None if masked is None else str(masked)
-
-    return mask
 
 
 def _type_text(column: Column) -> str:

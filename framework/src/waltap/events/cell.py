@@ -1,0 +1,44 @@
+"""The shape of a cell: how the value of one column stands in an event's row.
+
+Source: Debezium's events, and those of its fork for YugabyteDB (decoder yboutput), where each column is
+a struct ``{"value": …, "set": true}`` and a column that was not sent is a null struct.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = ["PLAIN", "VALUE_AND_SET", "CellShape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellShape:
+    """How encoders write a cell. ``members`` None: the value stands by itself, and the placeholder for
+    one that was not sent. Else (field of the value, field that is true): a struct of the two, which is
+    null where the value was not sent.
+    """
+
+    name: str
+    members: tuple[str, str] | None = None
+
+    def schema(self, field: str, schema: Schema) -> Schema:
+        """Return the schema of the cell ``field`` whose value has ``schema``."""
+        if self.members is None:
+            return schema
+        value, is_set = self.members
+        return Schema(
+            kind=Kind.STRUCT,
+            optional=schema.optional,
+            name=field,
+            fields=(
+                Field(value, msgspec.structs.replace(schema, doc=None)),
+                Field(is_set, Schema(kind=Kind.BOOLEAN)),
+            ),
+            doc=schema.doc,
+        )
+
+
+PLAIN = CellShape(name="plain")
+VALUE_AND_SET = CellShape(name="value and set", members=("value", "set"))

@@ -1,0 +1,236 @@
+"""What the changes of one relation version become, compiled once: an `EventPlan`.
+
+Everything that configuration and replica identity decide is a value here: which columns events have
+and how they are masked, what the key is, what an old tuple means, whether a key changed, the topic. An
+encoder compiles these values into its own code and asks per change only where an old tuple came; what
+becomes of changes without one is the same for all (`waltap.events.run`):
+
+    inserts                            c: after
+    updates, new row alone             u: after
+    updates with an old tuple          u: before and after; where the key changed d, tombstone, c
+    deletes                            d: before, tombstone
+    truncates                          t, for each relation
+    logical messages                   m
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waltap.capture.column_transform import ColumnTransform
+from waltap.decode.message import Delete, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.replica_identity import ReplicaIdentity, RowImages
+from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.events.cell import PLAIN, CellShape
+from waltap.mapping.connect_schema import Kind
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+
+if TYPE_CHECKING:
+    from waltap.capture.capture import Capture
+
+__all__ = ["NEW_KEY", "OLD_KEY", "EventColumn", "EventContext", "EventPlan"]
+
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+"""Headers of the delete and the create that a changed key becomes: the key of the other one."""
+
+SameKey = Callable[[Tuple, Tuple], bool]
+
+
+def _no_topic(_relation: Relation) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventContext:
+    """What plans are compiled from.
+
+    ``describe`` completes a relation from the catalogue, ``identity`` gives the replica identity to read
+    one with (None: old tuples are taken as they came); both once per version. Without ``capture`` every
+    column is in events, as it is; without ``mapper`` no column has a mapping.
+    """
+
+    describe: Callable[[Relation], Relation]
+    identity: Callable[[Relation], ReplicaIdentity] | None
+    capture: "Capture | None" = None
+    mapper: TypeMapper | None = None
+    choose_topic: Callable[[Relation], str | None] = _no_topic
+    cell: CellShape = PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventColumn:
+    """A column of event rows: its place in tuples, its field, and what happens to its values.
+
+    ``mapping`` is None for a type that nobody maps; ``transform`` is what masks or cuts values (its
+    ``value`` None: they stay).
+    """
+
+    index: int
+    column: Column
+    field: str
+    mapping: ColumnMapping | None
+    transform: ColumnTransform | None
+
+
+class EventPlan:
+    """The plan of one relation version.
+
+    ``seen`` is the relation as the wire gave it, ``relation`` as the catalogue completed it. ``columns``
+    are those that rows of events have, in order; ``keys`` the indexes of those that keys have, in key
+    order; ``key_field`` a (name, value) that keys have besides; ``identifying`` the indexes by which the
+    replica identity knows a row. ``cell`` is the shape of values in rows and keys.
+    """
+
+    __slots__ = (
+        "_key_of",
+        "cell",
+        "columns",
+        "identifying",
+        "identity",
+        "key_field",
+        "keys",
+        "relation",
+        "seen",
+        "topic",
+    )
+
+    def __init__(
+        self, seen: Relation, described: Relation, context: EventContext, *, by_row: bool = False
+    ) -> None:
+        """``by_row``: a key is what the replica identity knows a row by, whatever keys are configured."""
+        self.seen, self.relation, self.cell = seen, described, context.cell
+        capture = context.capture
+        self.identity = _AsSent(described) if context.identity is None else context.identity(seen)
+        self.identifying = self.identity.identifying
+        self.topic = seen.topic or context.choose_topic(seen) or ""
+        self.key_field: tuple[str, str] | None = None
+        self.keys = self.identifying
+        if capture is not None:
+            self.topic = self.topic or capture.topic(seen.schema, seen.table)
+            self.key_field = capture.key_field(seen.schema, seen.table)
+            if not by_row:
+                self.keys = capture.keys(described)
+        partial = self.identity.partial and self.cell is not PLAIN
+        self.columns = _columns(described, context, self.identifying if partial else None)
+        self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``: what events count the relation under."""
+        return self.relation.name
+
+    # --- changes with an old tuple ----------------------------------------------------------------
+
+    def update(
+        self, change: Update, same_key: SameKey | None = None
+    ) -> tuple[Tuple | None, Tuple, Tuple | None]:
+        """Return (before, after, old): ``old`` is the row that ends where the key changed, and
+        ``after`` another that begins; None where the row stays the same.
+
+        ``same_key`` is asked whether keys of two images are written alike, where their values differ;
+        without it a value that one of the two lacks counts as unchanged, and ``after`` has the whole key.
+        """
+        images = self.identity.update(change)
+        old, after, key_of = images.old_key, images.after, self._key_of
+        assert after is not None
+        if old is None or key_of is None or key_of(old) == key_of(after):
+            return images.before, after, None
+        if same_key is not None:
+            return images.before, after, None if same_key(old, after) else old
+        if all(_alike(old[n], after[n]) for n in self.keys):
+            return images.before, after, None
+        return images.before, self._with_key(after, old), old
+
+    def delete(self, change: Delete) -> tuple[Tuple, Tuple] | None:
+        """Return (before, the image to take the key from); None when no row is identified: no event."""
+        images = self.identity.delete(change)
+        if images is None or images.before is None:
+            return None
+        return images.before, images.old_key or images.before
+
+    def _with_key(self, new: Tuple, old: Tuple) -> Tuple:
+        """Fill key columns that were too long to be sent again from the old image."""
+        if all(new[n] is not UNCHANGED for n in self.keys):
+            return new
+        filled = list(new)
+        for n in self.keys:
+            if filled[n] is UNCHANGED:
+                filled[n] = old[n]
+        return tuple(filled)
+
+    # --- masks --------------------------------------------------------------------------------------
+
+    def masks(self, *, whole: frozenset[int] = frozenset()) -> dict[int, Callable[[Value], Value]]:
+        """Return, by index, what masks texts of columns for consumers of tuples; what was not sent stays
+        not sent. Columns in ``whole`` are left as they are."""
+        return {
+            column.index: _mask(column.transform.value, column.mapping)
+            for column in self.columns
+            if column.index not in whole
+            and column.mapping is not None
+            and column.transform is not None
+            and column.transform.value is not None
+        }
+
+
+def _alike(old: Value, new: Value) -> bool:
+    """Tell whether a key value is not known to have changed."""
+    return isinstance(old, Missing) or new is UNCHANGED or old == new
+
+
+class _AsSent(ReplicaIdentity):
+    """What stands in where no replica identities are known: old tuples are taken as they came."""
+
+    name = "as sent"
+
+    def update(self, message: Update) -> RowImages:
+        return RowImages(message.old or None, message.new, None)
+
+    def delete(self, message: Delete) -> RowImages | None:
+        return RowImages(message.old, None, None)
+
+
+def _columns(
+    relation: Relation, context: EventContext, always_sent: tuple[int, ...] | None
+) -> tuple[EventColumn, ...]:
+    """Return the columns of rows; cells of all but those ``always_sent`` (None: all are) can be null."""
+    capture, mapper = context.capture, context.mapper
+    found = []
+    for index in range(len(relation.columns)) if capture is None else capture.columns(relation):
+        column = relation.columns[index]
+        if capture is not None and column.comment and not capture.properties.include_comments:
+            column = msgspec.structs.replace(column, comment=None)
+        if always_sent is not None and index not in always_sent:
+            column = msgspec.structs.replace(column, nullable=True)
+        mapping = None if mapper is None else mapper.column(column)
+        kind = Kind.STRING if mapping is None else mapping.schema.kind
+        found.append(
+            EventColumn(
+                index=index,
+                column=column,
+                field=column.name if capture is None else capture.field_name(column.name),
+                mapping=mapping,
+                transform=None if capture is None else capture.transform(relation, column, kind),
+            )
+        )
+    return tuple(found)
+
+
+def _mask(
+    transform: Callable[[object], object], mapping: ColumnMapping
+) -> Callable[[Value], Value]:
+    read = mapping.from_binary
+
+    def mask(value: Value) -> Value:
+        if isinstance(value, Missing):
+            return value
+        if isinstance(value, bytes) and read is not None:
+            value = read(value)
+        masked = transform(value)
+        return None if masked is None else str(masked)
+
+    return mask

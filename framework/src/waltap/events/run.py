@@ -1,0 +1,82 @@
+"""A batch's changes as runs: neighbours of one kind and relation, which become events in one way."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.relation import Relation
+
+__all__ = [
+    "CHANGED",
+    "DELETES",
+    "INSERTS",
+    "MESSAGES",
+    "OPERATIONS",
+    "TRUNCATES",
+    "UPDATES",
+    "Run",
+    "runs",
+]
+
+INSERTS: Final = "inserts"
+UPDATES: Final = "updates"
+"""Updates of which the server sent the new row alone: no before, and a key that did not change."""
+CHANGED: Final = "updates with an old tuple"
+DELETES: Final = "deletes"
+TRUNCATES: Final = "truncates"
+MESSAGES: Final = "logical messages"
+
+OPERATIONS: Final[dict[str, str]] = {
+    INSERTS: "c",
+    UPDATES: "u",
+    CHANGED: "u",
+    DELETES: "d",
+    TRUNCATES: "t",
+    MESSAGES: "m",
+}
+"""Kind of run → the operation of its events (a changed key makes d and c of an update)."""
+
+_KINDS: Final = {
+    Insert: (INSERTS, True),
+    Update: (CHANGED, True),
+    Delete: (DELETES, True),
+    Truncate: (TRUNCATES, False),
+    LogicalMessage: (MESSAGES, False),
+}
+_relation_of = attrgetter("relation")
+
+WORTH_A_LOOK: Final = 16
+"""From so many changes on it is quicker to ask first whether they are inserts into one table."""
+
+
+Run = tuple[str, Relation | None, Sequence[Change]]
+
+
+def runs(changes: Sequence[Change]) -> list[Run]:
+    """Return ``changes`` as (kind, relation, neighbours), in order; nothing is left out.
+
+    The relation is None for truncates, which have several, and for messages, which have none.
+    """
+    if not changes:
+        return []
+    if (
+        len(changes) >= WORTH_A_LOOK
+        and set(map(type, changes)) == {Insert}
+        and len(set(map(_relation_of, changes))) == 1
+    ):
+        return [(INSERTS, changes[0].relation, changes)]  # type: ignore[union-attr]
+    found: list[Run] = []
+    start, kinds, none = 0, _KINDS, OldTuple.NONE
+    kind, relation = "", None
+    for index, change in enumerate(changes):
+        of_kind, has_one = kinds[type(change)]
+        if of_kind is CHANGED and change.old_kind is none:  # type: ignore[union-attr]
+            of_kind = UPDATES
+        of = change.relation if has_one else None  # type: ignore[union-attr]
+        if of_kind is not kind or of is not relation:
+            if index:
+                found.append((kind, relation, changes[start:index]))
+            start, kind, relation = index, of_kind, of
+    found.append((kind, relation, changes[start:] if start else changes))
+    return found

@@ -1,0 +1,106 @@
+"""The plan of a relation: what old tuples mean, what the key is, what is masked and left out."""
+
+import pytest
+
+from tests.unit.json.rig import IDENTITIES, split_properties, table
+from waltap.capture.capture import Capture
+from waltap.decode.message import Delete, OldTuple, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.events import EventContext, EventPlan, Plans
+from waltap.mapping.type_registry import TypeRegistry
+from waltap_postgres.types import TYPE_SPECS
+
+
+def context(**properties: str) -> EventContext:
+    given = {"topic.prefix": "t", **properties}
+    return EventContext(
+        describe=lambda relation: relation,
+        identity=lambda relation: IDENTITIES[relation.identity](relation),
+        capture=Capture(split_properties(given)[0]),
+        mapper=TypeRegistry(TYPE_SPECS),
+    )
+
+
+def plan(relation: Relation, *, by_row: bool = False, **properties: str) -> EventPlan:
+    return EventPlan(relation, relation, context(**properties), by_row=by_row)
+
+
+BY_KEY = table("a", "id int4 not null", "v text", "w text")
+BY_ROW = table("a", "id int4 not null", "v text", "w text", identity="f")
+BY_INDEX = table("a", "id int4 not null", "v text not null", identity="i", index=("v",))
+BY_NOTHING = table("a", "id int4 not null", "v text", identity="n")
+
+
+def test_a_plan_names_what_events_have() -> None:
+    made = plan(BY_KEY, **{"column.exclude.list": r"public\.a\.v"})
+    assert [(column.index, column.field) for column in made.columns] == [(0, "id"), (2, "w")]
+    assert (made.keys, made.identifying, made.topic) == ((0,), (0,), "t.public.a")
+
+
+def test_keys_are_those_configured_and_rows_are_known_by_the_identity() -> None:
+    configured = {"message.key.columns": r"public\.a:w"}
+    made = plan(BY_KEY, **configured)
+    assert (made.keys, made.identifying) == ((2,), (0,))
+    assert plan(BY_KEY, by_row=True, **configured).keys == (0,)
+    assert plan(BY_INDEX).keys == (0,)
+    assert plan(BY_INDEX, by_row=True).keys == (1,)
+
+
+@pytest.mark.parametrize(
+    ("relation", "old", "new", "kind", "expected"),
+    [
+        pytest.param(
+            BY_KEY, ("1", ABSENT, ABSENT), ("2", "a", None), OldTuple.KEY,
+            (("1", ABSENT, ABSENT), ("2", "a", None), ("1", ABSENT, ABSENT)), id="another-key",
+        ),
+        pytest.param(
+            BY_ROW, ("1", "a", "b"), ("1", "c", UNCHANGED), OldTuple.FULL,
+            (("1", "a", "b"), ("1", "c", "b"), None), id="whole-row",
+        ),
+        pytest.param(
+            BY_ROW, ("1", "a", "b"), (UNCHANGED, "c", "b"), OldTuple.FULL,
+            (("1", "a", "b"), ("1", "c", "b"), None), id="key-that-was-not-sent-again",
+        ),
+        pytest.param(
+            BY_INDEX, (ABSENT, "a"), ("1", "b"), OldTuple.KEY,
+            ((ABSENT, "a"), ("1", "b"), None), id="old-key-that-is-not-known",
+        ),
+    ],
+)  # fmt: skip
+def test_an_update_with_an_old_tuple(relation, old, new, kind, expected) -> None:
+    assert plan(relation).update(Update(relation, 1, new, old, kind)) == expected
+
+
+def test_a_format_may_say_which_keys_are_written_alike() -> None:
+    update = Update(BY_KEY, 1, ("01", "a", None), ("1", ABSENT, ABSENT), OldTuple.KEY)
+    alike = plan(BY_KEY).update(update, lambda old, new: int(old[0]) == int(new[0]))
+    assert alike == (("1", ABSENT, ABSENT), ("01", "a", None), None)
+
+
+def test_a_delete_that_identifies_no_row_is_no_event() -> None:
+    assert plan(BY_NOTHING).delete(Delete(BY_NOTHING, 1, (), OldTuple.NONE)) is None
+    old = ("1", ABSENT, ABSENT)
+    assert plan(BY_KEY).delete(Delete(BY_KEY, 1, old, OldTuple.KEY)) == (old, old)
+
+
+def test_masks_leave_keys_and_what_was_not_sent() -> None:
+    made = plan(BY_KEY, **{"column.mask.with.3.chars": r".*\.(v|w)"})
+    masks = made.masks(whole=frozenset({2}))
+    assert set(masks) == {1}
+    assert (masks[1]("secret"), masks[1](UNCHANGED)) == ("***", UNCHANGED)
+
+
+def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:
+    built: list[EventPlan] = []
+    plans = Plans(context(), lambda made: built.append(made) or len(built))
+    again = table("a", "id int4 not null", "v text", "w text")
+    wider = table("a", "id int4 not null", "v text", "w text", "x text")
+    assert [plans.of(each) for each in (BY_KEY, again, BY_KEY, wider, again)] == [1, 1, 1, 2, 1]
+    plans.forget(BY_KEY.oid)
+    assert plans.compiled == {}
+
+
+def test_a_table_that_is_not_captured_has_no_plan() -> None:
+    plans = Plans(context(**{"table.exclude.list": r"public\.a"}), lambda made: made)
+    assert plans.of(BY_KEY) is None
