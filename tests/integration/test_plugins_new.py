@@ -1,6 +1,7 @@
 """``waltap plugins new`` makes packages that install, show, and pass their tests as they are."""
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,7 +13,23 @@ import pytest
 from waltap.cli.plugins_new import Kind, generate
 from waltap.errors import ConfigurationError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-testdecoding"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
+DECODER = EXAMPLES / "waltap-testdecoding"
+MADE = {
+    Kind.SINK: "lines",
+    Kind.TRANSFORM: "stars",
+    Kind.FORMAT: "flat",
+    Kind.OFFSET_STORE: "sqlite",
+    Kind.SIGNAL_CHANNEL: "inbox",
+    Kind.NOTIFICATION_CHANNEL: "notification-file",
+    Kind.TYPE: "semver",
+    Kind.SNAPSHOTTER: "resnapshot",
+    Kind.REPLICA_IDENTITY: "whole-row",
+    Kind.TOPIC_NAMING: "by-schema",
+    Kind.CHECK: "wal-limit",
+    Kind.COMMAND: "count",
+}
+"""The examples that are what the command makes, under these names; the decoder is one of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +48,20 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packages(python, tmp_path_factory):
-    """Return the folders of one package per kind and of the example, all installed."""
+    """Return the folders of one package per kind, all installed: copies of the examples."""
     into = tmp_path_factory.mktemp("packages")
-    made = {kind.value: generate(f"made-{kind.value}", kind, into) for kind in Kind}
-    made["example"] = EXAMPLE
-    editable = [word for folder in made.values() for word in ("-e", str(folder))]
+    sources = {kind.value: EXAMPLES / f"waltap-{name}" for kind, name in MADE.items()}
+    sources["decoder"] = generate("made-decoder", Kind.DECODER, into)
+    sources["example decoder"] = DECODER
+    copies = {}
+    for kind, source in sources.items():
+        copies[kind] = into / "copies" / source.name
+        shutil.copytree(source, copies[kind])
     run(
         [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-        + ["--no-deps", "--no-build-isolation", "--no-index", *editable]
+        + ["--no-deps", "--no-build-isolation", "--no-index", *map(str, copies.values())]
     )
-    return made
+    return copies
 
 
 def run(command, **options):
@@ -49,7 +70,7 @@ def run(command, **options):
     return ran.stdout
 
 
-@pytest.mark.parametrize("kind", [*(kind.value for kind in Kind), "example"])
+@pytest.mark.parametrize("kind", [*(kind.value for kind in Kind), "example decoder"])
 def test_the_tests_of_a_package_pass_as_made(packages, python, kind):
     out = run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"], cwd=packages[kind]
@@ -61,11 +82,34 @@ def test_the_tests_of_a_package_pass_as_made(packages, python, kind):
 def test_packages_show_among_the_plugins(packages, python):
     plugins = json.loads(run([python, "-m", "waltap", "plugins", "--json"]))
     found = {plugin["distribution"]: plugin for plugin in plugins}
-    for kind in Kind:
-        plugin = found[f"waltap-made-{kind.value}"]
+    for name in [*MADE.values(), "made-decoder"]:
+        plugin = found[f"waltap-{name}"]
         assert plugin["health"] == "ok", plugin["error"]
-        assert list(plugin["provides"].values()) == [[f"made-{kind.value}"]]
+        assert list(plugin["provides"].values()) == [[name]]
     assert found["waltap-testdecoding"]["provides"] == {"decoders": ["test_decoding"]}
+
+
+def test_a_command_of_a_plugin_runs(packages, python):
+    assert "sinks" in run([python, "-m", "waltap", "count"])
+
+
+def test_there_is_an_example_of_every_kind():
+    assert {*MADE, Kind.DECODER} == set(Kind)
+
+
+@pytest.mark.parametrize("kind", list(MADE), ids=lambda kind: kind.value)
+def test_an_example_is_what_the_command_makes(tmp_path, kind):
+    """Mended in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
+    made = generate(MADE[kind], kind, tmp_path)
+    example = EXAMPLES / made.name
+    files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    for file in files:
+        assert (example / file).read_text() == (made / file).read_text(), file
+    kept = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=example, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert set(map(Path, kept)) == files
 
 
 def test_the_command_says_what_to_do_next(tmp_path):

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from waltap.config.property import Properties, declare
+from waltap.config import Properties, declare
 from waltap.hookspecs import hookimpl
-from waltap.sink.sink import Sink
+from waltap.sink import Sink
 from waltap.specs import SinkSpec
 
 

@@ -165,7 +165,11 @@ class NotificationChannelSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec(Spec):
-    """A check before a start: `waltap doctor` prints it, a run obeys it. It changes nothing."""
+    """A check before a start: `waltap doctor` prints it, a run obeys it. It changes nothing.
+
+    ``factory`` is the check itself. It gets a `waltap.source.CheckContext`: the profile, the connector,
+    which is connected, and the stored offset.
+    """
 
     factory: "Callable[[Any], list[Check]]"
 

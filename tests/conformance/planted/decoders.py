@@ -65,6 +65,21 @@ class TestSwallowsBadFrames(Planted):
     caught_by = "test_every_truncation_is_refused"
 
 
+class PassesOverUnknownFrames(PgOutput):
+    """Refuses what is damaged, but for frames of a kind that it does not know."""
+
+    def feed(self, frames):
+        known = [
+            frame for frame in frames if frame[1][:1] in b"BCORYIUDTMSEcAbPKrp" or not frame[1]
+        ]
+        return super().feed(known)
+
+
+class TestPassesOverUnknownFrames(Planted):
+    decoder = PassesOverUnknownFrames
+    caught_by = "test_what_no_decoder_knows_is_not_passed_over"
+
+
 class LosesTheLastOfAGroup(PgOutput):
     """Decodes a frame when the next one arrives, and forgets the last of a call."""
 

@@ -1,8 +1,7 @@
 """The database of scenario.sql, as its catalogue shows it after the setup."""
 
-from waltap.decode.decoder import DecoderContext, ServerInfo
-from waltap.decode.relation import Column, Relation
-from waltap_testing.recording import StaticCatalogue
+from waltap.decode import Column, DecoderContext, Relation, ServerInfo
+from waltap_testing import StaticCatalogue
 from waltap_testdecoding.plugin import register_decoders
 
 (SPEC,) = register_decoders()

@@ -6,8 +6,7 @@ import pytest
 from rig import CONTEXT, SPEC
 
 from waltap.errors import DecodeError
-from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
-from waltap_testing.recording import load_recordings
+from waltap_testing import DecoderRig, DecoderSuite, load_recordings
 
 HERE = Path(__file__).parent
 

@@ -1,1 +1,32 @@
 """What a pipeline captures: selection, names of topics, transforms of columns."""
+
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.capture.capture import (
+        Capture,
+    )
+    from waltap.capture.properties import (
+        CaptureProperties,
+    )
+    from waltap.capture.topic_naming import (
+        TopicNaming,
+    )
+
+__all__ = [
+    "Capture",
+    "CaptureProperties",
+    "TopicNaming",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "waltap.capture.capture": ("Capture",),
+            "waltap.capture.properties": ("CaptureProperties",),
+            "waltap.capture.topic_naming": ("TopicNaming",),
+        },
+    )

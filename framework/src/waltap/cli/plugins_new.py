@@ -23,7 +23,7 @@ FOLDERS = {"src": "src/{package}", "test": "tests"}
 
 
 class Kind(enum.Enum):
-    """The kinds of plugin that there is a template for."""
+    """The kinds of plugin that there is a template for: all but connectors, which are no page of code."""
 
     DECODER = "decoder"
     SINK = "sink"
@@ -32,6 +32,12 @@ class Kind(enum.Enum):
     OFFSET_STORE = "offset-store"
     SIGNAL_CHANNEL = "signal-channel"
     NOTIFICATION_CHANNEL = "notification-channel"
+    TYPE = "type"
+    SNAPSHOTTER = "snapshotter"
+    REPLICA_IDENTITY = "replica-identity"
+    TOPIC_NAMING = "topic-naming"
+    CHECK = "check"
+    COMMAND = "command"
 
 
 ADVICE = {
@@ -45,6 +51,15 @@ ADVICE = {
     Kind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
     Kind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
     Kind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
+    Kind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and `arrow` by those of "
+    "your type, and the values in the tests by what your server prints.",
+    Kind.SNAPSHOTTER: "`mode.py` reads the tables when the position is lost: replace that by your rule, "
+    "and write its truth table into the tests first.",
+    Kind.REPLICA_IDENTITY: "`identity.py` takes old tuples for whole rows: replace that by what your "
+    "server sends, and the letter in `plugin.py` by its own.",
+    Kind.TOPIC_NAMING: "`naming.py` gives each schema one topic: replace that by your rule.",
+    Kind.CHECK: "`check.py` looks at a setting of the server: replace it by what a start of yours needs.",
+    Kind.COMMAND: "`command.py` counts what plugins provide: replace it by your command.",
 }
 
 

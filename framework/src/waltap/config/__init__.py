@@ -23,6 +23,11 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
-            "waltap.config.property": ("CommaList", "Properties", "declare", "declare_family"),
+            "waltap.config.property": (
+                "CommaList",
+                "Properties",
+                "declare",
+                "declare_family",
+            ),
         },
     )

@@ -23,7 +23,10 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
-            "waltap.format.format": ("Format", "FormatContext"),
+            "waltap.format.format": (
+                "Format",
+                "FormatContext",
+            ),
             "waltap.format.record": ("Record",),
         },
     )

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
         double_text,
         float_text,
     )
+    from waltap.mapping.parsed_type import (
+        simple_type,
+    )
     from waltap.mapping.type_mapping import (
         ArrowMapping,
         ColumnMapping,
@@ -88,6 +91,7 @@ __all__ = [
     "number_json",
     "placeholder_text",
     "quote",
+    "simple_type",
     "strings",
     "types_named",
     "value_json",
@@ -105,11 +109,30 @@ if not TYPE_CHECKING:
                 "integers",
                 "strings",
             ),
-            "waltap.decode.relation": ("Column", "DataType", "TypeKind"),
-            "waltap.json.schema": ("number_json", "quote", "value_json"),
-            "waltap.mapping.column_default": ("default_text", "default_value"),
-            "waltap.mapping.connect_schema": ("Field", "Kind", "Schema"),
-            "waltap.mapping.java_number": ("double_text", "float_text"),
+            "waltap.decode.relation": (
+                "Column",
+                "DataType",
+                "TypeKind",
+            ),
+            "waltap.json.schema": (
+                "number_json",
+                "quote",
+                "value_json",
+            ),
+            "waltap.mapping.column_default": (
+                "default_text",
+                "default_value",
+            ),
+            "waltap.mapping.connect_schema": (
+                "Field",
+                "Kind",
+                "Schema",
+            ),
+            "waltap.mapping.java_number": (
+                "double_text",
+                "float_text",
+            ),
+            "waltap.mapping.parsed_type": ("simple_type",),
             "waltap.mapping.type_mapping": (
                 "ArrowMapping",
                 "ColumnMapping",

@@ -17,6 +17,7 @@ from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Stages
 from waltap.sink.place import refusal
+from waltap.source.check_context import CheckContext
 from waltap.source.connector import Check, Connector
 
 __all__ = ["NotReady", "checks", "refuse"]
@@ -41,7 +42,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     found += connector.check(offset)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
-    return found + _of_plugins(stages.profile, stages.host)
+    return found + _of_plugins(stages, connector, offset)
 
 
 def refuse(found: Iterable[Check]) -> None:
@@ -137,13 +138,14 @@ def _truncates(stages: Stages) -> list[Check]:
     ]
 
 
-def _of_plugins(profile: Profile, host: Host) -> list[Check]:
+def _of_plugins(stages: Stages, connector: Connector, offset: Offset | None) -> list[Check]:
     found: list[Check] = []
-    for spec in host.checks.values():
+    context = CheckContext(profile=stages.profile, connector=connector, offset=offset)
+    for spec in stages.host.checks.values():
         try:
-            found += spec.factory(profile)
+            found += spec.factory(context)
         except Exception as error:  # noqa: BLE001 - the other checks are worth their answers
-            found.append(_blamed(spec.name, host, error))
+            found.append(_blamed(spec.name, stages.host, error))
     return found
 
 

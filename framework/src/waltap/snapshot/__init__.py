@@ -19,6 +19,9 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
-            "waltap.snapshot.snapshotter": ("Known", "Snapshotter"),
+            "waltap.snapshot.snapshotter": (
+                "Known",
+                "Snapshotter",
+            ),
         },
     )

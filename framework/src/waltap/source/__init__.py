@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
+    from waltap.source.check_context import (
+        CheckContext,
+    )
     from waltap.source.connector import (
         ChangeStream,
         Check,
@@ -25,6 +28,7 @@ __all__ = [
     "START",
     "ChangeStream",
     "Check",
+    "CheckContext",
     "Connector",
     "ConnectorContext",
     "Position",
@@ -39,6 +43,7 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
+            "waltap.source.check_context": ("CheckContext",),
             "waltap.source.connector": (
                 "ChangeStream",
                 "Check",
@@ -48,6 +53,11 @@ if not TYPE_CHECKING:
                 "Start",
                 "StopRequested",
             ),
-            "waltap.source.position": ("Position", "START", "lsn_text", "parse_lsn"),
+            "waltap.source.position": (
+                "Position",
+                "START",
+                "lsn_text",
+                "parse_lsn",
+            ),
         },
     )

@@ -275,6 +275,13 @@ class Connector(abc.ABC):
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation of the stream from the catalogue. Raises: ConnectionLost."""
 
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """Return the rows of a statement that only reads; ``parameters`` stand for its ``%s``.
+
+        For the checks of plugins. Raises: SourceError; NotImplementedError where the source knows no SQL.
+        """
+        raise NotImplementedError(f"{type(self).__name__} knows no SQL")
+
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its data types as they are now; the same object when they are
         unchanged. Asked when a value came that its type, as described, does not have."""

@@ -107,6 +107,9 @@ class PostgresConnector(Connector):
         captures = self.context.captures
         return [t for t in catalogue.tables() if captures(t.relation.schema, t.relation.table)]
 
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        return self.catalogue.query(sql, parameters)
+
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
         self.context.announced(described)

@@ -61,6 +61,10 @@ if TYPE_CHECKING:
         TransformRig,
         TransformSuite,
     )
+    from waltap_testing.type_suite import (
+        TypeRig,
+        TypeSuite,
+    )
     from waltap_testing.workload import (
         Workload,
     )
@@ -86,6 +90,8 @@ __all__ = [
     "StaticCatalogue",
     "TransformRig",
     "TransformSuite",
+    "TypeRig",
+    "TypeSuite",
     "Workload",
     "load_recordings",
 ]
@@ -94,20 +100,51 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
-            "waltap_testing.decoder_suite": ("DecoderRig", "DecoderSuite"),
-            "waltap_testing.format_suite": ("FormatRig", "FormatSuite"),
-            "waltap_testing.identity_suite": ("IdentityRig", "IdentitySuite"),
+            "waltap_testing.decoder_suite": (
+                "DecoderRig",
+                "DecoderSuite",
+            ),
+            "waltap_testing.format_suite": (
+                "FormatRig",
+                "FormatSuite",
+            ),
+            "waltap_testing.identity_suite": (
+                "IdentityRig",
+                "IdentitySuite",
+            ),
             "waltap_testing.notification_channel_suite": (
                 "NotificationChannelRig",
                 "NotificationChannelSuite",
             ),
-            "waltap_testing.offset_store_suite": ("OffsetStoreRig", "OffsetStoreSuite"),
-            "waltap_testing.recording": ("StaticCatalogue", "load_recordings"),
-            "waltap_testing.signal_channel_suite": ("SignalChannelRig", "SignalChannelSuite"),
-            "waltap_testing.sink_rig": ("Delivered", "SinkRig"),
+            "waltap_testing.offset_store_suite": (
+                "OffsetStoreRig",
+                "OffsetStoreSuite",
+            ),
+            "waltap_testing.recording": (
+                "StaticCatalogue",
+                "load_recordings",
+            ),
+            "waltap_testing.signal_channel_suite": (
+                "SignalChannelRig",
+                "SignalChannelSuite",
+            ),
+            "waltap_testing.sink_rig": (
+                "Delivered",
+                "SinkRig",
+            ),
             "waltap_testing.sink_suite": ("SinkSuite",),
-            "waltap_testing.snapshotter_suite": ("SnapshotterRig", "SnapshotterSuite"),
-            "waltap_testing.transform_suite": ("TransformRig", "TransformSuite"),
+            "waltap_testing.snapshotter_suite": (
+                "SnapshotterRig",
+                "SnapshotterSuite",
+            ),
+            "waltap_testing.transform_suite": (
+                "TransformRig",
+                "TransformSuite",
+            ),
+            "waltap_testing.type_suite": (
+                "TypeRig",
+                "TypeSuite",
+            ),
             "waltap_testing.workload": ("Workload",),
         },
     )

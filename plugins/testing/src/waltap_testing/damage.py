@@ -1,14 +1,17 @@
 """Damaged payloads for decoders: repeatable, each with a description for the failure's text."""
 
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
-__all__ = ["chance", "damaged", "evenly", "noise", "truncated"]
+__all__ = ["chance", "damaged", "evenly", "foreign", "noise", "truncated"]
 
 T = TypeVar("T")
 
 ODD_BYTES = (0x00, 0x7F, 0x80, 0xFF)
+MOST_KINDS = 20
+"""So few different words in one place tell kinds of frames apart."""
 LENGTH_BOMBS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00")
 
 
@@ -24,6 +27,37 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
     if most < 2:
         return list(items[:most])
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
+
+
+def foreign(payload: bytes, frames: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Give ``payload`` as a frame of a kind that its output plugin does not have: another first byte,
+    another first word, another word where ``frames`` have one of a few (``"kind": "insert"``)."""
+    for first in b"\x00z~":
+        if not any(frame[:1] == bytes([first]) for frame in frames):
+            yield f"first byte {first:#04x}", bytes([first]) + payload[1:]
+    word = re.match(rb"[^A-Za-z]{0,3}([A-Za-z]{3,})", payload)
+    if word is not None:
+        end = word.end(1)
+        yield (
+            f"first word z{word[1][1:].decode()}",
+            (payload[: word.start(1)] + b"z" * len(word[1]) + payload[end:]),
+        )
+    for member in sorted(_kinds(frames)):
+        pattern = rb'("%s" ?: ?")(\w+)(")' % member
+        found = re.search(pattern, payload)
+        if found is not None:
+            yield f"{member.decode()}: zz", re.sub(pattern, rb"\1zz\3", payload, count=1)
+
+
+def _kinds(frames: Sequence[bytes]) -> set[bytes]:
+    """Return the members of JSON whose words tell what kind a frame is: the first member of most frames
+    whose value is one of a few words."""
+    first: dict[bytes, set[bytes]] = {}
+    for frame in frames:
+        found = re.match(rb'\s*\{\s*"(\w+)" ?: ?"(\w+)"', frame)
+        if found is not None:
+            first.setdefault(found[1], set()).add(found[2])
+    return {member for member, words in first.items() if 1 < len(words) <= MOST_KINDS}
 
 
 def truncated(payload: bytes, most: int) -> Iterator[tuple[str, bytes]]:

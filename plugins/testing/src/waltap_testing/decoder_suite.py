@@ -11,12 +11,12 @@ Which tests apply follows from what the decoder declares (`DecoderCapabilities`)
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import pytest
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame, ServerInfo
+from waltap.decode.decoder import Decoder, DecoderContext, Frame, ServerInfo
 from waltap.decode.message import (
     Begin,
     BeginPrepare,
@@ -27,12 +27,9 @@ from waltap.decode.message import (
     LogicalMessage,
     Message,
     OldTuple,
-    Origin,
     Prepare,
     RelationSeen,
-    RollbackPrepared,
     Skipped,
-    StreamAbort,
     StreamCommit,
     StreamPrepare,
     StreamStart,
@@ -41,21 +38,18 @@ from waltap.decode.message import (
     Update,
 )
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap.source.position import lsn_text
 from waltap.specs import DecoderSpec
-from waltap_testing.damage import chance, damaged, evenly, noise, truncated
+from waltap_testing.carried import PREPARED, ROWS, STREAMED, carried_by, declared_by
+from waltap_testing.damage import chance, damaged, evenly, foreign, noise, truncated
 from waltap_testing.limits import measured
 from waltap_testing.recording import Recording, Shapes, StaticCatalogue, neutral
 from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["DecoderRig", "DecoderSuite"]
 
-STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
-PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
-ROWS = (Insert, Update, Delete)
-SPECIAL_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
 
 SECONDS_PER_FRAME = 1.0
 """Far above what any frame of a recording takes, far below what unbounded work does."""
@@ -130,7 +124,7 @@ class DecoderSuite:
         for recording in rig.recordings:
             decoder = rig.build(recording)
             assert decoder.name in rig.names
-            more = _declared(decoder.capabilities) - _declared(rig.spec.capabilities)
+            more = declared_by(decoder.capabilities) - declared_by(rig.spec.capabilities)
             assert not more, f"{recording.name}: the instance claims {more}, the spec does not"
 
     def test_start_options_are_texts_and_repeatable(self, rig: DecoderRig) -> None:
@@ -272,8 +266,8 @@ class DecoderSuite:
         """Nothing comes out that the decoder's capabilities deny."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
-            shown = _shown(decoder, recording)
-            more = shown - _declared(decoder.capabilities)
+            shown = carried_by(decoder, recording)
+            more = shown - declared_by(decoder.capabilities)
             assert not more, f"{recording.name} shows {sorted(more)}, which it does not declare"
 
     def test_it_does_all_it_declares(
@@ -282,8 +276,8 @@ class DecoderSuite:
         """Every declared capability is shown by a recording: a claim nobody saw is none."""
         shown: set[str] = set()
         for recording in rig.recordings:
-            shown |= _shown(rig.build(recording), recording)
-        claimed = _declared(rig.spec.capabilities) - {"filters"}
+            shown |= carried_by(rig.build(recording), recording)
+        claimed = declared_by(rig.spec.capabilities) - {"filters"}
         unseen = claimed - shown
         record_property("waltap", f"decoder {rig.spec.name}: shows {', '.join(sorted(shown))}")
         assert not unseen, f"declared, but no recording shows it: {sorted(unseen)}"
@@ -327,6 +321,19 @@ class DecoderSuite:
             case = _Case(rig, recording, len(recording.frames) // 2, 0)
             for what, payload in noise(60, random, firsts):
                 _assert_sound(case, f"{what}: {payload.hex()}", payload)
+
+    def test_what_no_decoder_knows_is_not_passed_over(self, rig: DecoderRig) -> None:
+        """A frame of an unknown kind is a DecodeError, not silence: what it said would be lost."""
+        for case in _cases(rig):
+            frames = [payload for _, payload in case.recording.frames]
+            known = case.feed(case.payload)
+            told = len(_telling(known))
+            for what, payload in foreign(case.payload, frames) if told else ():
+                outcome = case.feed(payload)
+                if not isinstance(outcome, DecodeError):
+                    at = f"{case}, {what}: {_outcome(outcome)}"
+                    assert isinstance(outcome, list), at
+                    assert len(_telling(outcome)) >= told, f"passed over: {at}"
 
     def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
         """Frames lost, repeated and swapped: messages or a DecodeError, nothing else."""
@@ -469,6 +476,12 @@ def _assert_sound(case: _Case, what: str, payload: bytes) -> None:
     assert cost.peak <= limit, f"{at}: took {cost.peak} bytes for {len(payload)}"
 
 
+def _telling(outcome: list[Message] | Exception) -> list[Message]:
+    """Return the messages that tell something."""
+    found = [] if isinstance(outcome, Exception) else outcome
+    return [message for message in found if not isinstance(message, Skipped)]
+
+
 def _outcome(outcome: list[Message] | Exception) -> str:
     if isinstance(outcome, Exception):
         return f"{type(outcome).__name__}: {outcome}"
@@ -499,67 +512,6 @@ def _relations(messages: Iterable[Message]) -> Iterator[Relation]:
             yield message.relation
         elif isinstance(message, Truncate):
             yield from message.relations
-
-
-def _declared(capabilities: DecoderCapabilities) -> set[str]:
-    return {item.name for item in fields(capabilities) if getattr(capabilities, item.name)}
-
-
-def _shown(decoder: Decoder, recording: Recording) -> set[str]:
-    """Return the names of the capabilities that ``recording`` shows.
-
-    A relation that comes with its first row was made from the row: it was not announced.
-    """
-    shown: set[str] = set()
-    for frame in recording.frames:
-        messages = decoder.feed([frame])
-        shown.update(_shown_by(messages))
-        if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
-            shown.update("relations" for m in messages if isinstance(m, RelationSeen))
-    return shown
-
-
-def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
-    for message in messages:
-        match message:
-            case Truncate():
-                yield "truncate"
-            case LogicalMessage():
-                yield "logical_messages"
-            case Origin():
-                yield "origin"
-            case Commit() | StreamCommit() if message.commit_ts:
-                yield "commit_timestamps"
-            case Insert():
-                yield from _shown_values(message.new)
-            case Update():
-                yield from _shown_old(message.old_kind)
-                yield from _shown_values(message.new)
-                yield from _shown_values(message.old)
-            case Delete():
-                yield from _shown_old(message.old_kind)
-                yield from _shown_values(message.old)
-        if isinstance(message, STREAMED):
-            yield "streaming"
-        if isinstance(message, PREPARED):
-            yield "two_phase"
-
-
-def _shown_old(kind: OldTuple) -> Iterator[str]:
-    if kind is OldTuple.KEY:
-        yield "old_key"
-    elif kind is OldTuple.FULL:
-        yield "old_row"
-
-
-def _shown_values(values: Tuple) -> Iterator[str]:
-    for value in values:
-        if value is UNCHANGED:
-            yield "unchanged"
-        elif isinstance(value, bytes):
-            yield "binary"
-        elif value in SPECIAL_NUMBERS:
-            yield "special_numbers"
 
 
 def _assert_same_transaction(begin: Message, end: Message, at: str) -> None:

@@ -10,7 +10,7 @@ from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.specs import TypeSpec
 
-__all__ = ["identity", "identity_kept", "mapper"]
+__all__ = ["identity", "identity_kept", "installed_types", "mapper"]
 
 
 @lru_cache(maxsize=1)
@@ -19,6 +19,11 @@ def _plugins() -> tuple[tuple[TypeSpec, ...], Identities]:
 
     host = Host()
     return host.types, Identities(host.replica_identities.values())
+
+
+def installed_types() -> tuple[TypeSpec, ...]:
+    """Return the installed types, in the order in which they are asked."""
+    return _plugins()[0]
 
 
 def mapper(options: TypeOptions | None = None) -> TypeMapper:

@@ -4,11 +4,14 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
-from waltap.decode.message import (
+from waltap.decode import (
     Begin,
     Commit,
+    Decoder,
+    DecoderCapabilities,
+    DecoderContext,
     Delete,
+    Frame,
     Insert,
     LogicalMessage,
     Message,

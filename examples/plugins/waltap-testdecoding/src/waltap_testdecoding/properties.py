@@ -1,6 +1,6 @@
 """What a profile may say of the decoder."""
 
-from waltap.config.property import Properties, declare
+from waltap.config import Properties, declare
 
 
 # [properties]

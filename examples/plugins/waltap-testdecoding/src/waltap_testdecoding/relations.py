@@ -2,10 +2,7 @@
 
 import msgspec
 
-from waltap.decode.decoder import Catalogue
-from waltap.decode.message import OldTuple
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import ABSENT, Tuple
+from waltap.decode import ABSENT, Catalogue, Column, OldTuple, Relation, Tuple
 from waltap_testdecoding.grammar import Pairs, Unexpected
 
 

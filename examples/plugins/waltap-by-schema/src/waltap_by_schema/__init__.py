@@ -1,0 +1,1 @@
+"""A topic naming for waltap."""

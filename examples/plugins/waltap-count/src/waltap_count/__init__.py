@@ -1,0 +1,1 @@
+"""A command for waltap."""

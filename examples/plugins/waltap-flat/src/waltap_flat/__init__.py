@@ -1,0 +1,1 @@
+"""A format for waltap."""

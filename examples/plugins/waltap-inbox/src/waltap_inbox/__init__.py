@@ -1,0 +1,1 @@
+"""A signal channel for waltap."""

@@ -1,0 +1,50 @@
+"""Signals from a file: one JSON object with id, type and data per line.
+
+The rules that the tests check: poll does not wait; each signal comes once, in order; what is no
+signal is left out.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from waltap.config import Properties, declare
+from waltap.signals import Signal
+
+log = logging.getLogger(__name__)
+
+
+class InboxProperties(Properties):
+    """Where signals come from."""
+
+    path: Path = declare("path", summary="File that signals are appended to.")
+
+
+class InboxChannel:
+    """Reads the file and empties it."""
+
+    def __init__(self, properties: InboxProperties) -> None:
+        self._path = properties.path
+        self._taken = self._path.with_name(self._path.name + ".taken")
+
+    def poll(self) -> list[Signal]:
+        """Return the signals that have arrived, each once."""
+        try:
+            self._path.rename(self._taken)  # who appends from now on makes a new file
+        except FileNotFoundError:
+            return []
+        lines = self._taken.read_bytes().splitlines()
+        self._taken.unlink()
+        return [signal for signal in map(_parsed, lines) if signal is not None]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _parsed(line: bytes) -> Signal | None:
+    try:
+        item = json.loads(line)
+        return Signal(str(item["id"]), str(item["type"]), json.dumps(item.get("data") or {}))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        log.warning("a line is no signal and is left out")
+        return None

@@ -1,0 +1,1 @@
+"""A notification channel for waltap."""

@@ -1,0 +1,1 @@
+"""A snapshotter for waltap."""

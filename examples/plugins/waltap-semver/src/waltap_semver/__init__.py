@@ -1,0 +1,1 @@
+"""A type for waltap."""

@@ -1,0 +1,1 @@
+"""A offset store for waltap."""

@@ -1,0 +1,1 @@
+"""A replica identity for waltap."""

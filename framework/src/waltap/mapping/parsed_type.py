@@ -1,0 +1,71 @@
+"""A type from one function that reads its text: all its forms are made of what that gives."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from waltap.arrow.column import converted
+from waltap.decode.relation import Column, DataType
+from waltap.json.schema import value_json
+from waltap.mapping.column_default import default_value
+from waltap.mapping.connect_schema import Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
+from waltap.mapping.value_form import ValueForm, column_mapping
+from waltap.specs import TypeSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["simple_type"]
+
+
+def simple_type(
+    name: str,
+    *,
+    summary: str,
+    claims: Callable[[DataType], bool],
+    schema: Schema,
+    parse: Callable[[str], object],
+    zero: object,
+    arrow: "Callable[[], pa.DataType]",
+    from_binary: Callable[[bytes], str] | None = None,
+    samples: Sequence[TypeSample] = (),
+    order: int = 50,
+) -> TypeSpec:
+    """Return the spec of a type.
+
+    ``parse`` takes PostgreSQL's text of a value and gives its Connect value, of the shape of ``schema``;
+    `pyarrow.array` must take the same for the type that ``arrow`` gives. It raises ValueError for text of
+    another type. ``zero`` is the Connect value that stands for NULL in a required field. ``from_binary``
+    turns the send format into the text; None: values of this type never come in it. A type whose forms
+    must be quick, or are not of one shape, builds a `ValueForm` by itself.
+    """
+
+    def to_json(text: str) -> str:
+        return value_json(schema, parse(text))
+
+    form = converted(name, arrow, parse)
+
+    def build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+        return column_mapping(
+            column,
+            mapper.options,
+            ValueForm(
+                schema=schema,
+                to_json=to_json,
+                to_connect=parse,
+                zero=zero,
+                default=default_value(column.default, "", parse),
+                from_binary=from_binary,
+                arrow=form,
+            ),
+        )
+
+    return TypeSpec(
+        name=name,
+        summary=summary,
+        claims=claims,
+        build=build,
+        order=order,
+        samples=tuple(samples),
+        examples=tuple(sample.declaration for sample in samples),
+    )

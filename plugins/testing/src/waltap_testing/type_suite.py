@@ -1,0 +1,357 @@
+"""What every type promises. Subclass `TypeSuite` and define the fixture ``rig``.
+
+    class TestMyType(TypeSuite):
+        @pytest.fixture
+        def rig(self):
+            return TypeRig(MY_SPEC, DataType(oid=16400, schema="public", name="semver"),
+                           values={"1.2.3": {"major": 1, "minor": 2, "patch": 3}})
+
+The forms of a type are held against each other: JSON against the Connect value, the Connect value
+against the schema, Arrow against the Connect value, the send format against the text, an array of the
+type against the type.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.errors import SinkError
+from waltap.json.schema import value_json
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.specs import TypeSpec
+from waltap_testing.damage import chance, damaged, truncated
+from waltap_testing.installed import installed_types
+
+__all__ = ["TypeRig", "TypeSuite"]
+
+STRANGERS = {"int4": 23, "text": 25, "timestamptz": 1184, "jsonb": 3802}
+"""Types of PostgreSQL that a plugin's spec must leave to others."""
+BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+SINGLE = 1e-6
+"""Relative difference that a float of 32 bits makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRig:
+    """What the suite needs of an author.
+
+    ``data_type`` is the type as the catalogue tells it. ``values``: text as the server prints it → its
+    Connect value. ``arrow``: text → what Arrow gives back, where that is not the Connect value by
+    nature (a time, say). ``binary``: text → its send format; {} where values never come in it.
+    ``defaults``: expression of a column default, as ``pg_get_expr`` prints it → its Connect value.
+    ``malformed`` are texts that are none of the type. ``options`` are the modes to test under.
+    """
+
+    spec: TypeSpec
+    data_type: DataType
+    values: Mapping[str, object]
+    _: KW_ONLY
+    arrow: Mapping[str, object] = field(default_factory=dict)
+    binary: Mapping[str, bytes] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    malformed: tuple[str, ...] = ()
+    typmod: int = -1
+    options: TypeOptions = field(default_factory=TypeOptions)
+
+    def registry(self) -> TypeRegistry:
+        """Return the type among the installed ones."""
+        others = [spec for spec in installed_types() if spec.name != self.spec.name]
+        return TypeRegistry([self.spec, *others], self.options)
+
+    def column(self, data_type: DataType | None = None, **fields: Any) -> Column:
+        """Return a nullable column of the type, or of ``data_type``."""
+        of = data_type or self.data_type
+        given = {"nullable": True, "typmod": self.typmod, **fields}
+        return Column(name="c", type_oid=of.oid, data_type=of, **given)
+
+    def build(self, **fields: Any) -> ColumnMapping:
+        """Return the mapping of a column of the type."""
+        mapping = self.spec.build(self.column(**fields), self.registry())
+        assert mapping is not None, "build leaves the column out"
+        return mapping
+
+
+class TypeSuite:
+    """Promises every type keeps."""
+
+    @pytest.fixture
+    def rig(self) -> TypeRig:
+        """Return the type to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a TypeRig)")
+
+    def test_spec_is_well_formed(self, rig: TypeRig) -> None:
+        """Name and summary are fit for pages, and there are values to test with."""
+        assert rig.spec.name.strip()
+        assert rig.spec.summary.strip()
+        assert "\n" not in rig.spec.summary
+        assert rig.values, "the rig has no values"
+
+    def test_it_claims_its_type_and_no_other(self, rig: TypeRig) -> None:
+        """The first spec that claims a type has it: one that claims all takes everybody's."""
+        assert rig.spec.claims(rig.data_type)
+        for name, oid in STRANGERS.items():
+            other = DataType(oid=oid, schema="pg_catalog", name=name)
+            assert not rig.spec.claims(other), f"claims {name}"
+        array = DataType(oid=1, schema="s", name="_x", kind=TypeKind.ARRAY, element=rig.data_type)
+        assert not rig.spec.claims(array), "claims its arrays: leave them to the array type"
+
+    def test_samples_are_values_of_the_type(self, rig: TypeRig) -> None:
+        """What the reference page shows can be read."""
+        for sample in rig.spec.samples:
+            if rig.spec.claims(sample.data_type):
+                rig.build(data_type=sample.data_type, typmod=sample.typmod).to_connect(sample.text)
+
+    # --- Connect and JSON ---
+
+    def test_values_are_what_their_texts_say(self, rig: TypeRig) -> None:
+        """`to_connect` gives what the author says."""
+        mapping = rig.build()
+        for text, value in rig.values.items():
+            assert mapping.to_connect(text) == value, text
+
+    def test_values_fit_the_schema(self, rig: TypeRig) -> None:
+        """Kind, members, items and ranges: who reads by the schema finds what it says."""
+        mapping = rig.build()
+        for text in rig.values:
+            _assert_fits(mapping.schema, mapping.to_connect(text), text)
+
+    def test_json_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
+        """`to_json` and its inline form write the Connect value as the JSON converter does."""
+        mapping = rig.build()
+        for text in rig.values:
+            wanted = json.loads(value_json(mapping.schema, mapping.to_connect(text)))
+            assert json.loads(_json(mapping, text)) == wanted, text
+            inline = mapping.json_expression
+            if inline is not None:
+                found = eval(inline.source("v"), dict(inline.names), {"v": text})  # noqa: S307
+                assert found == _json(mapping, text), text
+
+    def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
+        """Never another exception, and never a value."""
+        mapping = rig.build()
+        for text in rig.malformed:
+            for read in (mapping.to_connect, mapping.to_json or mapping.to_connect):
+                outcome = _outcome(read, text)
+                assert isinstance(outcome, ValueError), f"{text!r} gives {outcome!r}"
+
+    # --- NULL, absent values, defaults ---
+
+    def test_null_is_written_as_the_schema_allows(self, rig: TypeRig) -> None:
+        """An optional field is null; a required one has a value that fits."""
+        nullable, required = rig.build(), rig.build(nullable=False)
+        assert nullable.schema.optional
+        assert json.loads(nullable.null_json) is None
+        stand_in = json.loads(required.fallback_json)
+        assert required.schema.optional or stand_in is not None
+        if required.fallback is not None:
+            _assert_fits(required.schema, required.fallback, "the stand-in of a required field")
+            assert json.loads(value_json(required.schema, required.fallback)) == stand_in
+
+    def test_the_placeholder_fits_the_schema(self, rig: TypeRig) -> None:
+        """What stands for a value that was not sent is of the type, or null."""
+        mapping = rig.build()
+        shown = json.loads(mapping.unavailable_json)
+        if mapping.unavailable is None:
+            assert shown is None
+        else:
+            _assert_fits(mapping.schema, mapping.unavailable, "the placeholder")
+            assert json.loads(value_json(mapping.schema, mapping.unavailable)) == shown
+
+    def test_defaults_are_values(self, rig: TypeRig) -> None:
+        """A default that can be evaluated is in the schema, as a Connect value that fits."""
+        for expression, value in rig.defaults.items():
+            schema = rig.build(default=expression).schema
+            assert schema.default == value, expression
+            if value is not None:
+                _assert_fits(schema, value, expression)
+
+    def test_a_default_that_nobody_can_evaluate_is_none(self, rig: TypeRig) -> None:
+        """A call or an unknown expression stops nothing."""
+        for expression in ("gen_of_tomorrow()", "'no such value at all'::unknown", "(1 + 2)"):
+            schema = rig.build(default=expression).schema
+            if schema.default is not None:
+                _assert_fits(schema, schema.default, expression)
+
+    # --- the send format ---
+
+    def test_the_send_format_gives_the_text(self, rig: TypeRig) -> None:
+        """Text and binary streaming give the same events."""
+        if not rig.binary:
+            pytest.skip("the rig has no values in send format")
+        read = rig.build().from_binary
+        assert read is not None, "the type has no from_binary"
+        for text, data in rig.binary.items():
+            assert read(data) == text
+
+    def test_damaged_bytes_are_a_value_error(self, rig: TypeRig) -> None:
+        """Whatever is wrong with a value in send format: text, or ValueError."""
+        if not rig.binary:
+            pytest.skip("the rig has no values in send format")
+        read = rig.build().from_binary
+        assert read is not None
+        for text, data in rig.binary.items():
+            random = chance(text)
+            for what, payload in (*truncated(data, 20), *damaged(data, 40, random)):
+                try:
+                    assert isinstance(read(payload), str)
+                except ValueError:
+                    continue
+                except Exception as error:
+                    message = f"{text}, {what}: {type(error).__name__} in place of ValueError"
+                    raise AssertionError(message) from error
+
+    # --- Arrow ---
+
+    def test_arrow_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
+        """The analytic form has the same values; NULL stays NULL; the type is what it says."""
+        mapping = rig.build()
+        if mapping.arrow is None:
+            pytest.skip("without an Arrow form columns are strings of PostgreSQL's text")
+        texts = [*rig.values, None]
+        array = mapping.arrow.column(texts)
+        assert array.type == mapping.arrow.type()
+        for text, found in zip(texts, array.to_pylist(), strict=True):
+            if text is None:
+                assert found is None, "NULL became a value"
+                continue
+            wanted = rig.arrow.get(text, rig.values[text])
+            assert _same(wanted, found), f"{text}: Connect has {wanted!r}, Arrow {found!r}"
+
+    def test_arrow_reads_the_send_format_alike(self, rig: TypeRig) -> None:
+        """Columns in send format become what columns of text become."""
+        mapping = rig.build()
+        if not rig.binary or mapping.arrow is None or mapping.arrow.binary is None:
+            pytest.skip("Arrow columns of this type are made of text")
+        texts = list(rig.binary)
+        found = mapping.arrow.binary([*rig.binary.values(), None])
+        if found is not None:
+            assert found.equals(mapping.arrow.column([*texts, None]))
+
+    def test_malformed_text_has_no_arrow_form(self, rig: TypeRig) -> None:
+        """What is no value of the type does not become null."""
+        mapping = rig.build()
+        if mapping.arrow is None:
+            pytest.skip("without an Arrow form columns are strings of PostgreSQL's text")
+        for text in rig.malformed:
+            outcome = _outcome(mapping.arrow.column, [text])
+            assert isinstance(outcome, SinkError), f"{text!r} gives {outcome!r}"
+
+    # --- made of it ---
+
+    def test_a_domain_over_it_is_the_same(self, rig: TypeRig) -> None:
+        """Domains are unwrapped before a spec is asked."""
+        domain = DataType(
+            oid=99_001, schema="public", name="d", kind=TypeKind.DOMAIN, base=rig.data_type
+        )
+        found = rig.registry().column(rig.column(domain))
+        assert found is not None
+        for text in rig.values:
+            assert _json(found, text) == _json(rig.build(), text)
+
+    def test_an_array_of_it_holds_its_values(self, rig: TypeRig) -> None:
+        """JSON and Arrow of an array are lists of what one value gives."""
+        array = DataType(
+            oid=99_002,
+            schema=rig.data_type.schema,
+            name=f"_{rig.data_type.name}",
+            kind=TypeKind.ARRAY,
+            element=rig.data_type,
+        )
+        found = rig.registry().column(rig.column(array))
+        if found is None:
+            pytest.skip("no installed type maps its arrays (waltap-postgres does)")
+        one = rig.build()
+        text = "{" + ",".join(f'"{_escaped(each)}"' for each in rig.values) + "}"
+        wanted = [json.loads(_json(one, each)) for each in rig.values]
+        assert json.loads(_json(found, text)) == wanted
+        assert found.to_connect(text) == [one.to_connect(each) for each in rig.values]
+        if found.arrow is not None and one.arrow is not None:
+            (items,) = found.arrow.column([text]).to_pylist()
+            assert items == one.arrow.column(list(rig.values)).to_pylist()
+
+
+def _outcome(read: Callable[[Any], object], given: object) -> object:
+    """Return what ``read`` gives, or what it raises."""
+    try:
+        return read(given)
+    except Exception as error:  # noqa: BLE001 - which one it is, is the question
+        return error
+
+
+def _json(mapping: ColumnMapping, text: str) -> str:
+    return text if mapping.to_json is None else mapping.to_json(text)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _assert_fits(schema: Schema, value: object, at: str) -> None:
+    """Check that a Connect value has the shape of its schema."""
+    wrong = f"{at}: {value!r} is no {schema.kind.value}"
+    if value is None:
+        assert schema.optional or schema.name is not None, wrong
+        return
+    match schema.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            assert type(value) is int, wrong
+            limit = 1 << (BITS[schema.kind] - 1)
+            assert -limit <= value < limit, wrong
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            assert type(value) is float, wrong
+        case Kind.BOOLEAN:
+            assert type(value) is bool, wrong
+        case Kind.STRING:
+            assert type(value) is str, wrong
+        case Kind.BYTES:
+            assert type(value) is bytes, wrong
+        case Kind.ARRAY:
+            assert isinstance(value, list), wrong
+            assert schema.items is not None, f"{at}: the schema says nothing of its items"
+            for item in value:
+                _assert_fits(schema.items, item, at)
+        case Kind.MAP:
+            assert isinstance(value, Mapping), wrong
+            assert schema.keys is not None, f"{at}: the schema says nothing of its keys"
+            assert schema.values is not None, f"{at}: the schema says nothing of its values"
+            for key, each in value.items():
+                _assert_fits(schema.keys, key, at)
+                _assert_fits(schema.values, each, at)
+        case Kind.STRUCT:
+            assert isinstance(value, Mapping), wrong
+            names = {member.name for member in schema.fields}
+            assert set(value) <= names, f"{at}: {sorted(set(value) - names)} not in the schema"
+            for member in schema.fields:
+                _assert_fits(member.schema, value.get(member.name), f"{at}, {member.name}")
+
+
+def _same(wanted: object, found: object) -> bool:
+    """Compare a Connect value with what Arrow gives: maps are lists of pairs there, floats may have 32
+    bits, and a struct may have fewer members."""
+    if isinstance(wanted, Mapping):
+        if isinstance(found, list):
+            found = dict(found)
+        if not isinstance(found, Mapping) or not found.keys() <= wanted.keys():
+            return False
+        return bool(found or not wanted) and all(_same(wanted[key], found[key]) for key in found)
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list) and len(found) == len(wanted) and all(map(_same, wanted, found))
+        )
+    if isinstance(wanted, float) and isinstance(found, float):
+        both_nan = math.isnan(wanted) and math.isnan(found)
+        return both_nan or math.isclose(wanted, found, rel_tol=SINGLE)
+    if isinstance(found, Decimal) and isinstance(wanted, str | int):
+        return found == Decimal(wanted)
+    if isinstance(found, str) and isinstance(wanted, bytes):
+        return found == base64.b64encode(wanted).decode()
+    return type(wanted) is type(found) and wanted == found
