@@ -22,12 +22,14 @@ class Planted(IdentitySuite):
     """The suite on a faulty identity."""
 
     identity: ClassVar[type[ReplicaIdentity]]
+    sees_key_change: ClassVar[bool] = True
 
     @pytest.fixture
     def rig(self):
         spec = replace(SPECS[self.identity.name], factory=self.identity)
         full = isinstance(self.identity, type) and issubclass(self.identity, FullIdentity)
-        return IdentityRig(spec, (OldTuple.FULL,) if full else (OldTuple.NONE, OldTuple.KEY))
+        kinds = (OldTuple.FULL,) if full else (OldTuple.NONE, OldTuple.KEY)
+        return IdentityRig(spec, kinds, sees_key_change=self.sees_key_change)
 
 
 class TestWithoutFault(Planted):
@@ -172,6 +174,7 @@ class SeesWhatItDenies(NothingIdentity):
 
 class TestSeesWhatItDenies(Planted):
     identity = SeesWhatItDenies
+    sees_key_change = False
     caught_by = "test_identities_that_see_no_key_change_give_no_old_key"
 
 
