@@ -427,3 +427,116 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
             del below[module]
     used = set().union(*below.values())
     assert sorted(module for module in below if module in used) == []
+
+
+# --- what nobody calls ---------------------------------------------------------------------------
+
+KIT = "waltap_testing"
+OF_LIBRARIES = {"emit", "format_commands"}
+"""Methods that a library calls: of `logging.Handler`, of typer's groups."""
+ASKED_BY_FIELDS = {"DecoderCapabilities"}
+"""Classes whose fields are read by `dataclasses.fields`, for a page."""
+CONTRACTS = ("Capabilities", "Context", "Spec")
+"""Endings of classes whose fields somebody must read."""
+
+
+def _own_sources() -> list[Path]:
+    """Return the sources but the kit's, whose callers are authors."""
+    return [path for path in sources() if KIT not in path.parts]
+
+
+def _public_names() -> set[str]:
+    """Return what packages name in ``__all__``, and what pages for users and authors name in code."""
+    found: set[str] = set()
+    for path in _own_sources():
+        if path.name == "__init__.py":
+            found |= {
+                constant.value
+                for node in tree(path).body
+                if isinstance(node, ast.Assign)
+                if any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+                for constant in ast.walk(node.value)
+                if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+            }
+    for path, text in _texts():
+        if path.suffix == ".md" and "reference" not in path.parts:
+            text = " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))  # noqa: PLW2901
+        elif not (path.is_relative_to(ROOT / "examples") or path.suffix == ".tmpl"):
+            continue
+        found |= set(re.findall(r"\w+", text))
+    return found
+
+
+def _read_names() -> set[str]:
+    """Return every name that production code reads: loaded, matched, or in a short string."""
+    found: set[str] = set()
+    for path in _own_sources():
+        listed = {
+            id(inner)
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Assign)
+            if any(
+                isinstance(t, ast.Name) and t.id in {"__all__", "__slots__"} for t in node.targets
+            )
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree(path)):
+            if id(node) in listed:
+                continue
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                    found.add(name)
+                case ast.MatchClass(kwd_attrs=names):
+                    found |= set(names)
+                case ast.Constant(value=str(text)) if len(text) < 80:
+                    found |= set(re.findall(r"\w+", text))
+    return found
+
+
+def _defined(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Give every public function, class, method and constant of a module, and fields of contracts."""
+    for node in tree(path).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node
+        for name in _bound_names(node) if isinstance(node, ast.Assign) else ():
+            yield name, node
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef):
+                yield member.name, member
+            elif (
+                isinstance(member, ast.AnnAssign)
+                and isinstance(member.target, ast.Name)
+                and node.name.endswith(CONTRACTS)
+                and node.name not in ASKED_BY_FIELDS
+            ):
+                yield member.target.id, member
+
+
+def test_nothing_is_public_that_only_tests_call() -> None:
+    """A function, class, method or field of a contract has a reader in production code, is named by a
+    package or a page as something to use, or is called by its decorator's owner."""
+    known = _read_names() | _public_names() | OF_LIBRARIES
+    dead = [
+        f"{named(path)}:{node.lineno} {name}"  # type: ignore[attr-defined]
+        for path in _own_sources()
+        for name, node in _defined(path)
+        if not name.startswith("_") and name not in known
+        if not getattr(node, "decorator_list", ()) or _is_plain(node)
+    ]
+    assert not dead
+
+
+def _is_plain(node: ast.AST) -> bool:
+    """Tell whether no decorator of a definition registers it somewhere."""
+    plain = {
+        "property",
+        "classmethod",
+        "staticmethod",
+        "abc.abstractmethod",
+        "contextmanager",
+        "cache",
+    }
+    decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", ())]
+    return all(each in plain or each.startswith(("dataclass", "lru_cache")) for each in decorators)

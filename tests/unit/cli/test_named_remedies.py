@@ -2,8 +2,10 @@
 
 import ast
 import re
+import string
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +13,14 @@ import typer
 from typer.main import get_command
 from waltap.cli.application import application
 from waltap.config.debezium_names import KNOWN_NAMES
+from waltap.config.debezium_names import known as debezium_known
 from waltap.config.property import declarations
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.reference.errors import error_classes, remedy_fields
+from waltap.reference.errors import error_classes
 from waltap.reference.properties import components
 
-from tests.test_tidy import ROOT, named, sources, tree
+from tests.test_tidy import ROOT, modules, named, sources, tree
 
 HOST = Host()
 COMMAND = re.compile(r"`waltap(?: ([^`]*))?`")
@@ -90,9 +93,14 @@ def test_every_command_that_is_named_exists() -> None:
 CLASSES = error_classes(HOST)
 
 
+def fields_of(remedy: str) -> list[str]:
+    """Return the names of the fields that a remedy shows."""
+    return sorted({name for _, name, _, _ in string.Formatter().parse(remedy) if name})
+
+
 def rendered(error: type[WaltapError]) -> str:
     """Return the remedy with its fields filled in by words that name nothing."""
-    return error.remedy.format_map(dict.fromkeys(remedy_fields(error), "…"))
+    return error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "…"))
 
 
 def known(name: str) -> bool:
@@ -122,6 +130,68 @@ def _all_options(name: str) -> set[str]:
     for inner in getattr(command, "commands", {}).values():
         found |= options_of(inner)
     return found
+
+
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if path.parent.name not in {"reference", "decisions"}
+)
+CODE = re.compile(r"```(\w*)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+FENCED = {"sh", "console", "shell", ""}
+SHOWN_COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*waltap (.+)$", re.MULTILINE)
+DOTTED = re.compile(r"[a-z][a-z_0-9]*(?:\.[a-z_0-9]+)+")
+OTHERS = re.compile(
+    r".*\.(?:toml|json|jsonl|md|py|txt|properties|sql|duckdb|parquet|conf|current|changes|lock|pth)"
+    r"|(?:waltap_\w+|tests|spark|delta|pyarrow|psycopg|io|org|java|msgspec|abc|json|os|my|acme\w*)\..*"
+    r"|(?:public|schema|sales|shop|pg_\w+|context|batch|connector|values|properties|source|record|host|server|pipeline)\..*"
+)
+"""What is dotted and no property: files, modules, tables, attributes of Python objects."""
+
+
+def shown_on(page: Path) -> Iterator[tuple[str, str]]:
+    """Give (kind, text) of the code on a page: a language for a block, "span" for what is in a line."""
+    for language, block, span in CODE.findall(page.read_text(encoding="utf-8")):
+        yield ("span", span) if span else (language, block)
+
+
+def of_python(name: str) -> bool:
+    """Tell whether a dotted name is a module of ours, or something in one."""
+    return name in modules() or name.rpartition(".")[0] in modules()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_on_a_page_exist(page: Path) -> None:
+    wrong = []
+    for kind, text in shown_on(page):
+        if kind not in {"span", *FENCED}:
+            continue
+        for rest in SHOWN_COMMAND.findall(text):
+            words = re.split(r" [|&;#>]|  ", rest)[0].split()
+            command = command_of([word for word in words if not word.startswith("-")])
+            options = set(OPTION.findall(" ".join(words)))
+            if command is None or options - options_of(command):
+                wrong.append(f"waltap {rest}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_properties_on_a_page_exist(page: Path) -> None:
+    wrong = []
+    for kind, text in shown_on(page):
+        if kind == "toml":
+            names = re.findall(r'^"([\w.]+)"\s*=', text, re.MULTILINE)
+        elif kind == "span":
+            name = text.partition("=")[0].strip().strip('"')
+            names = [name] if DOTTED.fullmatch(name) and not OTHERS.fullmatch(name) else []
+        else:
+            continue
+        wrong += [
+            name
+            for name in names
+            if not known(name) and debezium_known(name) is None and not of_python(name)
+        ]
+    assert not wrong
 
 
 def test_the_table_of_debeziums_names_does_not_name_ours() -> None:

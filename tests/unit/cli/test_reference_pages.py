@@ -9,7 +9,8 @@ import pytest
 from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.reference import Page, pages
-from waltap.reference.errors import error_classes, remedy_fields
+from tests.unit.cli.test_named_remedies import fields_of
+from waltap.reference.errors import error_classes
 from waltap.reference.json_schema import profile_schema
 from waltap.reference.properties import components
 from waltap.config.property import declarations
@@ -38,7 +39,7 @@ def test_every_error_has_a_code_a_text_and_a_remedy_that_can_be_filled_in(
 ) -> None:
     assert re.fullmatch(r"WT-\d{4}", error.code)
     assert (error.__doc__ or "").strip().endswith((".", ":"))
-    filled = error.remedy.format_map(dict.fromkeys(remedy_fields(error), "x"))
+    filled = error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "x"))
     assert filled.rstrip().endswith((".", ";", "x"))
     assert "{" not in filled
 

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import pkgutil
-import string
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from waltap.reference.markdown import GENERATED
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["error_classes", "errors_page", "remedy_fields"]
+__all__ = ["error_classes", "errors_page"]
 
 FAMILIES = {
     "1": "Configuration and plugins",
@@ -47,11 +46,6 @@ def error_classes(host: "Host") -> list[type[WaltapError]]:
                 continue
     found = {c for c in _subclasses(WaltapError) if c.__module__.partition(".")[0] in packages}
     return sorted(found, key=lambda c: (c.code, c.__name__))
-
-
-def remedy_fields(error: type[WaltapError]) -> list[str]:
-    """Return the names of the fields that the class's remedy shows."""
-    return sorted({name for _, name, _, _ in string.Formatter().parse(error.remedy) if name})
 
 
 def errors_page(host: "Host") -> str:
