@@ -154,3 +154,12 @@ def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone() -> None:
     error = MEANINGS.of_stream("42704", 'publication "p" does not exist', slot="s", publication="p")
     assert type(error) is PublicationGone
     assert error.retry is Retry.NEVER
+
+
+def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again() -> None:
+    """SQLSTATE and text as PostgreSQL 15.20 said them while it decoded a prepared transaction."""
+    text = "unexpected table_index_fetch_tuple call during logical decoding"
+    error = MEANINGS.of_stream("XX000", text, slot="s", publication="p")
+    assert type(error) is ConnectionLost
+    other = MEANINGS.of_stream("XX000", "cache lookup failed for type 7", slot="s", publication="p")
+    assert other.retry is Retry.NEVER

@@ -482,6 +482,10 @@ class ErrorMeanings:
             )
         if sqlstate == "42883" and "binary output function" in message:
             return SendFormatUnreadable(message.strip())
+        if sqlstate == "XX000" and "call during logical decoding" in message:
+            # One look into the catalogue inside another, while a transaction is decoded that has not
+            # committed, lets the server think that the outer one is no such look. The next try succeeds.
+            return ConnectionLost(f"the server stopped decoding: {message.strip()}")
         return self.of_query(sqlstate, message, slot=slot, publication=publication, **facts)
 
 
