@@ -694,3 +694,47 @@ def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(short: Pipe
         run.until(lambda: len(read_rows(short.destination)) >= 25, "the rows")
     assert sorted(int(row["id"]) for row in read_rows(short.destination)) == list(range(1, 26))
     assert all(int(row["v"]) == 2 * int(row["id"]) for row in read_rows(short.destination))
+
+
+# --- tables whose rows are told as others' -------------------------------------------------------
+
+
+FAMILY = """
+CREATE TABLE parent (id int PRIMARY KEY, v int); INSERT INTO parent VALUES (1, 0), (2, 0);
+CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 7), (3, 7);
+CREATE TABLE root (id int PRIMARY KEY) PARTITION BY LIST (id);
+CREATE TABLE leaf PARTITION OF root FOR VALUES IN (1);
+CREATE TABLE middle PARTITION OF root FOR VALUES IN (2, 3) PARTITION BY LIST (id);
+CREATE TABLE deep PARTITION OF middle FOR VALUES IN (2, 3);
+INSERT INTO root VALUES (1), (2), (3)
+"""
+
+
+@pytest.mark.parametrize("via_root", [False, True])
+@pytest.mark.parametrize(
+    "named", [["public.parent", "public.root"], [r"public\.(?!signals).*"], ["public.middle"]]
+)
+def test_rows_are_those_that_the_stream_tells_of_a_table(
+    short: Pipeline, named: list[str], via_root: bool
+) -> None:
+    database = short.database
+    assert database is not None
+    database.execute(FAMILY)
+    own = {"parent": [1, 2]}
+    if len(named) == 1:
+        own["child"] = [2, 3]
+    own |= {"root": [1, 2, 3]} if via_root else {"leaf": [1], "deep": [2, 3]}
+    if named == ["public.middle"]:
+        own = {} if via_root else {"deep": [2, 3]}
+    with short.running(**{"publish.via.partition.root": via_root}) as run:
+        signal(database, data_collections=named)
+        signal(database, "log", "told", message="all")
+        database.execute("CREATE TABLE last (id int PRIMARY KEY); INSERT INTO last VALUES (1)")
+        run.until(lambda: short.destination.ids("last"), "the end of the signals")
+        if own:
+            run.until(lambda: finished(run), "the snapshot")
+        told = {
+            name: sorted(int(row["id"]) for row in read_rows(short.destination, name))
+            for name in ("parent", "child", "root", "leaf", "middle", "deep")
+        }
+    assert {name: ids for name, ids in told.items() if ids} == own

@@ -20,7 +20,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -74,8 +74,9 @@ class Chunk(msgspec.Struct):
 class ChunkSource(Protocol):
     """What an incremental snapshot needs of a database."""
 
-    def known_tables(self) -> list[tuple[str, str]]:
-        """Return (schema, table) of every captured table that there is now."""
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
+        """Return every captured table that there is now, as (schema, table) → what is read where it is
+        named: itself, or the tables as which the stream brings its rows, such as its partitions."""
 
     def table(self, request: SnapshotRequest) -> Relation | None:
         """Return the relation to read, None when no such table is captured."""
@@ -304,7 +305,8 @@ class IncrementalSnapshots:
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
-            return lambda now: self._queue(wanted, set(known), now)
+            readable = {place for places in known.values() for place in places}
+            return lambda now: self._queue(_as_streamed(wanted, known), readable, now)
         if signal.kind == "stop-snapshot":
             stopped = self._to_stop(arguments)
             return lambda now: self._halt(stopped, now)
@@ -519,6 +521,19 @@ class IncrementalSnapshots:
             last_marker="incremental",
             kind="incremental",
         )
+
+
+def _as_streamed(
+    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+) -> list[SnapshotRequest]:
+    """Return the requests for the tables as which the stream brings the rows asked for, each once."""
+    found: dict[tuple[str, str], SnapshotRequest] = {}
+    for request in wanted:
+        named = request.schema, request.table
+        for schema, table in known.get(named) or (named,):
+            made = msgspec.structs.replace(request, schema=schema, table=table)
+            found.setdefault((schema, table), made)
+    return list(found.values())
 
 
 def _refused(refused: list[SnapshotRequest], why: str) -> None:

@@ -500,6 +500,7 @@ class PostgresConnector(Connector):
             captures=self.context.captures,
             version_num=self.server.version_num,
             watch=self._watch,
+            debezium=self.context.debezium,
         )
         return self._chunks
 

@@ -88,6 +88,17 @@ NAMES_SQL = (
 )
 
 
+PARTITIONS_SQL = """
+WITH RECURSIVE tree AS (
+  SELECT i.inhparent AS root, i.inhrelid AS part FROM pg_inherits i
+    JOIN pg_class r ON r.oid = i.inhparent WHERE r.relkind = 'p'
+  UNION ALL
+  SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.part)
+SELECT t.root::int8, t.part::int8 FROM tree t JOIN pg_class p ON p.oid = t.part
+ WHERE p.relkind <> 'p' ORDER BY t.part
+"""
+"""Partitioned tables, and the partitions that hold their rows."""
+
 DEFAULTS_SQL = """
 SELECT d.adrelid::int8, d.adnum, pg_get_expr(d.adbin, d.adrelid)
   FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, pg_attrdef d
@@ -234,6 +245,26 @@ class PostgresCatalogue:
         rows = self.query(RELATION_SQL + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
+
+    def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """Return (schema, table) of each table → those as which the stream brings its rows: itself; of a
+        partitioned one its partitions, and of a partition none where it is told as its root's
+        (``via_root``)."""
+        rows = self.query(NAMES_SQL)
+        names = {oid: (schema, table) for schema, table, oid, *_ in rows}
+        found = {name: [name] for name in names.values()}
+        if via_root:
+            for *_, oid, partition, _ in rows:
+                if partition:
+                    found[names[oid]] = []
+        elif any(partitioned for *_, partitioned in rows):
+            for *_, oid, _, partitioned in rows:
+                if partitioned:
+                    found[names[oid]] = []
+            for root, leaf in self.query(PARTITIONS_SQL):
+                if root in names and leaf in names:
+                    found[names[root]].append(names[leaf])
+        return found
 
     def names(self) -> list[tuple[str, str]]:
         """Return (schema, table) of every table that `tables` gives, unsorted; cheap."""

@@ -44,8 +44,12 @@ class PostgresChunks:
         captures: Callable[[str, str], bool],
         version_num: int,
         watch: Watch,
+        debezium: bool = False,
     ) -> None:
-        self._watch = watch
+        """``debezium``: a table is read with those that inherit from it, and a partitioned one by its own
+        name, as Debezium reads them; the stream gives such rows as the child's alone."""
+        self._watch, self._debezium = watch, debezium
+        self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
         self._chunk_size = chunk_size
         self._captures, self._version_num = captures, version_num
@@ -57,13 +61,24 @@ class PostgresChunks:
         )
         self._session: Session | None = None
 
-    def known_tables(self) -> list[tuple[str, str]]:
-        return [name for name in self._catalogue.names() if self._captures(*name)]
+    def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        if self._debezium:
+            names = self._catalogue.names()
+            return {name: [name] for name in names if self._captures(*name)}
+        via_root = self._properties.publish_via_partition_root
+        return {
+            name: [place for place in places if self._captures(*place)]
+            for name, places in self._catalogue.streamed(via_root=via_root).items()
+            if self._captures(*name)
+        }
 
     def table(self, request: SnapshotRequest) -> Relation | None:
         if not self._captures(request.schema, request.table):
             return None
-        relation = self._catalogue.relation(request.schema, request.table)
+        found = self._catalogue.table(request.schema, request.table)
+        relation = found.relation if found is not None else None
+        if found is not None:
+            self._partitioned[request.schema, request.table] = found.partitioned
         if relation is not None and request.condition and request not in self._checked:
             self._check(relation, request.condition)
             self._checked.add(request)
@@ -129,7 +144,8 @@ class PostgresChunks:
     def _read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
-        query = f"COPY (SELECT {names} FROM {table}{tail}) TO STDOUT"
+        deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
+        query = f"COPY (SELECT {names} FROM {'' if deep else 'ONLY '}{table}{tail}) TO STDOUT"
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
             session = self._begun(limit_ms)
