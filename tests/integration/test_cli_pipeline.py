@@ -292,6 +292,23 @@ def test_doctor_takes_a_dsn_names_what_is_wrong_and_what_mends_it(
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
+# --- explain ---------------------------------------------------------------------------------------
+
+
+def test_explain_prints_the_code_that_is_generated_for_a_table(
+    shop: Path, database: Database
+) -> None:
+    done = waltap("explain", "shop.toml", "--code", "public.orders", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    compile(done.stdout, "all of it", "exec")
+    assert "# waltap JSON codec of public.orders #" in done.stdout
+    assert "# waltap pgoutput reader: insert of 3 columns #" in done.stdout
+    assert database.slots() == {}
+    missing = waltap("explain", "shop.toml", "--code", "public.nothing", cwd=shop)
+    assert missing.returncode == 2
+    assert "there is no table 'public.nothing'" in missing.stderr
+
+
 # --- tail ------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from waltap.cli.profile_source import (
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Explained
+    from waltap.config.profile import Profile
     from waltap.config.resolve import Survey
 
 __all__ = ["command"]
@@ -30,16 +31,26 @@ def command(
         bool, typer.Option("--given", help="Leave out properties that have their default.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code", metavar="TABLE", help="Print the code that is generated for a table instead."
+        ),
+    ] = None,
 ) -> None:
     """Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.
 
-    Of a faulty profile it shows what is right, and then what is wrong: exit code 2.
+    Of a faulty profile it shows what is right, and then what is wrong: exit code 2. --code connects to
+    the database; it changes nothing there.
     """
-    from waltap.config.resolve import survey
+    from waltap.config.resolve import resolve, survey
     from waltap.host import Host
 
     raw = read(source)
     used = any_sink(raw, sink)
+    if code is not None:
+        _print_code(resolve(raw, Host(), sink=used, overrides=overrides(raw, set_)), code)
+        return
     found = survey(raw, Host(), sink=used, overrides=overrides(raw, set_))
     rows = [e for e in found.explained if not given or e.origin != "default"]
     if as_json:
@@ -91,3 +102,31 @@ def _print(found: "Survey", rows: "list[Explained]") -> None:
         console.print(f"Accepted, and without effect in waltap: {names}", markup=False)
     for warning in found.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def _print_code(profile: "Profile", table: str) -> None:
+    """Print what decoder and format generate for a table, as Python that can be read by itself."""
+    from waltap.cli.connection import connected
+    from waltap.decode.relation_name import name_parts
+    from waltap.errors import ConfigurationError, Problem
+    from waltap.generated import sources
+    from waltap.host import Host
+
+    parts = name_parts(table) or []
+    with connected(profile, Host()) as (connector, stages):
+        relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
+        if relation is None:
+            raise ConfigurationError(
+                [Problem("--code", f"there is no table {table!r}", allowed="schema.table")],
+                origin="the command line",
+            )
+        decoder = connector.decoder()
+        if decoder is not None:
+            decoder.prepare(relation)
+        if stages.format is not None:
+            stages.format.prepare(relation)
+        found = list(sources())
+    for name, text in found:
+        typer.echo(f"# {name}\n{text}")
+    if not found:
+        typer.echo("Nothing is generated for this table by this decoder and sink.", err=True)

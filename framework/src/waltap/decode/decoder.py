@@ -146,6 +146,9 @@ class Decoder(abc.ABC):
     def start_options(self) -> dict[str, str]:
         """Return the options of START_REPLICATION, by name, unquoted."""
 
+    def prepare(self, relation: Relation) -> None:
+        """Make what rows of ``relation`` need, before there are any; for whoever looks into it."""
+
     @abc.abstractmethod
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames``, in order; how they are grouped makes no difference.

@@ -74,6 +74,9 @@ class Format(abc.ABC):
         Raises: DecodeError for a value that is not of its column's type.
         """
 
+    def prepare(self, relation: Relation) -> None:
+        """Make what records of ``relation`` need, before there are any; for whoever looks into it."""
+
     def forget(self, oid: int) -> None:
         """Drop what is kept of a relation that is gone; what still comes of it comes in rows that were
         decoded before."""

@@ -17,6 +17,7 @@ from waltap.capture.column_transform import ColumnTransform
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.events import CellShape, EventPlan
 from waltap.format.record import Header, Record
+from waltap.generated import define
 from waltap.json.schema import quote
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
 
@@ -360,7 +361,7 @@ def creates(_rows, _ns, _cs, _a, _b, _x, _append):
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
     space |= {"_headers": headers, "_prefix": value_prefix}
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
-    exec(compile(code, f"<json codec of {relation.name}>", "exec"), space)  # noqa: S102
+    define(code, f"JSON codec of {relation.name}", space)
     return RowCodec(
         plan=plan,
         prefix=value_prefix,

@@ -113,6 +113,9 @@ class JsonFormat(Format):
                 out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
         return out
 
+    def prepare(self, relation: Relation) -> None:
+        self._codec(relation)
+
     def forget(self, oid: int) -> None:
         """Drop the codecs of a relation that is gone."""
         self._tables.forget(oid)

@@ -282,6 +282,10 @@ class Connector(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} knows no SQL")
 
+    def decoder(self) -> "Decoder | None":
+        """Return a decoder as a stream would have it, for whoever looks into it. Raises: SourceError."""
+        return None
+
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its data types as they are now; the same object when they are
         unchanged. Asked when a value came that its type, as described, does not have."""

@@ -353,12 +353,12 @@ class PostgresConnector(Connector):
 
     def stream(self, position: Position) -> ReplicationStream:
         self._descriptions.start(self.captured())
-        decoder = self._decoder()
+        decoder = self.decoder()
         if decoder.capabilities.binary:
             for table in self.captured():
                 self.context.send_format.look(table.relation)
             if self.context.send_format.refused:
-                decoder = self._decoder()
+                decoder = self.decoder()
         self._in_send_format = decoder.capabilities.binary
         options = decoder.start_options()
         for pair in (self.properties.slot_stream_params or "").split(";"):
@@ -405,7 +405,7 @@ class PostgresConnector(Connector):
             else:
                 return transport
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
         slot = self._read_slot()
         server = ServerInfo(
             version_num=self.server.version_num,

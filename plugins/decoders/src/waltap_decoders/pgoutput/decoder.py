@@ -126,6 +126,10 @@ class PgOutput(Decoder):
         """Return the options that were negotiated from the server's version and the properties."""
         return dict(self._options)
 
+    def prepare(self, relation: Relation) -> None:
+        for form in FORMS.values():
+            row_reader(relation, form, binary=self._binary)
+
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames``: see `Decoder.feed`."""
         messages: list[Message] = []

@@ -25,6 +25,7 @@ from typing import Any
 from waltap.decode.message import Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.generated import define
 from waltap_decoders.pgoutput.payload import Payload
 
 __all__ = ["FORMS", "RowMessage", "RowReader", "read_tuple", "row_reader", "widths"]
@@ -159,8 +160,8 @@ def _maker(
         "has_nul": _has_nul,
         "number": int.from_bytes,
     }
-    code = compile(_source(form, shape, binary, names), f"<pgoutput {form}>", "exec")
-    exec(code, names)  # noqa: S102 - source made above from numbers alone, no input in it
+    text = _source(form, shape, binary, names)  # made from numbers alone, no input in it
+    define(text, f"pgoutput reader: {form} of {len(shape)} columns", names)
     maker: Callable[[Relation, Tuple], RowReader] = names["make"]
     return maker
 
