@@ -44,7 +44,7 @@ def define(text: str, title: str, names: dict[str, Any]) -> dict[str, Any]:
     names["__waltap_source__"] = source
     _ALIVE[name] = source
     # an entry of one element is read when it is asked for; names in <> never are
-    linecache.cache[name] = (partial(_lines, name),)  # type: ignore[assignment]
+    linecache.cache[name] = (partial(_lines, name),)
     weakref.finalize(source, linecache.cache.pop, name, None).atexit = False
     exec(compile(text, name, "exec"), names)  # noqa: S102 - see above
     return names
