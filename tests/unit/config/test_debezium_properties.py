@@ -118,6 +118,64 @@ def examined(**more: str) -> Resolution:
     return examine(read_debezium(values, "c.properties"), HOST)
 
 
+DEFAULTS = {
+    "binary.handling.mode": "bytes",
+    "database.port": "5432",
+    "database.query.timeout.ms": "600000",
+    "database.sslmode": "prefer",
+    "database.tcpKeepAlive": "true",
+    "decimal.handling.mode": "precise",
+    "errors.max.retries": "-1",
+    "event.converting.failure.handling.mode": "warn",
+    "extended.headers.enabled": "true",
+    "field.name.adjustment.mode": "none",
+    "heartbeat.interval.ms": "0",
+    "hstore.handling.mode": "json",
+    "include.schema.comments": "false",
+    "include.unknown.datatypes": "false",
+    "incremental.snapshot.chunk.size": "1024",
+    "incremental.snapshot.watermarking.strategy": "insert_insert",
+    "interval.handling.mode": "numeric",
+    "max.batch.size": "2048",
+    "money.fraction.digits": "2",
+    "offset.mismatch.strategy": "no_validation",
+    "provide.transaction.metadata": "false",
+    "publication.autocreate.mode": "all_tables",
+    "publication.name": "dbz_publication",
+    "publish.via.partition.root": "false",
+    "retriable.restart.connector.wait.ms": "10000",
+    "schema.name.adjustment.mode": "none",
+    "schema.refresh.mode": "columns_diff",
+    "skip.messages.without.change": "false",
+    "skipped.operations": "t",
+    "slot.drop.on.stop": "false",
+    "slot.failover": "false",
+    "slot.max.retries": "6",
+    "slot.name": "debezium",
+    "slot.retry.delay.ms": "10000",
+    "snapshot.delay.ms": "0",
+    "snapshot.fetch.size": "10240",
+    "snapshot.isolation.mode": "serializable",
+    "snapshot.lock.timeout.ms": "10000",
+    "snapshot.locking.mode": "none",
+    "snapshot.max.threads": "1",
+    "snapshot.mode.configuration.based.snapshot.data": "false",
+    "snapshot.mode.configuration.based.snapshot.on.data.error": "false",
+    "snapshot.mode.configuration.based.start.stream": "false",
+    "status.update.interval.ms": "10000",
+    "table.ignore.builtin": "true",
+    "time.precision.mode": "adaptive",
+    "tombstones.on.delete": "true",
+    "topic.delimiter": ".",
+    "topic.heartbeat.prefix": "__debezium-heartbeat",
+    "topic.key.enforce.uniqueness": "true",
+    "topic.key.field.name": "__dbz__physicalTableIdentifier",
+    "topic.transaction": "transaction",
+    "unavailable.value.placeholder": "__debezium_unavailable_value",
+}
+"""Default of Debezium 3.6, of properties that components of waltap declare."""
+
+
 def test_the_whole_list_is_here() -> None:
     told = {*IMPLEMENTED, *WITH_A_MODE, *WITHOUT_EFFECT, *REFUSED}
     assert not {name for name in KNOWN_NAMES if name not in told} - {
@@ -133,7 +191,7 @@ def test_the_whole_list_is_here() -> None:
 def test_what_is_implemented_is_declared_and_explained(name: str) -> None:
     declared = {d.name for _, _, model in components(HOST) for d in declarations(model)}
     assert name in declared
-    default = KNOWN_NAMES[name].default if name in KNOWN_NAMES else ""
+    default = DEFAULTS.get(name, "")
     if default and not name.startswith(("database.hostname", "topic.prefix")):
         resolution = examined(**{name: default})
         assert name in {e.name for e in resolution.explained}
@@ -206,18 +264,35 @@ def test_channels_are_chosen_and_those_of_java_bring_nothing() -> None:
 
 
 def test_defaults_agree_with_the_declarations() -> None:
-    """The table names Debezium's default; what a component declares for such a file is the same."""
+    """What a component declares for a Debezium file is Debezium's default."""
     different = {}
     for _, _, model in components(HOST):
         for declaration in declarations(model):
-            entry = KNOWN_NAMES.get(declaration.name)
-            if entry is None or entry.treatment is Treatment.IGNORED or not entry.default:
+            wanted = DEFAULTS.get(declaration.name)
+            if wanted is None:
                 continue
             default = declaration.default
             text = ",".join(default) if isinstance(default, tuple) else str(default)
-            if text.casefold() != entry.default.casefold():
-                different[declaration.name] = (text, entry.default)
+            if text.casefold() != wanted.casefold():
+                different[declaration.name] = (text, wanted)
     assert different == OURS
+
+
+def test_no_name_that_a_component_declares_is_listed_again() -> None:
+    """But for names that have no effect unless their component is chosen."""
+    declared = {n for _, _, model in components(HOST) for d in declarations(model) for n in d.names}
+    again = {n for n, e in KNOWN_NAMES.items() if n in declared}
+    assert again == {"signal.file"}
+
+
+def test_a_property_of_a_component_that_is_not_chosen_says_whose_it_is() -> None:
+    name = "snapshot.mode.configuration.based.snapshot.data"
+    with pytest.raises(ConfigurationError) as error:
+        examined(**{name: "true"})
+    (problem,) = error.value.problems
+    assert problem.property == name
+    assert "configuration_based" in problem.what
+    assert name in examined(**{name: "false"}).ignored
 
 
 OURS = {"max.batch.size": ("8192", "2048")}

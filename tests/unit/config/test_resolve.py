@@ -33,6 +33,7 @@ class ToyProperties(Properties):
     """A database for tests."""
 
     hostname: str = declare("database.hostname", summary="Host.")
+    drop: bool = declare("slot.drop.on.stop", default=False, summary="Drop.")
     port: int = declare("database.port", default=5432, ge=1, le=65535, summary="Port.")
     password: str | None = declare("database.password", default=None, secret=True, summary="Word.")
     slot: str = declare(
@@ -495,18 +496,13 @@ def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) ->
         read__only="true",
         post__processors="reselect",
         converters="isbn",
-        snapshot__locking__mode="shared",
     )
     text = "is a property of Debezium's that waltap does not support"
-    read_only, processors, converters, locking = problems(raw, host)
+    read_only, processors, converters = problems(raw, host)
     assert read_only.startswith(f"read.only: {text}: ")
     assert read_only.endswith("(given: true); allowed: leave it out, or its default: false")
     assert processors.startswith(f"post.processors: {text}: ")
     assert converters.startswith(f"converters: {text}: ")
-    assert locking == (
-        f"snapshot.locking.mode: {text} yet (given: shared); "
-        "allowed: leave it out, or its default: none"
-    )
 
 
 def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host) -> None:

@@ -1,10 +1,11 @@
 """What Debezium's PostgreSQL connector and Kafka Connect call things: names, defaults, old names.
 
-A name that a component of waltap declares is taken from that declaration; this table is asked
-about all others. `Treatment.IGNORED`: it tunes or names a part that waltap does not have (queues,
-workers, JMX), so that any value is accepted and nothing changes. `Treatment.DEFAULT_ONLY`: waltap
-behaves as Debezium does with the default value; another value is refused by name, not ignored, and
-with the reason where the name does not say it. ``harmless`` are further values that change nothing.
+Only what no component of waltap declares stands here; the rest is known from the declarations, also of
+components that a profile does not choose. `Treatment.IGNORED`: it tunes or names a part that waltap does
+not have (queues, workers, JMX), so that any value is accepted and nothing changes.
+`Treatment.DEFAULT_ONLY`: waltap behaves as Debezium does with the default value; another value is refused
+by name, not ignored, and with the reason where the name does not say it. ``harmless`` are further values
+that change nothing.
 
 Source: Debezium 3.6 documentation of the PostgreSQL connector, Kafka Connect 4 worker and source
 connector configuration.
@@ -44,6 +45,7 @@ class Known:
     treatment: Treatment = Treatment.DEFAULT_ONLY
     harmless: tuple[str, ...] = ()
     why: str = ""
+    component: str = ""
 
     def accepts(self, value: object) -> bool:
         """Tell whether ``value`` changes nothing: ignored, empty, the default, or harmless."""
@@ -70,7 +72,6 @@ KNOWN_NAMES: dict[str, Known] = {
     # 1. the Connect worker, its converters and its offset storage: waltap has its own
     **_ignored(
         "tasks.max",
-        "header.converter",
         "key.converter.schemas.cache.size",
         "value.converter.schemas.cache.size",
         "errors.log.enable",
@@ -109,19 +110,6 @@ KNOWN_NAMES: dict[str, Known] = {
     "predicates": Known("", why="a transform says itself what it concerns"),
     # 2. connection
     **_ignored("connection.validation.timeout.ms", "database.autosave", "database.server.id"),
-    "database.hostname": Known(""),
-    "database.port": Known("5432"),
-    "database.user": Known(""),
-    "database.password": Known(""),
-    "database.dbname": Known(""),
-    "database.query.timeout.ms": Known("600000"),
-    "database.initial.statements": Known(""),
-    "database.tcpKeepAlive": Known("true"),
-    "database.sslmode": Known("prefer"),
-    "database.sslcert": Known(""),
-    "database.sslkey": Known(""),
-    "database.sslpassword": Known(""),
-    "database.sslrootcert": Known(""),
     "database.sslfactory": Known("", why="it names a Java class; libpq makes the TLS connection"),
     "database.connection.factory.class": Known("", why="it names a Java class"),
     "read.only": Known("false", why="watermarks are written to the signal table"),
@@ -131,21 +119,9 @@ KNOWN_NAMES: dict[str, Known] = {
         "lsn.flush.timeout.ms",
         "lsn.flush.timeout.action",
     ),
-    "slot.name": Known("debezium"),
-    "slot.drop.on.stop": Known("false"),
-    "slot.failover": Known("false"),
-    "slot.stream.params": Known(""),
-    "slot.max.retries": Known("6"),
-    "slot.retry.delay.ms": Known("10000"),
-    "offset.mismatch.strategy": Known("no_validation"),
     "internal.slot.seek.to.known.offset.on.start": Known(
         "false", why="write offset.mismatch.strategy=trust_offset"
     ),
-    "publication.name": Known("dbz_publication"),
-    "publication.autocreate.mode": Known("all_tables"),
-    "publish.via.partition.root": Known("false"),
-    "replica.identity.autoset.values": Known(""),
-    "status.update.interval.ms": Known("10000"),
     "lsn.flush.mode": Known(
         "connector",
         harmless=("connector_and_driver",),
@@ -155,35 +131,7 @@ KNOWN_NAMES: dict[str, Known] = {
         "true", why="waltap always confirms what is durable; who else moves the slot makes a gap"
     ),
     "xmin.fetch.interval.ms": Known("0", why="events have no source.xmin"),
-    "message.prefix.include.list": Known(""),
-    "message.prefix.exclude.list": Known(""),
     # 4. capture and event shape
-    "topic.prefix": Known(""),
-    "schema.include.list": Known(""),
-    "schema.exclude.list": Known(""),
-    "table.include.list": Known(""),
-    "table.exclude.list": Known(""),
-    "table.ignore.builtin": Known("true"),
-    "column.include.list": Known(""),
-    "column.exclude.list": Known(""),
-    "skip.messages.without.change": Known("false"),
-    "skipped.operations": Known("t"),
-    "tombstones.on.delete": Known("true"),
-    "time.precision.mode": Known("adaptive"),
-    "decimal.handling.mode": Known("precise"),
-    "interval.handling.mode": Known("numeric"),
-    "hstore.handling.mode": Known("json"),
-    "binary.handling.mode": Known("bytes"),
-    "money.fraction.digits": Known("2"),
-    "include.unknown.datatypes": Known("false"),
-    "unavailable.value.placeholder": Known("__debezium_unavailable_value"),
-    "message.key.columns": Known(""),
-    "column.propagate.source.type": Known(""),
-    "datatype.propagate.source.type": Known(""),
-    "schema.name.adjustment.mode": Known("none"),
-    "field.name.adjustment.mode": Known("none"),
-    "schema.refresh.mode": Known("columns_diff"),
-    "provide.transaction.metadata": Known("false"),
     "transaction.metadata.factory": Known(
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
         why="it names a Java class",
@@ -192,26 +140,10 @@ KNOWN_NAMES: dict[str, Known] = {
         "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
         why="it names a Java class",
     ),
-    "extended.headers.enabled": Known("true"),
     "converters": Known("", why="its classes are Java; a plugin's register_types adds types"),
     "post.processors": Known("", why="its classes are Java; a plugin adds a transform"),
-    "include.schema.comments": Known("false"),
     "event.processing.failure.handling.mode": Known("fail", why="waltap leaves no event out"),
-    "event.converting.failure.handling.mode": Known("warn"),
     # 5. topics and heartbeat
-    **_ignored("topic.cache.size"),
-    "topic.delimiter": Known("."),
-    "topic.heartbeat.prefix": Known("__debezium-heartbeat"),
-    "topic.heartbeat.name": Known(""),
-    "topic.transaction": Known("transaction"),
-    "topic.regex": Known(""),
-    "topic.replacement": Known(""),
-    "topic.key.enforce.uniqueness": Known("true"),
-    "topic.key.field.name": Known("__dbz__physicalTableIdentifier"),
-    "topic.key.field.regex": Known(""),
-    "topic.key.field.replacement": Known(""),
-    "heartbeat.interval.ms": Known("0"),
-    "heartbeat.action.query": Known(""),
     # 6. snapshot, signal, notification
     **_ignored(
         "query.fetch.size",
@@ -231,29 +163,14 @@ KNOWN_NAMES: dict[str, Known] = {
         "signal.kafka.poll.timeout.ms",
         "notification.sink.topic.name",
     ),
-    "snapshot.mode.custom.name": Known(""),
-    "snapshot.mode.configuration.based.snapshot.data": Known("false"),
-    "snapshot.mode.configuration.based.start.stream": Known("false"),
-    "snapshot.mode.configuration.based.snapshot.on.data.error": Known("false"),
-    "snapshot.isolation.mode": Known("serializable"),
-    "snapshot.locking.mode": Known("none"),
     "snapshot.locking.mode.custom.name": Known("", why="it names a Java class"),
-    "snapshot.lock.timeout.ms": Known("10000"),
     "snapshot.query.mode": Known(
         "select_all", why="snapshot.select.statement.overrides gives a table another SELECT"
     ),
     "snapshot.query.mode.custom.name": Known("", why="it names a Java class"),
-    "snapshot.include.collection.list": Known(""),
-    "snapshot.select.statement.overrides": Known(""),
-    "snapshot.fetch.size": Known("10240"),
-    "snapshot.max.threads": Known("1"),
     "snapshot.tables.order.by.row.count": Known(
         "disabled", why="tables are read in the order of their names"
     ),
-    "snapshot.delay.ms": Known("0"),
-    "incremental.snapshot.chunk.size": Known("1024"),
-    "incremental.snapshot.watermarking.strategy": Known("insert_insert"),
-    "signal.data.collection": Known(""),
     # 7. run time
     **_ignored(
         "max.queue.size",
@@ -272,9 +189,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "internal.custom.retriable.exception",
         "guardrail.collections.max",
     ),
-    "max.batch.size": Known("2048"),
-    "errors.max.retries": Known("-1"),
-    "retriable.restart.connector.wait.ms": Known("10000"),
     "guardrail.collections.limit.action": Known(
         "warn", why="waltap does not stop because of many tables"
     ),
@@ -296,10 +210,6 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
         Known("", why="waltap writes JSON and asks no schema registry"),
     ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
-    (re.compile(r"column\.truncate\.to\.\d+\.chars"), Known("")),
-    (re.compile(r"column\.mask\.with\.\d+\.chars"), Known("")),
-    (re.compile(r"column\.mask\.hash\.(v2\.)?[^.]+\.with\.salt\..+"), Known("")),
-    (re.compile(r"snapshot\.select\.statement\.overrides\..+"), Known("")),
     (
         re.compile(
             r"(driver|database)\.(prepareThreshold|preparedStatementCache\w+|defaultRowFetchSize"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from waltap.config.debezium_names import KNOWN_NAMES, known
+from waltap.config.debezium_names import KNOWN_NAMES, Known, known
 from waltap.config.layers import SINK_PREFIX, Setting
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
@@ -21,7 +21,7 @@ from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
 from waltap.errors import Problem
 from waltap.host import nearest
 
-__all__ = ["Explained", "Findings", "Namespace"]
+__all__ = ["Explained", "Findings", "Namespace", "as_text"]
 
 P = TypeVar("P", bound=Properties)
 
@@ -207,16 +207,18 @@ class Namespace:
                 if declaration.family is not None:
                     self._claimed.update(filter(declaration.family.fullmatch, self.settings))
 
-    def leftovers(self, *, likely: bool = False) -> None:
+    def leftovers(
+        self, *, likely: bool = False, elsewhere: Callable[[str], Known | None] = lambda _name: None
+    ) -> None:
         """Report what no model declared, but for properties that would change nothing here.
 
         ``likely``: a component is not there that may know more; only what looks like another name
-        is a mistake then.
+        is a mistake then. ``elsewhere`` tells what a component declares that the profile does not choose.
         """
         for name, setting in self.settings.items():
             if name in self._claimed or self._of_a_list(name):
                 continue
-            entry = None if self._prefix else known(name)
+            entry = None if self._prefix else known(name) or elsewhere(name)
             if entry is None:
                 names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
                 guess = nearest(name, names)
@@ -229,6 +231,8 @@ class Namespace:
             else:
                 what = "is a property of Debezium's that waltap does not support"
                 what += f": {entry.why}" if entry.why else " yet"
+                if entry.component:
+                    what = f"belongs to {entry.component}, which the profile does not choose"
                 self.complain(setting, what, allowed=entry.allowed)
 
     def _of_a_list(self, name: str) -> bool:
@@ -295,7 +299,7 @@ class Namespace:
             if pattern.fullmatch(name):
                 self._claimed.add(name)
                 try:
-                    values[name] = _as_text(self._findings.filled(setting))
+                    values[name] = as_text(self._findings.filled(setting))
                 except SecretMissing as cause:
                     self.complain(setting, str(cause), declaration)
         return values
@@ -353,10 +357,10 @@ class Namespace:
             for member, setting in given.items():
                 shown, origin = _shown(setting, declaration), setting.origin
                 if declaration.path and not holds_placeholder(setting.value):
-                    shown = _as_text(value)
+                    shown = as_text(value)
                 self._add_explained(component, member, shown, origin, declaration)
             if not given and declaration.family is None:
-                shown = HIDDEN if declaration.secret and value else _as_text(value)
+                shown = HIDDEN if declaration.secret and value else as_text(value)
                 self._add_explained(component, name, shown, "default", declaration)
 
     def _add_explained(
@@ -380,7 +384,7 @@ def _shown(setting: Setting, declaration: Declaration | None) -> str:
     secret = declaration is not None and declaration.secret
     if secret or looks_secret(setting.name):
         return HIDDEN
-    return _printable(redacted(_as_text(setting.value)))
+    return _printable(redacted(as_text(setting.value)))
 
 
 def _printable(text: str) -> str:
@@ -408,18 +412,18 @@ def _fitting(value: object, declaration: Declaration) -> object:
         return declaration.chosen(value)
     annotation: Any = declaration.info.annotation
     if annotation is str or str in get_args(annotation):
-        return _as_text(value) if isinstance(value, bool | int | float) else value
+        return as_text(value) if isinstance(value, bool | int | float) else value
     if isinstance(value, str) and annotation is not Path:
         return value.strip()
     return value
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a value as a ``.properties`` file would have it."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return ",".join(_as_text(item) for item in value)
+        return ",".join(as_text(item) for item in value)
     return str(value)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.debezium_names import CONVERTERS, OLD_NAMES, OLD_VALUES
+from waltap.config.debezium_names import CONVERTERS, OLD_NAMES, OLD_VALUES, Known
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
-from waltap.config.namespace import Explained, Findings, Namespace
+from waltap.config.namespace import Explained, Findings, Namespace, as_text
 from waltap.config.profile import Component, Profile
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
@@ -23,6 +23,7 @@ from waltap.errors import ConfigurationError, PluginError, Problem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
 from waltap.specs import (
+    KIND_OF,
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
@@ -51,6 +52,12 @@ NATIVE = {
     f"{SINK_PREFIX}type": "[sink] type",
 }
 """Places of a Debezium file → the same in a profile of waltap's."""
+
+SHARING: tuple[type[Spec], ...] = (
+    ConnectorSpec, DecoderSpec, SnapshotterSpec, TopicNamingSpec, FormatSpec, OffsetStoreSpec,
+    SignalChannelSpec, NotificationChannelSpec,
+)  # fmt: skip
+"""Kinds whose components share one namespace."""
 
 SOURCE_CHANNEL = "source"
 JAVA_CHANNELS = {"jmx", "in-process"}
@@ -248,9 +255,22 @@ class _Resolver:
             space = self._sink if kind is SinkSpec else self._flat
             space.tolerate(self._models(kind))
         others = [meant for kind, meant in missing if kind is not SinkSpec]
-        self._flat.leftovers(likely=not all(others))
+        self._flat.leftovers(likely=not all(others), elsewhere=self._declared_elsewhere)
         if sink or self._missing:
             self._sink.leftovers(likely=not sink)
+
+    def _declared_elsewhere(self, name: str) -> Known | None:
+        """Return what a component that the profile does not choose declares as ``name``."""
+        for kind in SHARING:
+            for spec in self._host.specs(kind):
+                if spec.properties is None:
+                    continue
+                for declaration in declarations(spec.properties):
+                    family = declaration.family
+                    if name in declaration.names or (family and family.fullmatch(name)):
+                        default = "" if family else as_text(declaration.default)
+                        return Known(default, component=f"{KIND_OF[kind].noun} {spec.name}")
+        return None
 
     def _models(self, kind: type[Spec]) -> list[type[Properties]]:
         specs = self._host.specs(kind)
