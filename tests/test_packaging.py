@@ -16,6 +16,7 @@ MEMBERS = {
     "plugins/sinks": "waltap_sinks",
     "plugins/spark": "waltap_spark",
     "plugins/testing": "waltap_testing",
+    "plugins/demo": "waltap_demo",
 }
 
 

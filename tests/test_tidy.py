@@ -25,6 +25,7 @@ PACKAGES = {
     "waltap_sinks": "plugins/sinks/src",
     "waltap_spark": "plugins/spark/src",
     "waltap_testing": "plugins/testing/src",
+    "waltap_demo": "plugins/demo/src",
 }
 BANNED_NAMES = {"base", "common", "core", "handler", "helper", "helpers", "manager", "misc"}
 BANNED_NAMES |= {"types", "util", "utils"}

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from waltap_spark.demo.engine_process import EngineProcess, write_profile
-from waltap_spark.demo.flights import TABLES, load
-from waltap_spark.demo.operations import day_of_operations, night_run
-from waltap_spark.demo.replay import Progress, Replay
+from waltap_demo.engine_process import EngineProcess, write_profile
+from waltap_demo.flights import TABLES, load
+from waltap_demo.operations import day_of_operations, night_run
+from waltap_demo.replay import Progress, Replay
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare

@@ -224,7 +224,7 @@ def test_a_plugin_whose_command_cannot_be_made_spares_the_help(tmp_path: Path) -
 def test_demo_without_its_plugin_says_what_to_install() -> None:
     answer = waltap("demo", WALTAP_PLUGINS="postgres")
     assert answer.returncode == 1
-    assert "pip install 'waltap[spark]'" in no_traceback(answer)
+    assert "pip install 'waltap[demo]'" in no_traceback(answer)
 
 
 # --- plugins, explain, init ------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_a_missing_sink_names_its_extra(
 def test_a_missing_command_names_its_extra(installed: Path, tmp_path: Path) -> None:
     done = waltap(installed, "demo", cwd=tmp_path)
     assert done.returncode == 1
-    assert "pip install 'waltap[spark]'" in done.stderr
+    assert "pip install 'waltap[demo]'" in done.stderr
 
 
 def test_the_framework_alone_names_the_extra_of_a_connector(

@@ -34,7 +34,8 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "sinks": {"sinks": ("changelog",), "commands": ("changelog",)},
-    "spark": {"sinks": ("spark",), "commands": ("spark", "demo")},
+    "spark": {"sinks": ("spark",), "commands": ("spark",)},
+    "demo": {"commands": ("demo",)},
 }
 """Extra → kind of plugin → names and aliases."""
 

@@ -1,6 +1,6 @@
 """Hook implementations of waltap-spark, and nothing else. None of it imports pyspark."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
@@ -22,12 +22,6 @@ def _spark_commands() -> Any:
     return application
 
 
-def _demo_command() -> Callable[..., None]:
-    from waltap_spark.demo.command import demo
-
-    return demo
-
-
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the Spark sink."""
@@ -43,14 +37,9 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 @hookimpl
 def register_commands() -> Iterable[CommandSpec]:
-    """Contribute the commands that need Spark."""
+    """Contribute the command of Spark tables."""
     yield CommandSpec(
         name="spark",
         summary="Apply a change log, query and describe the tables that Spark keeps.",
         factory=_spark_commands,
-    )
-    yield CommandSpec(
-        name="demo",
-        summary="PostgreSQL to live Spark tables on real data, compared row by row at the end.",
-        factory=_demo_command,
     )

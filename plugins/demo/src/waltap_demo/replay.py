@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.source.position import parse_lsn
+from waltap_demo.operations import Event
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.demo.operations import Event
 from waltap_spark.output import Output
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ class DemoIncomplete(SourceError):
     """A package that only the demo needs is missing."""
 
     code = "WT-2901"
-    remedy = "Install what the demo needs: pip install 'waltap-spark[demo]'."
+    remedy = "Install what the demo needs: pip install 'waltap[demo]'."
 
 
 class DemoStuck(WaltapError):

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.demo.errors import DemoIncomplete
+from waltap_demo.errors import DemoIncomplete
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-from waltap_spark.demo.errors import DemoStuck
+from waltap_demo.errors import DemoStuck
 
 __all__ = ["EngineProcess", "write_profile"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.errors import ConfigurationError, Problem
-from waltap_spark.demo.embedded_server import (
+from waltap_demo.embedded_server import (
     EmbeddedServer,
     embedded_server,
     running_server,
 )
-from waltap_spark.demo.engine_process import EngineProcess, write_profile
-from waltap_spark.demo.errors import DemoDifferent
-from waltap_spark.demo.flights import DayData, load, row_counts
-from waltap_spark.demo.operations import day_of_operations, night_run
-from waltap_spark.demo.replay import Progress, Replay
+from waltap_demo.engine_process import EngineProcess, write_profile
+from waltap_demo.errors import DemoDifferent
+from waltap_demo.flights import DayData, load, row_counts
+from waltap_demo.operations import day_of_operations, night_run
+from waltap_demo.replay import Progress, Replay
 from waltap_spark.java import require_java
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class _Demo:
             engine.wait_until(replay.caught_up, 120, "catching up", lambda: None)
 
     def _compare(self, server: EmbeddedServer) -> bool:
-        from waltap_spark.demo.answers import QUESTIONS, answer
+        from waltap_demo.answers import QUESTIONS, answer
         from waltap_spark.live import open_tables
         from waltap_spark.session import start_session
         from waltap_spark.verify import compare, comparison_table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.demo.errors import DemoIncomplete
+from waltap_demo.errors import DemoIncomplete
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.demo.flights import DayData
+from waltap_demo.flights import DayData
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -1,0 +1,22 @@
+"""Hook implementations of waltap-demo, and nothing else."""
+
+from collections.abc import Callable, Iterable
+
+from waltap.hookspecs import hookimpl
+from waltap.specs import CommandSpec
+
+
+def _command() -> Callable[..., None]:
+    from waltap_demo.command import demo
+
+    return demo
+
+
+@hookimpl
+def register_commands() -> Iterable[CommandSpec]:
+    """Contribute the demo."""
+    yield CommandSpec(
+        name="demo",
+        summary="PostgreSQL to live Spark tables on real data, compared row by row at the end.",
+        factory=_command,
+    )
