@@ -174,7 +174,7 @@ def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes
             runs.until_killed(0.25)
             offset = runs.offset()
             assert offset is not None
-            restarts.append((len(runs.records()), writer.durable(offset.position)))
+            restarts.append((len(runs.records()), writer.durable(offset.sole.position)))
         last = writer.finish()
     runs.to_the_end()
     seen = ids(runs.records(), "c")

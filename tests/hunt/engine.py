@@ -134,7 +134,9 @@ class Engine:
         """Return the stored offset, None without any."""
         found = [*self.folder.rglob("offset.json")]
         with contextlib.suppress(ValueError, FileNotFoundError):
-            return dict(json.loads(found[0].read_text())) if found else None
+            if found:
+                data = dict(json.loads(found[0].read_text()))
+                return {**next(iter(data.get("partitions", {"": {}}).values())), **data}
         return None
 
     def stored(self) -> int | None:

@@ -60,7 +60,7 @@ def after_the_end(pipeline: Pipeline) -> None:
 def change_offset(pipeline: Pipeline, **fields: object) -> None:
     offset = pipeline.offset()
     assert offset is not None
-    changed = msgspec.structs.replace(offset, **fields)
+    changed = offset.with_sole(**fields)
     pipeline.offset_file.write_bytes(msgspec.json.encode(changed))
 
 
@@ -122,7 +122,7 @@ def test_the_gap_is_named_in_bytes(pipeline: Pipeline) -> None:
     make_anew(pipeline)
     offset = pipeline.offset()
     assert offset is not None
-    gap = pipeline.slot_lsns()[0] - offset.position.end_lsn
+    gap = pipeline.slot_lsns()[0] - offset.sole.position.end_lsn
     with pytest.raises(PositionGap, match=f" {gap} bytes of WAL after the stored offset"):
         pipeline.catch_up()
 

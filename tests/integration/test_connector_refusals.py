@@ -316,7 +316,7 @@ def test_a_role_that_is_no_superuser_captures(
     offset = pipeline.offset()
     assert offset is not None
     assert shop.execute("SELECT system_identifier::text FROM pg_control_system()") == [
-        (offset.system_id,)
+        (offset.sole.system_id,)
     ]
 
 

@@ -68,7 +68,7 @@ def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(
     assert pipeline.slot_lsns()[0] <= before
     offset = pipeline.offset()
     assert offset is not None
-    assert offset.position.end_lsn <= before
+    assert offset.sole.position.end_lsn <= before
     pipeline.catch_up()
     assert pipeline.destination.ids("t", "c") == [1, 1]
 
@@ -85,7 +85,7 @@ def test_a_failed_flush_that_may_be_retried_is_delivered_again_from_the_stored_p
         run.until(lambda: pipeline.destination.ids("t", "c") == [1, 1], "the second delivery")
         run.until(lambda: len(calls) > 1, "a flush that succeeds")
         assert run.notices.sinks_made == 2
-    assert pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn  # type: ignore[union-attr]
+    assert pipeline.slot_lsns()[0] == pipeline.offset().sole.position.end_lsn  # type: ignore[union-attr]
 
 
 def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(pipeline: Pipeline) -> None:
@@ -191,7 +191,7 @@ def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
         database.execute("INSERT INTO t VALUES (3001)")
         run.until(lambda: run.engine.status().events == 3001, "the next row")
     assert ids(lines) == list(range(1, 3002))
-    assert pipeline.slot_lsns()[0] == pipeline.offset().position.end_lsn  # type: ignore[union-attr]
+    assert pipeline.slot_lsns()[0] == pipeline.offset().sole.position.end_lsn  # type: ignore[union-attr]
 
 
 def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(

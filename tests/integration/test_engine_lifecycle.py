@@ -220,7 +220,7 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
     written = len(lines(folder))
     offset = pipeline.offset()
     assert offset is not None
-    assert pipeline.slot_lsns()[0] == offset.position.end_lsn
+    assert pipeline.slot_lsns()[0] == offset.sole.position.end_lsn
     done = run_command(pipeline, "--until-idle", "0.1")
     _, errors = done.communicate(timeout=30)
     assert done.returncode == 0, errors

@@ -65,7 +65,7 @@ def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet: Pipeline, database: 
         until(lambda: quiet.slot_lsns()[1] > before[1], "restart_lsn to follow")
     offset = quiet.offset()
     assert offset is not None
-    assert offset.position.end_lsn >= quiet.slot_lsns()[0]
+    assert offset.sole.position.end_lsn >= quiet.slot_lsns()[0]
 
 
 @pytest.mark.parametrize("flush_ms", [0, 500])
@@ -105,7 +105,7 @@ def test_progress_without_data_is_stored_before_it_is_confirmed(
             confirmed, _ = quiet.slot_lsns()
             offset = quiet.offset()
             assert offset is not None
-            seen.append(confirmed <= offset.position.end_lsn)
+            seen.append(confirmed <= offset.sole.position.end_lsn)
     assert all(seen)
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_confirmed_before_the_sink_has_flushed_and_the_offset_is_stor
                 heard = last_heard(quiet)
                 offset = quiet.offset()
                 assert offset is not None
-                orders.append((quiet.slot_lsns()[0], offset.position.end_lsn))
+                orders.append((quiet.slot_lsns()[0], offset.sole.position.end_lsn))
         finally:
             release.set()
         run.until(lambda: quiet.slot_lsns()[0] >= committed, "the confirmation")
@@ -287,7 +287,7 @@ def test_changes_are_gathered_for_as_long_as_asked(quiet: Pipeline, database: Da
         until(lambda: sent_all(quiet, committed), "the row to be sent")
         database.execute("INSERT INTO busy VALUES (1)")
         until(lambda: sent_all(quiet, current(database)), "the server to read on")
-    assert quiet.slot_lsns()[0] <= (quiet.offset() or Offset).position.end_lsn
+    assert quiet.slot_lsns()[0] <= quiet.offset().sole.position.end_lsn  # type: ignore[union-attr]
     quiet.catch_up(**{"waltap.linger.ms": 60_000})
     assert quiet.destination.ids("quiet") == list(range(11))
 

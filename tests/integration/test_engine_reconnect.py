@@ -429,7 +429,7 @@ def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Pat
         before = pipeline.offset()
         assert before is not None
         # the first timeline has no history file to ask for
-        later = msgspec.structs.replace(before, timeline=2)
+        later = before.with_sole(timeline=2)
         pipeline.offset_file.write_bytes(msgspec.json.encode(later))
         with pytest.raises(OtherServer, match="timeline 2, the server is on timeline 1"):
             pipeline.catch_up()
@@ -445,16 +445,16 @@ def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Pat
         after = pipeline.offset()
         assert before is not None
         assert after is not None
-        assert (before.timeline, after.timeline) == (1, 2)
+        assert (before.sole.timeline, after.sole.timeline) == (1, 2)
         assert pipeline.destination.ids("t") == [1, 2]
         # and an offset from after the fork, but of the old timeline, is refused
         ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
-        strange = msgspec.structs.replace(after, timeline=1, position=Position(parse_lsn(lsn)))
+        strange = after.with_sole(timeline=1, position=Position(parse_lsn(lsn)))
         pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
         with pytest.raises(OtherServer, match="timeline 1"):
             pipeline.catch_up()
         # so is one of a timeline that this server has never been on
-        strange = msgspec.structs.replace(after, timeline=7)
+        strange = after.with_sole(timeline=7)
         pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
         with pytest.raises(OtherServer, match="timeline 7, the server is on timeline 2"):
             pipeline.catch_up()

@@ -14,7 +14,7 @@ import pytest
 import waltap as package
 from waltap.errors import WaltapError
 from waltap.offsets.belongings import Belonging
-from waltap.offsets.offset import Offset
+from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.source.position import Position
 from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
@@ -278,10 +278,11 @@ def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no
             "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', true)", (pipeline.slot,)
         )
         ((system,),) = database.execute("SELECT system_identifier::text FROM pg_control_system()")
-        offset = Offset(
+        slot = PartitionOffset(
             position=Position(1), slot=pipeline.slot, database=database.name,
             system_id=system, timeline=1, slot_created_lsn=1,
         )  # fmt: skip
+        offset = Offset.of(slot)
         pipeline.offset_file.parent.mkdir(parents=True)
         pipeline.offset_file.write_bytes(msgspec.json.encode(offset))
     pipeline.catch_up(**temporary)

@@ -14,7 +14,7 @@ from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.source.position import Position
+from waltap.source.position import Position, Positions
 from waltap.specs import SinkSpec
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 
@@ -115,6 +115,60 @@ class LosesTheLast(Lines):
 class TestLosesTheLastRecordAtFlush(Planted):
     sink_class = LosesTheLast
     caught_by = "test_everything_flushed_is_there_once_and_in_order"
+
+
+class ManyPartitions(Lines):
+    """Promises each partition's position. Right as it is."""
+
+    capabilities = SinkCapabilities(partitions=True)
+
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.each = Positions()
+
+    def write(self, batch):
+        super().write(batch)
+        self.each = self.each.moved(batch.partition, batch.position)
+
+    def flush(self):
+        super().flush()
+        return self.each or None
+
+
+class TestTakesSeveralPartitions(Planted):
+    sink_class = ManyPartitions
+    caught_by = ""
+
+
+class PromisesTheLastAlone(ManyPartitions):
+    def write(self, batch):
+        self.each = Positions()
+        super().write(batch)
+
+
+class TestForgetsTheOtherPartition(Planted):
+    sink_class = PromisesTheLastAlone
+    caught_by = "test_positions_of_two_partitions_keep_apart"
+
+
+class ClaimsPartitions(Lines):
+    capabilities = SinkCapabilities(partitions=True)
+
+
+class TestClaimsPartitionsAndKnowsOne(Planted):
+    sink_class = ClaimsPartitions
+    caught_by = "test_positions_of_two_partitions_keep_apart"
+
+
+class NamesThePartition(Lines):
+    def flush(self):
+        promised = super().flush()
+        return None if promised is None else Positions({"public": promised})
+
+
+class TestNamesThePartitionThatHasNoName(Planted):
+    sink_class = NamesThePartition
+    caught_by = "test_a_batch_without_a_partition_is_promised_without_one"
 
 
 class Reorders(Lines):

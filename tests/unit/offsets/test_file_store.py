@@ -6,13 +6,28 @@ from pathlib import Path
 import msgspec
 import pytest
 from waltap.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
-from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.offsets.offset import (
+    NEWEST_VERSION,
+    Offset,
+    PartitionOffset,
+    SnapshotProgress,
+    decoded,
+    encoded,
+)
 from waltap.source.position import Position
 from waltap_testing.crash import Child, Kill, in_child
+from waltap_testing.offset_store_suite import FULL, TWO
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "offset-1.json"
 
 
 def offset(lsn: int, **more: object) -> Offset:
-    return Offset(position=Position(lsn), slot="s", database="d", system_id="7", timeline=1, **more)  # type: ignore[arg-type]
+    made = Offset.of(
+        PartitionOffset(position=Position(lsn), slot="s", database="d", system_id="7", timeline=1)
+    )
+    names = [name for name in more if name in PartitionOffset.__struct_fields__]
+    made = made.with_sole(**{name: more.pop(name) for name in names})
+    return msgspec.structs.replace(made, **more)
 
 
 @pytest.fixture
@@ -50,7 +65,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_offset(tmp_path: Path) ->
         outcome = in_child(action, Kill(step=step))
         found = FileOffsetStore(path).load()
         assert found is not None
-        seen.add(found.position.end_lsn)
+        seen.add(found.sole.position.end_lsn)
         if not outcome.killed:
             break
     assert step > 4
@@ -76,7 +91,7 @@ def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
         pytest.param(b"[1, 2]", id="something else"),
         pytest.param(b'{"position": {"end_lsn": "1"}}', id="wrong kinds"),
         pytest.param(
-            msgspec.json.encode(offset(1)).replace(b'"version":1', b'"version":99'),
+            msgspec.json.encode(offset(1)).replace(b'"version":2', b'"version":99'),
             id="of a newer waltap",
         ),
     ],
@@ -126,3 +141,38 @@ def test_a_full_disk_keeps_the_old_offset(store: FileOffsetStore) -> None:
         ["offset.json", "offset.json.new"],
         ["offset.json.new", "offset.json"],
     )
+
+
+# --- the stored form -------------------------------------------------------------------------------
+
+
+def test_an_offset_of_version_1_is_read() -> None:
+    """What waltap stored until partitions had names: tests/golden/offset-1.json is one with everything."""
+    store = FileOffsetStore(GOLDEN)
+    assert store.load() == FULL
+
+
+def test_an_offset_of_version_1_is_stored_as_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "offset.json"
+    path.write_bytes(GOLDEN.read_bytes())
+    store = FileOffsetStore(path)
+    before = store.load()
+    assert before is not None
+    store.store(before)
+    assert msgspec.json.decode(path.read_bytes())["version"] == NEWEST_VERSION == 2
+    assert store.load() == before
+
+
+def test_the_stored_form_is_that_of_its_version() -> None:
+    """Whoever changes it gives it another number, and reads this one still."""
+    golden = GOLDEN.with_name("offset-2.json")
+    assert encoded(TWO) == golden.read_bytes()
+    assert decoded(golden.read_bytes()) == TWO
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"version": 2}', b'{"version": 1}', b'{"version": "2"}', b"null"]
+)
+def test_half_an_offset_is_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decoded(data)

@@ -125,7 +125,7 @@ def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(new: N
     assert pipeline.destination.durable == [1]
     kept = pipeline.store.load()
     assert kept is not None
-    assert kept.position.end_lsn < pipeline.source.log[1].end_lsn
+    assert kept.sole.position.end_lsn < pipeline.source.log[1].end_lsn
     assert all(lsn < pipeline.source.log[1].end_lsn for _, lsn in pipeline.source.confirmed)
     assert pipeline.destination.made == pipeline.destination.closed == 1
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from waltap.errors import WaltapError
 from waltap.host import Host
-from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
 from waltap_postgres.decision import Decision, Situation, decide
 from waltap_postgres.errors import PositionGap, SlotMissing, SlotNotOurs, SlotUnfit
@@ -25,9 +25,11 @@ SLOT = Slot(
     two_phase=False,
 )
 INVALIDATED = msgspec.structs.replace(SLOT, wal_status="lost")
-WHOLE = Offset(
-    position=Position(100), slot="s", database="shop", system_id="7", timeline=1,
-    decoder="pgoutput", slot_created_lsn=50, snapshot=None, visible="",
+WHOLE = Offset.of(
+    PartitionOffset(
+        position=Position(100), slot="s", database="shop", system_id="7", timeline=1,
+        decoder="pgoutput", slot_created_lsn=50, visible="",
+    )
 )  # fmt: skip
 UNFINISHED = msgspec.structs.replace(WHOLE, snapshot=SnapshotProgress(kind="initial", lsn=50))
 MODES = Host().snapshotters

@@ -41,7 +41,7 @@ def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path: P
             end=7,
         )
     )
-    assert lines.flush() == Position(7)
+    assert lines.flush().sole == Position(7)
     lines.close()
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"topic": "t.s.a", "key": {"id": 1}, "value": {"op": "c"}, "headers": []},
@@ -92,7 +92,7 @@ def test_standard_output_gets_the_lines(tmp_path: Path, capfd: pytest.CaptureFix
     lines = sink("-", tmp_path)
     lines.open()
     lines.write(batch(Record("t", None, b"1"), end=3))
-    assert lines.flush() == Position(3)
+    assert lines.flush().sole == Position(3)
     lines.close()
     os.fstat(1)  # closing the sink leaves standard output open
     assert json.loads(capfd.readouterr().out)["value"] == 1
@@ -125,9 +125,9 @@ def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_p
     lines.flush()
     lines.write(batch(Record("t", None, b"2"), end=2))
     shutil.rmtree(tmp_path / "a")
-    assert lines.flush() == Position(2)
+    assert lines.flush().sole == Position(2)
     lines.write(batch(Record("t", None, b"3"), end=3))
-    assert lines.flush() == Position(3)
+    assert lines.flush().sole == Position(3)
     lines.close()
     assert path.read_bytes() == line(2) + line(3)
 
@@ -139,7 +139,7 @@ def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path
     lines.write(batch(Record("t", None, b"2"), end=2))
     path.unlink()
     path.write_bytes(line(1) + b"torn")
-    assert lines.flush() == Position(2)
+    assert lines.flush().sole == Position(2)
     lines.close()
     assert path.read_bytes() == line(1) + line(2)
 
@@ -171,7 +171,7 @@ def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(tmp_path: Pa
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     lines.open()
     lines.write(batch(Record("t", None, b"1")))
-    assert lines.flush() == Position(1)
+    assert lines.flush().sole == Position(1)
     assert os.read(reader, 4096) == line(1)
     os.close(reader)
     with pytest.raises(ReaderGone, match="closed by its reader"):
@@ -215,6 +215,6 @@ def test_the_null_sink_counts_and_confirms(tmp_path: Path) -> None:
     assert null.open() is None
     assert null.flush() is None
     null.write(batch(Record("t", None, b"123"), Record("t", b"1", None), end=9))
-    assert null.flush() == Position(9)
+    assert null.flush().sole == Position(9)
     assert (null.records, null.bytes) == (2, 3)
     null.close()

@@ -38,13 +38,18 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print what is stored, as JSON."""
     import msgspec
 
+    from waltap.source.position import SOLE
+
     profile, stages = _stages(file, set_)
     offset = stages.store.load()
     if offset is None:
         typer.echo(f"{profile.name}: no offset is stored", err=True)
         raise typer.Exit(1)
-    document = {"pipeline": profile.name, "text": str(offset.position)}
-    typer.echo(json.dumps({**document, **msgspec.to_builtins(offset)}, indent=2))
+    document = {"pipeline": profile.name, "text": str(offset.positions)}
+    stored = msgspec.to_builtins(offset)
+    if list(stored["partitions"]) == [SOLE]:  # the normal case needs no name
+        stored = {**stored.pop("partitions")[SOLE], **stored}
+    typer.echo(json.dumps({**document, **stored}, indent=2))
 
 
 @command.command("set")
@@ -60,8 +65,6 @@ def set_position(
 
     Slot and sink have a say in that: what they make of the position is told before anything is stored.
     """
-    import msgspec
-
     from waltap.source.position import Position, lsn_text, parse_lsn
 
     try:
@@ -74,18 +77,18 @@ def set_position(
         offset = store.load()
         if offset is None:
             raise NothingStored(f"no offset is stored for {profile.name}")
-        distance = position.end_lsn - offset.position.end_lsn
+        distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
             f"skips {distance} bytes of WAL: changes in them are never delivered"
             if distance >= 0
             else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
             "the slot still has them"
         )
-        moved = msgspec.structs.replace(offset, position=position, previous_end_lsn=None)
+        moved = offset.with_sole(position=position, previous_end_lsn=None)
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
             typer.echo(f"{profile.name}: {note}", err=True)
         question = (
-            f"{profile.name}: from {offset.position} to {lsn_text(position.end_lsn)} {effect}"
+            f"{profile.name}: from {offset.sole.position} to {lsn_text(position.end_lsn)} {effect}"
         )
         _confirm(question, yes=yes)
         store.store(moved)
@@ -105,7 +108,7 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             if offset is None:
                 typer.echo(f"{profile.name}: no offset is stored")
                 return
-            _confirm(f"{profile.name}: forget the offset {offset.position}", yes=yes)
+            _confirm(f"{profile.name}: forget the offset {offset.sole.position}", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
@@ -149,10 +152,10 @@ def _keep_slot(stages: "Stages", offset: "Offset") -> None:
 
     entry = Belonging(
         kind="slot",
-        name=offset.slot,
-        system_id=offset.system_id,
-        database=offset.database,
-        made=offset.slot_created_lsn > 0,
+        name=offset.sole.slot,
+        system_id=offset.sole.system_id,
+        database=offset.sole.database,
+        made=offset.sole.slot_created_lsn > 0,
     )
     if stages.belongings.find(*entry.place) is None:
         stages.belongings.keep(entry)

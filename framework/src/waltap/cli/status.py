@@ -62,10 +62,10 @@ def _document(
     }
     if offset is not None:
         document["offset"] = {
-            "position": str(offset.position),
-            "slot": offset.slot,
-            "database": offset.database,
-            "timeline": offset.timeline,
+            "position": str(offset.sole.position),
+            "slot": offset.sole.slot,
+            "database": offset.sole.database,
+            "timeline": offset.sole.timeline,
             "snapshot": "incomplete" if offset.snapshot is not None else "complete",
         }
     if slot is not None:

@@ -1,5 +1,12 @@
 """Stage 7: what is durable, and what may be confirmed."""
 
-from waltap.offsets.offset import Offset, OffsetStore, SnapshotProgress
+from waltap.offsets.offset import (
+    Offset,
+    OffsetStore,
+    PartitionOffset,
+    SnapshotProgress,
+    decoded,
+    encoded,
+)
 
-__all__ = ["Offset", "OffsetStore", "SnapshotProgress"]
+__all__ = ["Offset", "OffsetStore", "PartitionOffset", "SnapshotProgress", "decoded", "encoded"]

@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import msgspec
-
 from waltap.config.property import Properties, declare
 from waltap.errors import OffsetError
 from waltap.offsets.durable_file import replace_durably
-from waltap.offsets.offset import Offset, OffsetStore
+from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded
 
 __all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "OffsetUnwritable"]
-
-NEWEST_VERSION = 1
 
 
 class OffsetUnreadable(OffsetError):
@@ -46,8 +42,6 @@ class FileOffsetStore(OffsetStore):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Offset).decode
 
     def load(self) -> Offset | None:
         try:
@@ -57,19 +51,13 @@ class FileOffsetStore(OffsetStore):
         except OSError as error:
             raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
         try:
-            offset = self._decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise OffsetUnreadable(f"offset is damaged: {error}", path=self.path) from error
-        if offset.version > NEWEST_VERSION:
-            raise OffsetUnreadable(
-                f"offset has version {offset.version}; this waltap knows {NEWEST_VERSION}",
-                path=self.path,
-            )
-        return offset
+            return decoded(data)
+        except ValueError as error:
+            raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
 
     def store(self, offset: Offset) -> None:
         try:
-            replace_durably(self.path, self._encode(offset))
+            replace_durably(self.path, encoded(offset))
         except OSError as error:
             raise OffsetUnwritable(f"offset cannot be stored: {error}", path=self.path) from error
 

@@ -4,9 +4,21 @@ import abc
 
 import msgspec
 
-from waltap.source.position import Position
+from waltap.source.position import SOLE, Position, Positions
 
-__all__ = ["Offset", "OffsetStore", "SnapshotProgress"]
+__all__ = [
+    "NEWEST_VERSION",
+    "Offset",
+    "OffsetStore",
+    "PartitionOffset",
+    "SnapshotProgress",
+    "decoded",
+    "encoded",
+]
+
+NEWEST_VERSION = 2
+"""Of the stored form. A store keeps what `encoded` gives and loads it by `decoded`, so that it reads
+every earlier one."""
 
 
 class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +28,8 @@ class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
     lsn: int
 
 
-class Offset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline remembers between runs.
+class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline remembers of one partition of its source: of one slot.
 
     ``system_id``, ``timeline``, ``slot``, ``database`` tie the position to one server history: a
     position of another one means nothing. ``slot_created_lsn`` is where a slot that waltap made began,
@@ -26,7 +38,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     ``visible`` is set when a snapshot was read beside a slot that existed already:
     ``xmin:xmax:xip,…@HORIZON`` names the transactions that the snapshot contains and the stream,
     up to the LSN HORIZON, must leave out; ``visible_in`` says the same of single tables, by OID and by
-    schema.table, that were read later than the rest. ``signals`` holds state of incremental snapshots.
+    schema.table, that were read later than the rest.
     """
 
     position: Position
@@ -36,12 +48,80 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     timeline: int
     decoder: str = ""
     slot_created_lsn: int = 0
-    snapshot: SnapshotProgress | None = None
     previous_end_lsn: int | None = None
     visible: str = ""
     visible_in: dict[str, str] = {}
+
+
+class Offset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline remembers between runs: each partition's offset by its name, a snapshot that has
+    not ended, and ``signals``, the state of incremental snapshots.
+
+    A source with one partition is the normal case: `of` makes its offset, `sole` is the partition,
+    `with_sole` changes it.
+    """
+
+    partitions: dict[str, PartitionOffset]
+    snapshot: SnapshotProgress | None = None
     signals: dict[str, object] = {}
+    version: int = NEWEST_VERSION
+
+    @classmethod
+    def of(cls, sole: PartitionOffset, *, snapshot: SnapshotProgress | None = None) -> "Offset":
+        """Return the offset of a source with one partition."""
+        return cls(partitions={SOLE: sole}, snapshot=snapshot)
+
+    @property
+    def sole(self) -> PartitionOffset:
+        """Return the only partition's. Raises: ValueError when there are others."""
+        (partition,) = self.partitions.values()
+        return partition
+
+    @property
+    def positions(self) -> Positions:
+        """Return the position in each partition."""
+        return Positions({name: each.position for name, each in self.partitions.items()})
+
+    def with_sole(self, **changes: object) -> "Offset":
+        """Return the offset with other values of the only partition, by the names of its fields."""
+        changed = msgspec.structs.replace(self.sole, **changes)
+        return msgspec.structs.replace(self, partitions=dict.fromkeys(self.partitions, changed))
+
+
+def encoded(offset: Offset) -> bytes:
+    """Return the stored form: JSON."""
+    return msgspec.json.encode(offset)
+
+
+def decoded(data: bytes) -> Offset:
+    """Return the offset that `encoded` stored, in this version or an earlier one.
+
+    Version 1 (until 0.1) knew one partition, whose fields stood beside the rest.
+    Raises: ValueError when it is none, or of a later version.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version > NEWEST_VERSION:
+            message = f"it has version {version}; this waltap knows {NEWEST_VERSION}"
+            raise ValueError(message)
+        if version == 1:
+            found = msgspec.json.decode(data, type=_Version1)
+            sole = msgspec.convert(found, PartitionOffset, from_attributes=True)
+            return Offset(partitions={SOLE: sole}, snapshot=found.snapshot, signals=found.signals)
+        return msgspec.json.decode(data, type=Offset)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+class _Versioned(msgspec.Struct):
     version: int = 1
+
+
+class _Version1(PartitionOffset, frozen=True, kw_only=True):
+    """The stored form until partitions had names."""
+
+    snapshot: SnapshotProgress | None = None
+    signals: dict[str, object] = {}
 
 
 class OffsetStore(abc.ABC):

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from waltap.errors import WaltapError
+from waltap.errors import SourceError, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
 from waltap.pipeline.delivery import Delivery
@@ -17,11 +17,18 @@ from waltap.pipeline.setup import Stages
 from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.streaming import Streaming
 from waltap.source.connector import Connector, Start
-from waltap.source.position import Position
+from waltap.source.position import Position, Positions
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "OnePartitionOnly"]
 
 log = logging.getLogger(__name__)
+
+
+class OnePartitionOnly(SourceError):
+    """A source has several partitions, and something of the pipeline knows the position of one only."""
+
+    code = "WT-2016"
+    remedy = "Run one pipeline for each partition, each with a `name` of its own in its profile."
 
 
 class Connection:
@@ -30,7 +37,7 @@ class Connection:
     def __init__(self, run: Run, stages: Stages) -> None:
         self._run, self._stages = run, stages
 
-    def go(self, held: Position | None) -> None:
+    def go(self, held: Position | Positions | None) -> None:
         """Capture until the run is to end. ``held`` is the position that the sink, if it was made anew,
         keeps itself. Raises: WaltapError, StopRequested, ReaderGone."""
         run, stages = self._run, self._stages
@@ -48,7 +55,7 @@ class Connection:
                     self._snapshot(connector, delivery, start)
                 stream = None
                 if start.stream and not run.stop.is_set():
-                    stream = connector.stream(delivery.written)
+                    stream = connector.stream(delivery.written.sole)
             if stream is not None:
                 streaming = Streaming(run, connector, stream, stages, delivery)
                 streaming.go(whole=start.snapshot)
@@ -57,7 +64,8 @@ class Connection:
                 run.ready()
             if connector.finish():
                 stages.store.clear()
-                run.slot_notice("dropped", delivery.offset, delivery.offset.position.end_lsn)
+                for gone in delivery.offset.partitions.values():
+                    run.slot_notice("dropped", gone, gone.position.end_lsn)
         finally:
             connector.close()
 
@@ -66,10 +74,17 @@ class Connection:
         start = connector.prepare(offset)
         for note in start.notes:
             log.info(note)
+        several = len(start.offset.partitions) > 1
+        if several and (start.stream or not self._stages.sink.capabilities.partitions):
+            what = "stream" if start.stream else f"sink {self._run.profile.sink.spec.name}"
+            raise OnePartitionOnly(
+                f"the source has {len(start.offset.partitions)} partitions; the {what} takes one"
+            )
         if not (start.snapshot or self._run.started):
             self._run.channels.tell(INITIAL, "SKIPPED")
         if start.slot_created:
-            self._run.slot_notice("created", start.offset, start.offset.slot_created_lsn)
+            for made in start.offset.partitions.values():
+                self._run.slot_notice("created", made, made.slot_created_lsn)
         if start.stream and (start.snapshot or start.slot_created):
             self._stages.new_tables.start_anew(connector, start.offset)
         return start, self._deliver(start, offset)
@@ -79,8 +94,7 @@ class Connection:
         run, stages = self._run, self._stages
         stored = start.offset
         if offset is not None:
-            previous = None if start.snapshot else offset.previous_end_lsn
-            stored = msgspec.structs.replace(stored, previous_end_lsn=previous)
+            stored = _continued(stored, None if start.snapshot else offset)
         delivery = Delivery(
             pipeline=run.profile.name,
             sink=stages.sink,
@@ -150,8 +164,26 @@ def _in_snapshot(delivery: Delivery | None) -> bool:
     return delivery is not None and delivery.offset.snapshot is not None
 
 
-def _newest(offset: Offset | None, held: Position | None) -> Offset | None:
+def _continued(start: Offset, before: Offset | None) -> Offset:
+    """Return ``start`` with what was delivered last in each partition, as ``before`` says it."""
+    known = {} if before is None else before.partitions
+    partitions = {
+        name: msgspec.structs.replace(
+            each, previous_end_lsn=known[name].previous_end_lsn if name in known else None
+        )
+        for name, each in start.partitions.items()
+    }
+    return msgspec.structs.replace(start, partitions=partitions)
+
+
+def _newest(offset: Offset | None, held: Position | Positions | None) -> Offset | None:
     """A sink that keeps the position with its data may know more than the store."""
-    if offset is None or held is None or held <= offset.position:
+    if offset is None or held is None:
         return offset
-    return msgspec.structs.replace(offset, position=held, previous_end_lsn=held.end_lsn)
+    partitions = dict(offset.partitions)
+    for name, position in Positions.of(held, next(iter(partitions))).items():
+        if name in partitions and position > partitions[name].position:
+            partitions[name] = msgspec.structs.replace(
+                partitions[name], position=position, previous_end_lsn=position.end_lsn
+            )
+    return msgspec.structs.replace(offset, partitions=partitions)

@@ -15,7 +15,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
 from waltap.sink.sink import Sink
-from waltap.source.position import Position
+from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
 __all__ = ["Delivery", "Part"]
@@ -26,10 +26,11 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 class Delivery:
     """Renders, transforms, writes and flushes; owns the stored offset.
 
-    ``signals`` is stored with the position: the state of incremental snapshots as of what was
-    written. ``written`` is the position after the last batch the sink took, ``offset.position`` the last
-    stored one. ``counts`` are those of the run. ``failed``: a flush
-    failed, or a write in a way that no sink may fail in; nothing is flushed, stored or confirmed any more.
+    ``signals`` is stored with the positions: the state of incremental snapshots as of what was
+    written. ``written`` has the position after the last batch that the sink took of each partition,
+    ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
+    the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
+    way that no sink may fail in; nothing is flushed, stored or confirmed any more.
     """
 
     def __init__(
@@ -50,18 +51,23 @@ class Delivery:
         self._transforms, self._host, self._retries = transforms, host, retries
         self._clock, self.counts = clock, counts
         self.offset = offset
-        self.written = offset.position
-        self.previous_end_lsn = offset.previous_end_lsn
+        self.written = offset.positions
+        self.partition = next(iter(offset.partitions))
+        self.previous_end_lsn = {
+            name: each.previous_end_lsn for name, each in offset.partitions.items()
+        }
         self.signals = offset.signals
         self._visible_in: dict[str, str] = {}
         self.unflushed_since: float | None = None
         self.failed = False
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
-    def write(self, parts: list[Part], *, snapshot: bool = False) -> None:
+    def write(
+        self, parts: list[Part], *, snapshot: bool = False, partition: str | None = None
+    ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
         started = self._clock.monotonic()
-        batch = self._batch(parts, snapshot=snapshot)
+        batch = self._batch(parts, partition or self.partition, snapshot=snapshot)
         counts = self.counts
         for index, transform in enumerate(self._transforms):
             before = batch.events
@@ -71,7 +77,7 @@ class Delivery:
             batch.records = self._format.render(batch.parts, self._clock.time_ns())
         self._write(batch)
         self._count(batch, started)
-        self.written = batch.position
+        self.written = self.written.moved(batch.partition, batch.position)
         if self.unflushed_since is None:
             self.unflushed_since = started
         self._host.notify(
@@ -98,22 +104,30 @@ class Delivery:
         elif batch.snapshot:
             counts.snapshot_events += batch.events
 
-    def _batch(self, parts: list[Part], *, snapshot: bool) -> Batch:
-        position, events, whole = self.written, 0, True
+    def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
+        position, events, whole = self.written[partition], 0, True
+        end_lsn: int | None = None
         for part in parts:
             if isinstance(part, TransactionPart):
                 events += len(part.changes)
                 position = part.position(position)
                 whole = part.complete
-                if part.complete:
-                    self.previous_end_lsn = part.end_lsn
+                if whole:
+                    end_lsn = part.end_lsn
             elif isinstance(part, SnapshotRows):
                 events += len(part.rows)
                 if part.visible:
                     for name in (str(part.relation.oid), part.relation.name):
                         self._visible_in[name] = part.visible
+        if end_lsn is not None:
+            self.previous_end_lsn[partition] = end_lsn
         return Batch(
-            parts=parts, position=position, events=events, ends_transaction=whole, snapshot=snapshot
+            parts=parts,
+            position=position,
+            partition=partition,
+            events=events,
+            ends_transaction=whole,
+            snapshot=snapshot,
         )
 
     def _write(self, batch: Batch) -> None:
@@ -132,46 +146,52 @@ class Delivery:
                 self._retries.succeeded()
                 return
 
-    def flush(self) -> int | None:
-        """Make what was written durable and store its position; return the LSN to confirm.
+    def flush(self) -> Positions:
+        """Make what was written durable and store its positions; return those that moved: up to there
+        may be confirmed. Raises: SinkError, OffsetError."""
+        moved = Positions(
+            {
+                name: position
+                for name, position in self._flushed().items()
+                if position > self.offset.partitions[name].position
+            }
+        )
+        if moved:
+            self._advance(moved)
+        return moved
 
-        None when nothing new became durable. Raises: SinkError, OffsetError.
-        """
-        position = self._flushed()
-        if position is None or position <= self.offset.position:
-            return None
-        whole = position.end_lsn == self.written.end_lsn
-        return self.advance(position, self.previous_end_lsn if whole else None)
-
-    def _flushed(self) -> Position | None:
+    def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
         try:
-            position = self._sink.flush()
+            durable = self._sink.flush()
         except BaseException:
             self.failed = True
             raise
         self.unflushed_since = None
-        return position
+        return Positions.of(durable, self.partition)
 
-    def advance(self, position: Position, previous_end_lsn: int | None = None) -> int:
-        """Store ``position``; return its LSN, which may then be confirmed.
+    def advance(self, partition: str, position: Position) -> None:
+        """Store ``position``, up to where may then be confirmed.
 
         Besides `flush`, called for progress without data: when nothing captured is pending and the
         server says how far it has read, everything up to there is durable by having nothing in it.
         """
-        if previous_end_lsn is None:
-            previous_end_lsn = self.offset.previous_end_lsn
-        assert position >= self.offset.position, "an offset never moves backwards"
-        self.written = max(self.written, position)
-        self.store(
-            msgspec.structs.replace(
-                self.offset,
-                position=position,
-                previous_end_lsn=previous_end_lsn,
-                signals=self.signals,
+        self.written = self.written.moved(partition, max(self.written[partition], position))
+        self._advance(Positions({partition: position}))
+
+    def _advance(self, moved: Positions) -> None:
+        partitions = dict(self.offset.partitions)
+        for name, position in moved.items():
+            before, previous = partitions[name], partitions[name].previous_end_lsn
+            assert position >= before.position, "an offset never moves backwards"
+            if position.end_lsn == self.written[name].end_lsn:
+                previous = self.previous_end_lsn[name]
+            partitions[name] = msgspec.structs.replace(
+                before, position=position, previous_end_lsn=previous
             )
+        self.store(
+            msgspec.structs.replace(self.offset, partitions=partitions, signals=self.signals)
         )
-        return position.end_lsn
 
     def keep_signals(self) -> None:
         """Store ``signals`` now where everything written is durable; else the next flush does."""
@@ -191,10 +211,20 @@ class Delivery:
     def finish_snapshot(self) -> None:
         """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
         records: list[Record] | None = [] if self.counts_records else None
-        end = Batch(parts=[], position=self.written, events=0, records=records, snapshot=True)
+        end = Batch(
+            parts=[],
+            position=self.written[self.partition],
+            partition=self.partition,
+            events=0,
+            records=records,
+            snapshot=True,
+        )
         self._write(end)
         self._flushed()
-        self.store(msgspec.structs.replace(self.offset, snapshot=None, visible_in=self._visible_in))
+        partitions = dict(self.offset.partitions)
+        first = partitions[self.partition]
+        partitions[self.partition] = msgspec.structs.replace(first, visible_in=self._visible_in)
+        self.store(msgspec.structs.replace(self.offset, snapshot=None, partitions=partitions))
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""

@@ -25,6 +25,7 @@ from waltap.pipeline.setup import Stages, build
 from waltap.pipeline.status import Status
 from waltap.sink.sink import ReaderGone
 from waltap.source.connector import StopRequested
+from waltap.source.position import Position, Positions
 
 __all__ = ["Engine"]
 
@@ -105,7 +106,8 @@ class Engine:
     def _run_until_done(self, stages: Stages) -> None:
         """Connect as often as it takes."""
         run, name = self._run, self.profile.name
-        sink_fresh, held = True, None
+        sink_fresh = True
+        held: Position | Positions | None = None
         while True:
             try:
                 if not sink_fresh:

@@ -209,4 +209,4 @@ class NewTables:
 
 
 def _database(offset: Offset) -> str:
-    return f"{offset.system_id}/{offset.database}"
+    return f"{offset.sole.system_id}/{offset.sole.database}"

@@ -9,7 +9,7 @@ from waltap.clock import Chance, Clock
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, Problem
 from waltap.host import Host
-from waltap.offsets.offset import Offset
+from waltap.offsets.offset import PartitionOffset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.channels import Channels
 from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, StreamGauges
@@ -127,10 +127,10 @@ class Run:
         self.last_failure = Failure.of(error, at_ms, retried=retried)
         self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
 
-    def slot_notice(self, event: str, offset: Offset, lsn: int) -> None:
+    def slot_notice(self, event: str, partition: PartitionOffset, lsn: int) -> None:
         """Tell observers what became of the slot."""
         self.host.notify(
-            "on_slot", pipeline=self.profile.name, event=event, slot=offset.slot, lsn=lsn
+            "on_slot", pipeline=self.profile.name, event=event, slot=partition.slot, lsn=lsn
         )
 
     def status(self) -> Status:
@@ -145,7 +145,7 @@ class Run:
             started_ms=self.started_ns // 1_000_000,
             state=state,
             state_since_ms=since_ns // 1_000_000,
-            partitions=() if delivery is None else (self._partition(delivery),),
+            partitions=() if delivery is None else self._partitions(delivery),
             events=counts.events,
             records=counts.records,
             snapshot_events=counts.snapshot_events,
@@ -164,20 +164,22 @@ class Run:
             last_failure=self.last_failure,
         )
 
-    def _partition(self, delivery: Delivery) -> PartitionStatus:
+    def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:
         confirmed = self.confirmed_lsn  # what comes last is read first (status.py)
-        durable = delivery.offset.position
-        written = delivery.written
+        durable, written = delivery.offset.positions, delivery.written
         received, server = self.received_lsn, self.server_lsn
-        return PartitionStatus(
-            name=delivery.offset.slot,
-            received_lsn=max(received, written.end_lsn),
-            written=written,
-            durable=durable,
-            confirmed_lsn=confirmed,
-            server_lsn=server,
-            lag_bytes=None if server is None else max(0, server - durable.end_lsn),
-            lag_ms=self.counts.lag_ms,
+        return tuple(
+            PartitionStatus(
+                name=name,
+                received_lsn=max(received, written[name].end_lsn),
+                written=written[name],
+                durable=position,
+                confirmed_lsn=confirmed,
+                server_lsn=server,
+                lag_bytes=None if server is None else max(0, server - position.end_lsn),
+                lag_ms=self.counts.lag_ms,
+            )
+            for name, position in durable.items()
         )
 
     def ready(self) -> None:

@@ -95,7 +95,7 @@ def _watcher(
             identifier=identifier,
             data=data,
         ),
-        offset=lambda: str(delivery.written),
+        offset=lambda: str(delivery.written[delivery.partition]),
         text_of=stages.text_of,
         keys=stages.capture.keys,
         identifying=lambda relation: stages.identities.of(relation).identifying,

@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """How far one partition of the source has come; a slot is one.
+    """How far one partition of the source has come; the name of an only one is empty.
 
     ``received_lsn``: of the last transaction of which something has arrived. ``written``: taken
     by the sink; ``durable``: flushed and stored; ``confirmed_lsn``: told to the server in this run, 0 for

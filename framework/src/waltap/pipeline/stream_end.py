@@ -44,7 +44,7 @@ class StreamEnd:
         if self._lsn is None:
             return False
         read = self._stream.idle_lsn() if self._assembler.idle else 0
-        return max(read, self._delivery.written.end_lsn) >= self._lsn
+        return max(read, self._delivery.written[self._delivery.partition].end_lsn) >= self._lsn
 
     def _silent(self, now: float) -> bool:
         if self._silence is None or not self._assembler.idle:

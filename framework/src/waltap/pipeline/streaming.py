@@ -40,15 +40,17 @@ class Streaming:
         self._run, self._connector, self._stream = run, connector, stream
         self._stages, self._delivery = stages, delivery
         self._assembler = Assembler(
-            resume=delivery.written,
-            previous_end_lsn=delivery.previous_end_lsn,
+            resume=delivery.written[delivery.partition],
+            previous_end_lsn=delivery.previous_end_lsn[delivery.partition],
             spill_dir=run.state_dir / SPILL,
             spill_memory_bytes=engine.spill_memory_bytes,
             two_phase=engine.two_phase_policy,
             describe=stages.complete,
             warn=log.warning,
         )
-        self._confirmation = Confirmation(run, stream, self._assembler, delivery)
+        self._confirmation = Confirmation(
+            run, stream, self._assembler, delivery, delivery.partition
+        )
         self._pump: Pump | None = None
         self._flush_s = engine.flush_interval_ms / 1000
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
@@ -62,7 +64,7 @@ class Streaming:
                 signals = SignalTable(run, self._connector, self._stages, delivery)
                 new_tables = self._stages.new_tables
                 new_tables.begin(self._connector, delivery.offset, whole=whole, ask=signals.ask)
-                run.enter("streaming", str(delivery.written))
+                run.enter("streaming", str(delivery.written[delivery.partition]))
                 run.ready()
                 self._note()
                 self._pull(signals)

@@ -22,7 +22,7 @@ from waltap.sink.fail_stop import FailStop
 from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
-from waltap.source.position import Position
+from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 
 __all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
@@ -92,7 +92,7 @@ class JsonLinesSink(Sink):
         """Where the lines end in a regular file, None for a pipe or a device."""
         self._promised = 0
         """Where they ended at the last flush."""
-        self._accepted: Position | None = None
+        self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
 
@@ -104,7 +104,7 @@ class JsonLinesSink(Sink):
                 raise self._failure("cannot be written", cause) from cause
         return [Check(name="sink jsonl", verdict="ok", found=self._path)]
 
-    def open(self) -> Position | None:
+    def open(self) -> None:
         """Open the file at the end of its last whole line, a named pipe once it has a reader.
 
         Raises: LinesFileError, StopRequested.
@@ -113,16 +113,15 @@ class JsonLinesSink(Sink):
         try:
             if self._path == STDOUT:
                 self._fd = os.dup(1)
-                return None
+                return
             path = Path(self._path)
             if path.is_fifo():
                 self._fd, self._size = self._pipe(path), None
-                return None
+                return
             self._fd, self._size = _open(path)
             self._promised = self._size or 0
         except OSError as cause:
             raise self._failure("cannot be opened", cause) from cause
-        return None
 
     def write(self, batch: Batch) -> None:
         """Append the batch's records as one block. Raises: LinesFileError, ReaderGone, StopRequested."""
@@ -146,20 +145,20 @@ class JsonLinesSink(Sink):
                 # the kernel starts writing now, so that `flush` has little left to wait for
                 os.posix_fadvise(self._fd, self._size, len(block), os.POSIX_FADV_DONTNEED)
             self._size += len(block)
-        self._accepted = batch.position
+        self._accepted = self._accepted.moved(batch.partition, batch.position)
 
-    def flush(self) -> Position | None:
+    def flush(self) -> Positions | None:
         """Make what was written durable (a pipe or terminal has taken it already), in a file that is
         still there. Raises: LinesFileError, LinesFileCut."""
         with self._fail_stop:
-            if self._size is not None and self._accepted is not None:
+            if self._size is not None and self._accepted:
                 try:
                     os.fsync(self._fd)
                     self._follow_file()
                 except OSError as cause:
                     raise self._failure("cannot be made durable", cause) from cause
                 self._promised = self._size or 0
-        return self._accepted
+        return self._accepted or None
 
     def close(self) -> None:
         """Close the file; may be called twice."""

@@ -1,7 +1,7 @@
 """The null sink: takes records and keeps nothing but their count. For benchmarks and dry runs."""
 
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.position import Position
+from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 
 __all__ = ["NullSink"]
@@ -10,27 +10,26 @@ __all__ = ["NullSink"]
 class NullSink(Sink):
     """Counts records and their bytes; it takes records, so that rendering is measured too."""
 
-    capabilities = SinkCapabilities(records=True, exactly_once=False)
+    capabilities = SinkCapabilities(records=True, exactly_once=False, partitions=True)
 
     def __init__(self, properties: None, context: SinkContext) -> None:
         self.records = 0
         self.bytes = 0
-        self._accepted: Position | None = None
+        self._accepted = Positions()
 
-    def open(self) -> Position | None:
+    def open(self) -> None:
         """Nothing is kept here: no position either."""
-        return None
 
     def write(self, batch: Batch) -> None:
         """Count the batch's records."""
         records = batch.records or []
         self.records += len(records)
         self.bytes += sum([len(record.value) for record in records if record.value is not None])
-        self._accepted = batch.position
+        self._accepted = self._accepted.moved(batch.partition, batch.position)
 
-    def flush(self) -> Position | None:
-        """Return the position of the last batch taken."""
-        return self._accepted
+    def flush(self) -> Positions | None:
+        """Return the position of the last batch taken, of each partition."""
+        return self._accepted or None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from waltap.errors import SinkError
 from waltap.events import EventContext
-from waltap.source.position import Position
+from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
 if TYPE_CHECKING:
@@ -37,12 +37,15 @@ class SinkCapabilities:
     (`Batch.parts`) and renders with the type mapper of its context. ``exactly_once``: data and
     position become durable together, `Sink.open` returns that position, and a batch written again
     after a crash leaves no duplicate. ``truncate``: applies truncates; where it does not, a start of a
-    pipeline that does not skip them warns. Every sink takes new versions of a relation while open.
+    pipeline that does not skip them warns. ``partitions``: keeps the position of each partition of the
+    source apart; without it a source of several is refused. Every sink takes new versions of a relation
+    while open.
     """
 
     records: bool = True
     exactly_once: bool = False
     truncate: bool = True
+    partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +104,11 @@ class Sink(abc.ABC):
         return []
 
     @abc.abstractmethod
-    def open(self) -> Position | None:
+    def open(self) -> Position | Positions | None:
         """Connect and mend what a crash left half done.
 
         Returns the last position whose data is durable here, when the sink keeps it together with
-        the data (exactly once); None otherwise. Raises: SinkError.
+        the data (exactly once), as `flush` does; None otherwise. Raises: SinkError.
         """
 
     @abc.abstractmethod
@@ -113,8 +116,11 @@ class Sink(abc.ABC):
         """Take ownership of ``batch``; returning says nothing about durability. Raises: SinkError."""
 
     @abc.abstractmethod
-    def flush(self) -> Position | None:
+    def flush(self) -> Position | Positions | None:
         """Make all accepted batches durable; return the position of the last one (None: none yet).
+
+        A sink that takes several partitions (`SinkCapabilities.partitions`) returns the position of the
+        last batch of each, by `Batch.partition`; a position alone is that of the only one.
 
         Before it promises, it looks whether what it wrote is still where readers look for it: a file
         may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waltap.source.position import (
         START,
         Position,
+        Positions,
         lsn_text,
         parse_lsn,
     )
@@ -32,6 +33,7 @@ __all__ = [
     "Connector",
     "ConnectorContext",
     "Position",
+    "Positions",
     "SlotStatus",
     "Start",
     "StopRequested",
@@ -55,6 +57,7 @@ if not TYPE_CHECKING:
             ),
             "waltap.source.position": (
                 "Position",
+                "Positions",
                 "START",
                 "lsn_text",
                 "parse_lsn",

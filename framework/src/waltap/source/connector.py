@@ -177,14 +177,13 @@ class SlotStatus:
 class Start:
     """How a run goes on after ``prepare``.
 
-    ``snapshot``: take a snapshot first. ``stream``: stream after it. ``position``: where streaming
-    begins. ``offset``: the identity of the server history this run belongs to, to be stored with
-    each position. ``notes`` are for the log. ``slot_created``: the slot was made for this start.
+    ``snapshot``: take a snapshot first. ``stream``: stream after it. ``offset``: where each partition
+    goes on from, and the server history that its positions belong to. ``notes`` are for the log.
+    ``slot_created``: the slot was made for this start.
     """
 
     snapshot: bool
     stream: bool
-    position: Position
     offset: Offset
     notes: tuple[str, ...] = field(default=())
     slot_created: bool = False

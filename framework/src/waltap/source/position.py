@@ -1,12 +1,17 @@
 """Positions: how far a pipeline has got, as offsets hold it. Sans-IO."""
 
+from collections.abc import Iterator, Mapping
+
 import msgspec
 
-__all__ = ["START", "Position", "lsn_text", "parse_lsn"]
+__all__ = ["SOLE", "START", "Position", "Positions", "lsn_text", "parse_lsn"]
+
+SOLE = ""
+"""Name of the partition of a source that has only one: a slot on a PostgreSQL server is one."""
 
 
 class Position(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A point in the stream of committed changes; totally ordered.
+    """A point in the stream of committed changes of one partition; totally ordered.
 
     ``end_lsn`` is the end of the last transaction that was delivered whole: the only LSN that may be
     confirmed to the server. ``commit_lsn`` and ``index`` tell how much of the next transaction was
@@ -25,6 +30,56 @@ class Position(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 START = Position(0)
+
+
+class Positions(Mapping[str, Position]):
+    """A position in each partition of a source that something is known of, by the partition's name.
+
+    It does not change; `moved` gives the next. Positions of two partitions cannot be compared, so
+    neither can these: ask partition by partition.
+    """
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: Mapping[str, Position] | None = None) -> None:
+        self._positions = dict(positions or {})
+
+    @classmethod
+    def of(cls, given: "Positions | Position | None", partition: str = SOLE) -> "Positions":
+        """Return ``given``; one position by itself is that of ``partition``, None is none."""
+        if given is None:
+            return cls()
+        return given if isinstance(given, Positions) else cls({partition: given})
+
+    @property
+    def sole(self) -> Position:
+        """Return the position of the only partition. Raises: ValueError when there are others."""
+        (position,) = self._positions.values()
+        return position
+
+    def moved(self, partition: str, position: Position) -> "Positions":
+        """Return these, with another position in ``partition``."""
+        return Positions({**self._positions, partition: position})
+
+    def __getitem__(self, partition: str) -> Position:
+        return self._positions[partition]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._positions.items()))
+
+    def __repr__(self) -> str:
+        return f"Positions({self._positions!r})"
+
+    def __str__(self) -> str:
+        if list(self._positions) == [SOLE]:
+            return str(self._positions[SOLE])
+        return ", ".join(f"{name}: {position}" for name, position in self._positions.items())
 
 
 def lsn_text(lsn: int) -> str:

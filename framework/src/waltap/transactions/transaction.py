@@ -7,7 +7,7 @@ import msgspec
 from waltap.decode.message import Change
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
-from waltap.source.position import Position
+from waltap.source.position import SOLE, Position
 
 if TYPE_CHECKING:
     from waltap.format.record import Record
@@ -121,15 +121,17 @@ class Heartbeat(msgspec.Struct, kw_only=True):
 class Batch(msgspec.Struct, kw_only=True):
     """The unit that moves. It ends at a transaction boundary unless the transaction is larger.
 
-    ``position`` is the position after the last part. ``records`` is filled for sinks that take
-    records (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the
-    row changes, truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False
-    when the last part's transaction goes on in the next batch. ``snapshot``: it belongs to an initial
-    snapshot; without parts it is the end of one (see `SnapshotRows`).
+    ``position`` is the position after the last part, in ``partition``: all parts are of one, and where a
+    source has only one it has no name. ``records`` is filled for sinks that take records
+    (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the row changes,
+    truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False when the last part's
+    transaction goes on in the next batch. ``snapshot``: it belongs to an initial snapshot; without parts
+    it is the end of one (see `SnapshotRows`).
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]
     position: Position
+    partition: str = SOLE
     events: int
     records: "list[Record] | None" = None
     ends_transaction: bool = True

@@ -12,7 +12,7 @@ from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
 from waltap.decode.relation import Relation
 from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.offsets.belongings import Belonging
-from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.connector import (
     Check,
     Connector,
@@ -157,8 +157,8 @@ class PostgresConnector(Connector):
 
     def belongings(self, offset: Offset | None) -> list[Belonging]:
         known = {entry.place: entry for entry in self.context.belongings.all()}
-        if offset is not None and offset.slot_created_lsn:
-            entry = self._belonging("slot", offset.slot)
+        if offset is not None and offset.sole.slot_created_lsn:
+            entry = self._belonging("slot", offset.sole.slot)
             known.setdefault(entry.place, entry)
         here = self._belonging("", "").place[2:]
         publications = self.catalogue.query("SELECT pubname::text FROM pg_publication")
@@ -231,7 +231,7 @@ class PostgresConnector(Connector):
                 extra={"slot": slot.name},
             )
         if self.context.belongings.find(*entry.place) is None:
-            made = offset is not None and offset.slot_created_lsn > 0 and not decision.adopts
+            made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.adopts
             self.context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
     def _belonging(self, kind: str, name: str) -> Belonging:
@@ -275,7 +275,6 @@ class PostgresConnector(Connector):
         return Start(
             snapshot=snapshot,
             stream=True,
-            position=offset.position,
             offset=offset,
             notes=tuple(notes),
             slot_created=True,
@@ -293,15 +292,19 @@ class PostgresConnector(Connector):
         stream leaves out, up to where the server stood, the transactions that the snapshot saw."""
         begin = slot.confirmed_flush_lsn
         if offset is not None and offset.snapshot is None:
-            begin = max(begin, offset.position.end_lsn)
+            begin = max(begin, offset.sole.position.end_lsn)
             if self.properties.offset_mismatch_strategy == "trust_slot":
                 begin = slot.confirmed_flush_lsn
         if not snapshot:
-            if offset is not None and offset.snapshot is None and offset.position.end_lsn >= begin:
-                start = msgspec.structs.replace(offset, timeline=self.server.timeline)
+            if (
+                offset is not None
+                and offset.snapshot is None
+                and offset.sole.position.end_lsn >= begin
+            ):
+                start = offset.with_sole(timeline=self.server.timeline)
             else:
                 start = self._offset(begin, created=0, progress=None, visible="")
-            return Start(snapshot=False, stream=True, position=start.position, offset=start)
+            return Start(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
         start = self._offset(
@@ -310,21 +313,21 @@ class PostgresConnector(Connector):
             progress=SnapshotProgress(kind="initial", lsn=begin),
             visible=self._snapshot.begin(None),
         )
-        return Start(snapshot=True, stream=True, position=start.position, offset=start)
+        return Start(snapshot=True, stream=True, offset=start)
 
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> Start:
         start = self._offset(
-            offset.position.end_lsn if offset else 0,
+            offset.sole.position.end_lsn if offset else 0,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=0) if snapshot else None,
             visible="",
         )
-        return Start(snapshot=snapshot, stream=False, position=start.position, offset=start)
+        return Start(snapshot=snapshot, stream=False, offset=start)
 
     def _offset(
         self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, visible: str
     ) -> Offset:
-        return Offset(
+        partition = PartitionOffset(
             position=Position(end_lsn),
             slot=self.properties.slot_name,
             database=self.properties.dbname,
@@ -332,9 +335,9 @@ class PostgresConnector(Connector):
             timeline=self.server.timeline,
             decoder=self.context.decoder.name,
             slot_created_lsn=created,
-            snapshot=progress,
             visible=visible,
         )
+        return Offset.of(partition, snapshot=progress)
 
     # --- snapshot -----------------------------------------------------------------------------
 
@@ -345,7 +348,7 @@ class PostgresConnector(Connector):
                 self._snapshot.lock(self.captured(), exported=False)
             self._snapshot.begin(self._exported)
         yield from self._snapshot.pieces(
-            self.captured(), self._publications.names, start.position.end_lsn
+            self.captured(), self._publications.names, start.offset.sole.position.end_lsn
         )
         self._reading, self._exported = False, None
 
@@ -460,7 +463,7 @@ class PostgresConnector(Connector):
             time.sleep(min(left, 0.1))
 
     def overlap(self, offset: Offset) -> Overlap | None:
-        return Overlap.parse(offset.visible, offset.visible_in)
+        return Overlap.parse(offset.sole.visible, offset.sole.visible_in)
 
     def estimate(self, relation: Relation) -> int | None:
         return self._snapshot.estimates.get(relation.oid) or None

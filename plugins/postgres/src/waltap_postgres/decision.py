@@ -167,7 +167,7 @@ def tell_loss(decision: Decision, slot: str) -> None:
             "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
             "tables comes with the snapshot, rows deleted meanwhile are not told",
             lost.problem,
-            lsn_text(offset.position.end_lsn) if offset else "the slot was made",
+            lsn_text(offset.sole.position.end_lsn) if offset else "the slot was made",
             extra={"error_code": lost.code, "slot": slot},
         )
 

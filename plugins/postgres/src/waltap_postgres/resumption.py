@@ -40,7 +40,7 @@ class Resumption:
 
     def made_by_us(self, offset: Offset) -> bool:
         """Tell whether the run that stored ``offset`` made the slot, on this server."""
-        return offset.slot_created_lsn > 0 and _belongs_to(offset) == self._here
+        return offset.sole.slot_created_lsn > 0 and _belongs_to(offset) == self._here
 
     def belongs_here(self, offset: Offset) -> bool:
         """Tell whether ``offset`` is one of this server, database and slot."""
@@ -55,9 +55,9 @@ class Resumption:
             offset = None
         if offset is not None and self._renamed(offset):
             return OtherSlot(
-                f"the stored offset belongs to slot {offset.slot!r}; the profile names slot "
+                f"the stored offset belongs to slot {offset.sole.slot!r}; the profile names slot "
                 f"{self._properties.slot_name!r}",
-                stored=offset.slot,
+                stored=offset.sole.slot,
             )
         if offset is not None and _belongs_to(offset) != self._here:
             return OtherServer(
@@ -77,27 +77,27 @@ class Resumption:
         return not self.belongs_here(offset) and _belongs_to(offset)[:2] == self._here[:2]
 
     def _missing(self, offset: Offset) -> SlotMissing:
-        position = lsn_text(offset.position.end_lsn)
+        position = lsn_text(offset.sole.position.end_lsn)
         return SlotMissing(
-            f"replication slot {offset.slot!r} does not exist any more, but an offset at {position} "
+            f"replication slot {offset.sole.slot!r} does not exist any more, but an offset at {position} "
             "is stored",
             position=position,
         )
 
     def _gap(self, offset: Offset, slot: Slot) -> OffsetError | None:
         """Return what lies between the stored offset and what this server can send."""
-        end_lsn, wal_end = offset.position.end_lsn, self._catalogue.wal_end()
-        if offset.timeline > self._server.timeline:
+        end_lsn, wal_end = offset.sole.position.end_lsn, self._catalogue.wal_end()
+        if offset.sole.timeline > self._server.timeline:
             return OtherServer(
-                f"the stored offset is of timeline {offset.timeline}, the server is on timeline "
+                f"the stored offset is of timeline {offset.sole.timeline}, the server is on timeline "
                 f"{self._server.timeline}: it has not been where the offset comes from"
             )
-        if offset.timeline != self._server.timeline:
-            parted = self._parted_from(offset.timeline)
+        if offset.sole.timeline != self._server.timeline:
+            parted = self._parted_from(offset.sole.timeline)
             if parted is None or parted < end_lsn:
                 where = f"at {lsn_text(parted)}" if parted else "before that"
                 return OtherServer(
-                    f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.timeline}; the "
+                    f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.sole.timeline}; the "
                     f"server is on timeline {self._server.timeline}, which left it {where}"
                 )
         if wal_end is not None and end_lsn > wal_end:
@@ -126,4 +126,4 @@ class Resumption:
 
 
 def _belongs_to(offset: Offset) -> tuple[str, str, str]:
-    return offset.system_id, offset.database, offset.slot
+    return offset.sole.system_id, offset.sole.database, offset.sole.slot

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from waltap.errors import OffsetError
-from waltap.offsets.offset import Offset, OffsetStore, SnapshotProgress
+from waltap.offsets.offset import Offset, OffsetStore, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
 from waltap.specs import OffsetStoreSpec
 from waltap_testing.crash import Child, Kill, in_child, limit_file_size
@@ -24,18 +24,18 @@ from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["OffsetStoreRig", "OffsetStoreSuite"]
 
-OLD = Offset(
-    position=Position(0x1000),
-    slot="waltap",
-    database="shop",
-    system_id="7000000000000000001",
-    timeline=1,
-    decoder="pgoutput",
+OLD = Offset.of(
+    PartitionOffset(
+        position=Position(0x1000),
+        slot="waltap",
+        database="shop",
+        system_id="7000000000000000001",
+        timeline=1,
+        decoder="pgoutput",
+    )
 )
-NEW = msgspec.structs.replace(
-    OLD, position=Position(0x2000, 0x2100, 17), previous_end_lsn=0x1FF0, timeline=2
-)
-FULL = Offset(
+NEW = OLD.with_sole(position=Position(0x2000, 0x2100, 17), previous_end_lsn=0x1FF0, timeline=2)
+FULL_PARTITION = PartitionOffset(
     position=Position((1 << 64) - 1, (1 << 64) - 2, 1_000_000_007),
     slot="slot_" + "x" * 58,
     database='shöp "x" \\ \n 漢字',
@@ -43,11 +43,20 @@ FULL = Offset(
     timeline=(1 << 31) - 1,
     decoder="wal2json",
     slot_created_lsn=1 << 63,
-    snapshot=SnapshotProgress(kind="initial", lsn=0xABC),
     previous_end_lsn=0,
+    visible="750:760:755,757@1/6D000028",
+    visible_in={"16401": "751:761:@1/6D000100", "public.items": "751:761:@1/6D000100"},
+)
+FULL = Offset(
+    partitions={"": FULL_PARTITION},
+    snapshot=SnapshotProgress(kind="initial", lsn=0xABC),
     signals={"queue": [{"table": "public.a", "last": [1, None, "z"]}], "paused": False},
 )
-OFFSETS = {"usual": OLD, "in a transaction": NEW, "everything": FULL}
+TWO = Offset(
+    partitions={"tablets 0x0000-0x7FFF": OLD.sole, "tablets 0x8000-0xFFFF": FULL_PARTITION},
+    signals={"queue": []},
+)
+OFFSETS = {"usual": OLD, "in a transaction": NEW, "everything": FULL, "two partitions": TWO}
 STORES, TORN_AT, CUTS = 150, (0, 1, 40, 100, 200), 60
 
 
@@ -117,7 +126,7 @@ class OffsetStoreSuite:
     def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
         """Nothing of the old one is left, where the new one is shorter too."""
         store = rig.build()
-        for offset in (FULL, OLD, NEW, FULL, NEW):
+        for offset in (FULL, OLD, TWO, NEW, FULL, NEW):
             store.store(offset)
             assert store.load() == offset
 

@@ -10,13 +10,13 @@ import pytest
 
 from waltap.errors import Retry, SinkError
 from waltap.sink.sink import Sink
-from waltap.source.position import START, Position
+from waltap.source.position import START, Position, Positions
 from waltap.transactions.transaction import Batch
 from waltap_testing.crash import Child, Kill, Outcome, imitated, in_child, limit_file_size
 from waltap_testing.damage import evenly
 from waltap_testing.scenarios import mixed
 from waltap_testing.sink_findings import assert_complete
-from waltap_testing.sink_rig import SinkRig
+from waltap_testing.sink_rig import SinkRig, sole
 from waltap_testing.workload import Workload
 
 __all__ = [
@@ -48,7 +48,7 @@ def resume(rig: SinkRig, folder: Path, workload: Workload, stored: Position) -> 
     Batches are cut elsewhere than before, as they are after any restart. Returns what open said.
     """
     sink = rig.build(folder, resumes=True)
-    held = sink.open()
+    held = sole(sink.open())
     start = stored if held is None else max(stored, held)
     for batch in workload.batches(5, start, records=sink.capabilities.records):
         sink.write(batch)
@@ -132,7 +132,8 @@ def run(rig: SinkRig, act: Callable[[Child], None], kill: Kill) -> Outcome:
     return imitated(act, kill)
 
 
-def _report(promised: Position | None, child: Child) -> None:
+def _report(durable: Position | Positions | None, child: Child) -> None:
+    promised = sole(durable)
     if promised is not None:
         child.report((promised.end_lsn, promised.commit_lsn, promised.index))
 

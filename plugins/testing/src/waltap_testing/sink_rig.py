@@ -8,10 +8,11 @@ from typing import Literal
 
 from waltap.format.record import Record
 from waltap.sink.sink import Sink, SinkContext
+from waltap.source.position import SOLE, Position, Positions
 from waltap.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
 
-__all__ = ["Delivered", "SinkRig"]
+__all__ = ["Delivered", "SinkRig", "sole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,8 @@ def _with_installed_types(context: SinkContext) -> SinkContext:
         types=context.types or mapper(),
         identity=context.identity or identity_kept(),
     )
+
+
+def sole(promised: Position | Positions | None) -> Position | None:
+    """Return the position of the only partition, as `Sink.flush` and `Sink.open` may give it."""
+    return Positions.of(promised).get(SOLE)

@@ -24,7 +24,7 @@ import pytest
 from waltap.errors import Retry, SinkError
 from waltap.format.record import Record
 from waltap.sink.sink import Sink
-from waltap.source.position import START, Position
+from waltap.source.position import SOLE, START, Position, Positions
 from waltap.transactions.transaction import Batch
 from waltap_testing.crash import Child, Kill
 from waltap_testing.scenarios import SCENARIOS, large_transaction, mixed
@@ -39,7 +39,7 @@ from waltap_testing.sink_crash import (
     write_and_report,
 )
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
-from waltap_testing.sink_rig import Delivered, SinkRig
+from waltap_testing.sink_rig import Delivered, SinkRig, sole
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
 from waltap_testing.workload import ITEMS, NOTES, Workload, relation
@@ -149,7 +149,7 @@ class SinkSuite:
         whole: Position | None = None
         for batch in large_transaction().batches(3, records=sink.capabilities.records):
             sink.write(batch)
-            promised = sink.flush()
+            promised = sole(sink.flush())
             if batch.ends_transaction:
                 assert promised == batch.position
                 whole = promised
@@ -162,7 +162,31 @@ class SinkSuite:
         records: list[Record] | None = [] if sink.capabilities.records else None
         position = Position(0x2000000)
         sink.write(Batch(parts=[], position=position, events=0, records=records))
-        assert sink.flush() == position
+        assert sole(sink.flush()) == position
+
+    def test_a_batch_without_a_partition_is_promised_without_one(self, sink: Sink) -> None:
+        """A source with one partition is the normal case: its name shows nowhere."""
+        position = Position(0x2000000)
+        records: list[Record] | None = [] if sink.capabilities.records else None
+        sink.write(Batch(parts=[], position=position, events=0, records=records))
+        assert Positions.of(sink.flush()) == {SOLE: position}
+
+    def test_positions_of_two_partitions_keep_apart(self, rig: SinkRig, tmp_path: Path) -> None:
+        """A sink that takes several promises the last position of each, and loses nothing of any."""
+        sink = rig.build(tmp_path)
+        if not sink.capabilities.partitions:
+            pytest.skip("takes one partition, and says so")
+        workload, expected = mixed(truncate=False), dict[str, Position]()
+        assert sink.open() is None
+        for number, batch in enumerate(workload.batches(4, records=sink.capabilities.records)):
+            batch.partition = ("one", "other")[number % 2]
+            sink.write(batch)
+            expected[batch.partition] = batch.position
+            if number % 3 == 0:
+                assert Positions.of(sink.flush()) == expected
+        assert Positions.of(sink.flush()) == expected
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
 
     def test_close_may_be_called_twice(self, rig: SinkRig, tmp_path: Path) -> None:
         """The second close does nothing."""
@@ -227,12 +251,12 @@ class SinkSuite:
             sink.write(batch)
             if each:
                 sink.flush()
-        assert sink.flush() == batch.position
+        assert sole(sink.flush()) == batch.position
         workload.insert(ITEMS, 101, "streamed")
         workload.commit()
         for batch in workload.batches(10, records=sink.capabilities.records):
             sink.write(batch)
-        assert sink.flush() == batch.position
+        assert sole(sink.flush()) == batch.position
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -345,11 +369,11 @@ class SinkSuite:
         batches = list(workload.batches(4, records=sink.capabilities.records))
         for batch in batches[: len(batches) // 2]:
             sink.write(batch)
-            promised = sink.flush()
+            promised = sole(sink.flush())
         sink.close()
         assert promised is not None
         again = rig.build(tmp_path, resumes=True)
-        held = again.open()
+        held = sole(again.open())
         if again.capabilities.exactly_once:
             assert held == promised, "it must know the position of its data"
         else:

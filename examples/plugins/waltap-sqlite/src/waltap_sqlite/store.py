@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import msgspec
-
 from waltap.config import Properties, declare
 from waltap.errors import OffsetError
-from waltap.offsets import Offset, OffsetStore
+from waltap.offsets import Offset, OffsetStore, decoded, encoded
 
-KNOWN_VERSION = 1
 TABLE = "CREATE TABLE IF NOT EXISTS offset (pipeline TEXT PRIMARY KEY, offset BLOB NOT NULL)"
 
 
@@ -51,19 +48,15 @@ class SqliteOffsetStore(OffsetStore):
         if row is None:
             return None
         try:
-            offset = msgspec.json.decode(row[0], type=Offset)
-        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as cause:
+            return decoded(row[0])
+        except (ValueError, TypeError) as cause:
             raise SqliteUnusable(f"this is no offset: {cause}", path=self._path) from cause
-        if offset.version > KNOWN_VERSION:
-            text = f"the offset has version {offset.version}, known is {KNOWN_VERSION}"
-            raise SqliteUnusable(text, path=self._path)
-        return offset
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset in one transaction."""
         with self._database() as database, database:
             query = "INSERT OR REPLACE INTO offset (pipeline, offset) VALUES (?, ?)"
-            database.execute(query, [self._pipeline, msgspec.json.encode(offset)])
+            database.execute(query, [self._pipeline, encoded(offset)])
 
     def clear(self) -> None:
         """Forget the stored offset."""

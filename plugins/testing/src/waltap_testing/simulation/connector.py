@@ -6,7 +6,7 @@ from waltap.decode.decoder import ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
 from waltap.errors import ConnectionLost
-from waltap.offsets.offset import Offset, SnapshotProgress
+from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.snapshot.snapshotter import Known
 from waltap.source.connector import (
     ChangeStream,
@@ -65,19 +65,18 @@ class _Connector(Connector):
         lsn = source.slot_lsn
         if offset is None or snapshots:
             snapshot = SnapshotProgress(kind="initial", lsn=lsn) if source.tables else None
-            offset = Offset(
+            slot = PartitionOffset(
                 position=Position(lsn),
                 slot=SLOT,
                 database=DATABASE,
                 system_id=SYSTEM,
                 timeline=1,
                 slot_created_lsn=lsn,
-                snapshot=snapshot,
             )
+            offset = Offset(partitions=dict.fromkeys(source.partitions, slot), snapshot=snapshot)
         return Start(
             snapshot=offset.snapshot is not None,
             stream=self._context.snapshotter.streams(known),
-            position=offset.position,
             offset=offset,
             slot_created=self._made_slot,
         )
@@ -92,7 +91,7 @@ class _Connector(Connector):
                     relation=table,
                     rows=rows[at : at + source.piece_rows],
                     ts=source.clock.time_ns() // 1000,
-                    lsn=start.position.end_lsn,
+                    lsn=next(iter(start.offset.positions.values())).end_lsn,
                     xid=1,
                     complete=at + source.piece_rows >= len(rows),
                 )

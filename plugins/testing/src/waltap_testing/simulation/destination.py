@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from waltap.decode.message import Insert
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.position import Position
+from waltap.source.position import Positions
 from waltap.specs import SinkSpec
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap_testing.simulation.clock import VirtualClock
@@ -17,10 +17,10 @@ __all__ = ["Destination", "sink_of"]
 class Destination:
     """What arrived. ``durable`` are the serials of rows that a flush promised, in order; what was written
     and not flushed when its instance ended is lost. ``writes`` has the times and sizes of batches,
-    ``flushes`` and ``heartbeats`` the times. ``position`` is that of the last flush.
+    ``flushes`` and ``heartbeats`` the times. ``positions`` are those of the last flush.
 
     ``before_write`` and ``before_flush`` may raise what a sink raises; ``write_s`` and ``flush_s`` is how
-    long each takes. ``exactly_once``: `Sink.open` returns ``position``.
+    long each takes. ``exactly_once``: `Sink.open` returns ``positions``.
     """
 
     clock: VirtualClock
@@ -33,7 +33,7 @@ class Destination:
     writes: list[tuple[float, int]] = field(default_factory=list)
     flushes: list[float] = field(default_factory=list)
     heartbeats: list[float] = field(default_factory=list)
-    position: Position | None = None
+    positions: Positions = field(default_factory=Positions)
     made: int = 0
     closed: int = 0
 
@@ -51,13 +51,16 @@ def sink_of(destination: Destination) -> SinkSpec:
 class _Sink(Sink):
     def __init__(self, destination: Destination, context: SinkContext) -> None:
         self._destination, self._stopping = destination, context.stopping
-        self.capabilities = SinkCapabilities(records=False, exactly_once=destination.exactly_once)
+        self.capabilities = SinkCapabilities(
+            records=False, exactly_once=destination.exactly_once, partitions=True
+        )
         self._pending: list[int] = []
-        self._written: Position | None = None
+        self._written = Positions()
         self._failed = False
 
-    def open(self) -> Position | None:
-        return self._destination.position if self._destination.exactly_once else None
+    def open(self) -> Positions | None:
+        destination = self._destination
+        return destination.positions or None if destination.exactly_once else None
 
     def write(self, batch: Batch) -> None:
         destination = self._destination
@@ -73,9 +76,9 @@ class _Sink(Sink):
             else:
                 self._pending += _serials(part)
         destination.writes.append((now, batch.events))
-        self._written = batch.position
+        self._written = self._written.moved(batch.partition, batch.position)
 
-    def flush(self) -> Position | None:
+    def flush(self) -> Positions | None:
         destination = self._destination
         assert not self._failed, "flushed after a failed flush"
         self._failed = True  # until it is known to have gone well
@@ -85,8 +88,8 @@ class _Sink(Sink):
         destination.flushes.append(destination.clock.now)
         destination.durable += self._pending
         self._pending = []
-        destination.position = self._written or destination.position
-        return self._written
+        destination.positions = self._written or destination.positions
+        return self._written or None
 
     def close(self) -> None:
         self._destination.closed += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from waltap.decode.message import Begin, Change, Commit, Insert, Message
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
+from waltap.source.position import SOLE
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
 
@@ -27,13 +28,15 @@ class Source:
     """What happens on the server, and when. Times are seconds of the clock.
 
     ``tables`` is what a snapshot reads: relation → rows. ``read_s``: how long it takes to read a piece
-    of ``piece_rows``. ``existing``: identifier → (schema, table) of what there is. ``links`` counts the
+    of ``piece_rows``. ``partitions`` are the names that a start gives; the log is that of
+    the first. ``existing``: identifier → (schema, table) of what there is. ``links`` counts the
     streams that were opened, ``confirmed`` has what they were told: (time, LSN). ``made`` and ``undone``
     count slots.
     """
 
     clock: VirtualClock
     tables: dict[Relation, list[Tuple]] = field(default_factory=dict)
+    partitions: tuple[str, ...] = (SOLE,)
     existing: dict[str, tuple[str, str]] = field(default_factory=dict)
     read_s: float = 0.01
     piece_rows: int = 100

@@ -1,0 +1,174 @@
+"""Delivery: the one rule of offsets, for one partition and for several."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from waltap.errors import OffsetError, SinkError
+from waltap.host import Host
+from waltap.offsets.memory_store import MemoryOffsetStore
+from waltap.offsets.offset import Offset, PartitionOffset
+from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.connection import OnePartitionOnly
+from waltap.pipeline.counts import Counts
+from waltap.pipeline.delivery import Delivery
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.position import SOLE, Position, Positions
+from waltap.transactions.transaction import Batch, TransactionPart
+from waltap_testing.simulation import Destination, SimulatedPipeline, VirtualClock
+from waltap_testing.simulation.destination import sink_of
+from waltap_testing.workload import ITEMS, Workload
+
+
+def transactions(count: int) -> list[TransactionPart]:
+    workload = Workload()
+    for number in range(1, count + 1):
+        workload.insert(ITEMS, number, "x")
+        workload.commit()
+    return workload.parts
+
+
+class Rig:
+    """A delivery to a destination in memory."""
+
+    def __init__(self, *partitions: str, sink: Sink | None = None) -> None:
+        self.clock = VirtualClock()
+        self.destination, self.store = Destination(self.clock), MemoryOffsetStore()
+        slot = PartitionOffset(
+            position=Position(0x10), slot="s", database="d", system_id="7", timeline=1
+        )
+        made = sink_of(self.destination).factory(
+            None, SinkContext(pipeline="p", state_dir=Path("unused"))
+        )
+        self.delivery = Delivery(
+            pipeline="p",
+            sink=sink or made,
+            store=self.store,
+            render=None,
+            transforms=(),
+            host=Host(discover=False),
+            offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
+            retries=Backoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
+            clock=self.clock,
+            counts=Counts(),
+        )
+
+    @property
+    def stored(self) -> Positions:
+        offset = self.store.load()
+        assert offset is not None
+        return offset.positions
+
+
+def test_nothing_is_stored_before_it_is_flushed() -> None:
+    rig, (part,) = Rig(), transactions(1)
+    rig.delivery.write([part])
+    assert rig.store.load() is None
+    assert rig.delivery.written.sole == Position(part.end_lsn)
+    assert rig.delivery.flush() == {SOLE: Position(part.end_lsn)}
+    assert rig.stored == {SOLE: Position(part.end_lsn)}
+    assert rig.delivery.offset.sole.previous_end_lsn == part.end_lsn
+    assert rig.delivery.flush() == {}
+
+
+def test_a_flush_moves_each_partition_by_its_own_batches() -> None:
+    rig, parts = Rig("a", "b"), transactions(4)
+    rig.delivery.write([parts[3]], partition="b")
+    rig.delivery.write([parts[0]], partition="a")
+    assert rig.delivery.flush() == {
+        "a": Position(parts[0].end_lsn),
+        "b": Position(parts[3].end_lsn),
+    }
+    rig.delivery.write([parts[1]], partition="a")
+    assert rig.delivery.flush() == {"a": Position(parts[1].end_lsn)}
+    assert rig.stored == {"a": Position(parts[1].end_lsn), "b": Position(parts[3].end_lsn)}
+    previous = {n: p.previous_end_lsn for n, p in rig.delivery.offset.partitions.items()}
+    assert previous == {"a": parts[1].end_lsn, "b": parts[3].end_lsn}
+
+
+def test_progress_without_data_moves_its_partition_alone() -> None:
+    rig, (part,) = Rig("a", "b"), transactions(1)
+    rig.delivery.write([part], partition="b")
+    rig.delivery.advance("a", Position(0x999_0000_0000))
+    assert rig.stored == {"a": Position(0x999_0000_0000), "b": Position(0x10)}
+
+
+class OnePosition(Sink):
+    """Knows one partition: it promises a position without a name."""
+
+    capabilities = SinkCapabilities(records=False)
+
+    def __init__(self) -> None:
+        self.accepted: Position | None = None
+
+    def open(self) -> None:
+        """Nothing is kept."""
+
+    def write(self, batch: Batch) -> None:
+        self.accepted = batch.position
+
+    def flush(self) -> Position | None:
+        return self.accepted
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("name", [SOLE, "tablets"])
+def test_a_sink_that_knows_one_partition_needs_not_name_it(name: str) -> None:
+    rig, (part,) = Rig(name, sink=OnePosition()), transactions(1)
+    assert rig.delivery.flush() == {}
+    rig.delivery.write([part])
+    assert rig.delivery.flush() == {name: Position(part.end_lsn)}
+    assert rig.stored == {name: Position(part.end_lsn)}
+
+
+def raising(error: Exception) -> Callable[..., object]:
+    def fail(*_arguments: object) -> object:
+        raise error
+
+    return fail
+
+
+def test_after_a_failed_flush_there_is_no_other() -> None:
+    rig, parts = Rig(), transactions(2)
+    rig.delivery.write([parts[0]])
+    rig.destination.before_flush = raising(SinkError("no room"))
+    with pytest.raises(SinkError):
+        rig.delivery.flush()
+    assert rig.delivery.failed
+    assert rig.store.load() is None
+    with pytest.raises(AssertionError):
+        rig.delivery.flush()
+
+
+def test_after_an_offset_that_was_not_stored_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, (part,) = Rig(), transactions(1)
+    rig.delivery.write([part])
+    monkeypatch.setattr(rig.store, "store", raising(OffsetError("no room")))
+    with pytest.raises(OffsetError):
+        rig.delivery.flush()
+    assert rig.delivery.failed
+    assert rig.delivery.offset.sole.position == Position(0x10)
+
+
+def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path: Path) -> None:
+    pipeline = SimulatedPipeline(tmp_path)
+    pipeline.source.partitions = ("tablets",)
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.source.cut(at=1.1)
+    pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [1, 2, 3]
+    assert pipeline.destination.positions == {"tablets": Position(pipeline.source.log[0].end_lsn)}
+    assert pipeline.run(stop_at=20.0).status().partitions[0].name == "tablets"
+
+
+def test_a_source_of_several_partitions_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    pipeline = SimulatedPipeline(tmp_path)
+    pipeline.source.partitions = ("one", "other")
+    with pytest.raises(OnePartitionOnly, match="2 partitions"):
+        pipeline.run()
+    assert pipeline.store.load() is None
+    assert pipeline.source.undone == 1
