@@ -1,6 +1,5 @@
 """One process per pipeline: two would share offset, slot and output, and undo each other's work."""
 
-import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from waltap.errors import OffsetError
+from waltap.offsets.lock_file import LockFile, holder
 from waltap.offsets.state_folder import LOCK
 
 __all__ = [
@@ -57,72 +57,39 @@ def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
 
 def running(folder: Path) -> PipelineRunning | None:
     """Return the error of a pipeline that runs, None when nobody holds the lock of its folder."""
-    try:
-        file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _running(file)
-    finally:
-        os.close(file)
-    return None
+    pid = holder(folder / LOCK)
+    return None if pid is None else _running(pid)
 
 
-def _running(file: int) -> PipelineRunning:
-    pid = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+def _running(pid: str) -> PipelineRunning:
     return PipelineRunning(f"process {pid} runs this pipeline already", pid=pid)
 
 
 class PipelineLock:
-    """A lock on the pipeline's state folder, held while the ``with`` block lasts.
-
-    The kernel lets go of it when the process dies, however it dies.
-    """
+    """A lock on the pipeline's state folder, held while the ``with`` block lasts."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK
-        self._file = -1
+        self._file = LockFile(folder / LOCK)
         self._made: list[Path] = []
 
     def __enter__(self) -> Self:
         """Take the lock. Raises: PipelineRunning, StateFolderUnusable."""
-        folder = self._path.parent
+        folder = self._file.path.parent
         try:
             self._made = [each for each in (folder, folder.parent) if not each.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise unusable(folder, error) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            told = _running(self._file)
-            os.close(self._file)
-            raise told from None
-        if not self._current():  # its last holder removed it after we had opened it
-            os.close(self._file)
-            return self.__enter__()
-        try:
-            os.ftruncate(self._file, 0)
-            os.write(self._file, f"{os.getpid()}\n".encode())
+            pid = self._file.take()
         except OSError as error:  # a full disk lets an empty file be made
             self._leave()
-            raise unusable(self._path.parent, error) from error
+            raise unusable(folder, error) from error
+        if pid is not None:
+            raise _running(pid)
         return self
 
     def leave_nothing(self) -> None:
         """At the end of the block remove the lock's file, and its folder when nothing else is in it."""
-        self._made = [self._path.parent, self._path.parent.parent]
-
-    def _current(self) -> bool:
-        """Tell whether the file that is locked is still the one of that name."""
-        try:
-            named = self._path.stat()
-        except OSError:
-            return False
-        return named.st_ino == os.fstat(self._file).st_ino
+        folder = self._file.path.parent
+        self._made = [folder, folder.parent]
 
     def __exit__(
         self,
@@ -134,9 +101,10 @@ class PipelineLock:
         self._leave()
 
     def _leave(self) -> None:
+        path = self._file.path
         with suppress(OSError):
-            if self._made and [found.name for found in self._path.parent.iterdir()] == [LOCK]:
-                self._path.unlink()
+            if self._made and [found.name for found in path.parent.iterdir()] == [LOCK]:
+                path.unlink()
                 for folder in self._made:
                     folder.rmdir()
-        os.close(self._file)
+        self._file.release()

@@ -5,7 +5,6 @@ stores make an object visible, whole, when its upload ends; there is nothing to 
 """
 
 import contextlib
-import fcntl
 import os
 import urllib.parse
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.offsets.durable_file import sync
+from waltap.offsets.lock_file import LockFile, holder
 from waltap.sink.place import refusal
 from waltap_sinks.changelog.errors import ChangeLogInUse, ChangeLogUnavailable
 
@@ -64,7 +64,7 @@ class Store:
         self._files: set[str] = set()
         self._unsynced: set[str] = set()
         """Folders whose names of files are not known to be durable, as ``_files`` are not."""
-        self._lock, self._lock_name = -1, ""
+        self._lock: LockFile | None = None
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""
@@ -267,20 +267,12 @@ class Store:
         cause = refusal(Path(self.path("")), folder=True)
         if cause is not None:
             raise self._failure("cannot be written", cause) from cause
-        try:
-            fd = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # nobody has ever held it
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as cause:
-            raise self._in_use(fd) from cause
-        finally:
-            os.close(fd)
+        pid = holder(Path(self.path(name)))
+        if pid is not None:
+            raise self._in_use(pid)
 
-    def _in_use(self, fd: int) -> ChangeLogInUse:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        text = f"{self.location} is in use by process {holder}"
+    def _in_use(self, pid: str) -> ChangeLogInUse:
+        text = f"{self.location} is in use by process {pid}"
         return ChangeLogInUse(text, path=self.path(""))
 
     def lock(self, name: str) -> None:
@@ -288,41 +280,27 @@ class Store:
 
         Raises: ChangeLogInUse, with the holder's process id.
         """
-        if not self.local or self._lock >= 0:
+        if not self.local or self._lock is not None:
             return
         self.make_folder("")
-        path = self.path(name)
+        lock = LockFile(Path(self.path(name)))
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            pid = lock.take()
         except OSError as cause:
             raise self._failure(f"refuses {name}", cause) from cause
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as cause:
-            told = self._in_use(fd)
-            os.close(fd)
-            raise told from cause
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
-        self._lock, self._lock_name = fd, path
+        if pid is not None:
+            raise self._in_use(pid)
+        self._lock = lock
 
     def locked(self) -> bool:
-        """Tell whether the lock that is held is still that of this folder: not where the folder was moved
-        or deleted, whatever stands in its place. Without a lock to hold there is nothing to tell."""
-        if self._lock < 0:
-            return True
-        held = os.fstat(self._lock)
-        try:
-            named = os.stat(self._lock_name)  # noqa: PTH116 - the store's paths are texts
-        except OSError:
-            return False
-        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        """Tell whether the lock that is held is still that of this folder, see `LockFile.stands`."""
+        return self._lock is None or self._lock.stands()
 
     def unlock(self) -> None:
         """Let go of the lock; may be called twice."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _failure(self, what: str, cause: Exception) -> ChangeLogUnavailable:
         return ChangeLogUnavailable(f"{self.location} {what}: {cause}", path=self.location)

@@ -1,0 +1,80 @@
+"""A file that one process holds: who has it may write what lies beside it."""
+
+import fcntl
+import os
+from pathlib import Path
+
+__all__ = ["LockFile", "holder"]
+
+
+class LockFile:
+    """The lock file ``path``, with the holder's process id in it; its folder must exist.
+
+    The kernel lets go of it when the process dies, however it dies. Only local disks keep such locks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = -1
+
+    def take(self) -> str | None:
+        """Hold the file until `release`. Returns None, or the process id of who has it ("unknown" before
+        it wrote one); taking what is held by this object changes nothing. Raises: OSError.
+        """
+        while self._file < 0:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                if not _shut(file, fcntl.LOCK_EX):
+                    return _written(file)
+                if _names(self.path, file):
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+                    self._file, file = file, -1
+                # otherwise its last holder removed it after it was opened here
+            finally:
+                if file >= 0:
+                    os.close(file)
+        return None
+
+    def stands(self) -> bool:
+        """Tell whether what is held is still the file of that name: not where the folder was moved or
+        deleted, whatever stands in its place. Where nothing is held there is nothing to tell: True."""
+        return self._file < 0 or _names(self.path, self._file)
+
+    def release(self) -> None:
+        """Let go of the file, which stays; may be called twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def holder(path: Path) -> str | None:
+    """Return the process id of who holds the lock file ``path``, None when nobody does; makes nothing."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # nobody has ever held it
+    try:
+        return None if _shut(file, fcntl.LOCK_SH) else _written(file)
+    finally:
+        os.close(file)
+
+
+def _shut(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _written(file: int) -> str:
+    return os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+
+
+def _names(path: Path, file: int) -> bool:
+    try:
+        named = path.stat()
+    except OSError:
+        return False
+    return os.path.samestat(named, os.fstat(file))
