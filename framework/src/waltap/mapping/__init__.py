@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from waltap.mapping.parsed_type import (
         simple_type,
     )
+    from waltap.mapping.printed_float import (
+        pg_double_text,
+        pg_float_text,
+        single,
+    )
     from waltap.mapping.type_mapping import (
         ArrowMapping,
         ColumnMapping,
@@ -89,9 +94,12 @@ __all__ = [
     "floats",
     "integers",
     "number_json",
+    "pg_double_text",
+    "pg_float_text",
     "placeholder_text",
     "quote",
     "simple_type",
+    "single",
     "strings",
     "types_named",
     "value_json",
@@ -133,6 +141,11 @@ if not TYPE_CHECKING:
                 "float_text",
             ),
             "waltap.mapping.parsed_type": ("simple_type",),
+            "waltap.mapping.printed_float": (
+                "pg_double_text",
+                "pg_float_text",
+                "single",
+            ),
             "waltap.mapping.type_mapping": (
                 "ArrowMapping",
                 "ColumnMapping",

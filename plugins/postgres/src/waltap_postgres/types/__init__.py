@@ -7,6 +7,7 @@ One module per family; `TYPE_SPECS` is what the plugin registers. The rows of th
 from dataclasses import replace
 
 from waltap.specs import TypeSpec
+from waltap_postgres.extension_types import EXTENSION_SPECS
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
 from waltap_postgres.types.enum import ENUM_SPECS
@@ -22,7 +23,6 @@ from waltap_postgres.types.search import SEARCH_SPECS
 from waltap_postgres.types.temporal import TEMPORAL_SPECS
 from waltap_postgres.types.text import TEXT_SPECS
 from waltap_postgres.types.unknown import UNKNOWN_SPECS
-from waltap_postgres.types.vector import VECTOR_SPECS
 
 __all__ = ["TYPE_SPECS"]
 
@@ -39,7 +39,7 @@ _SPECS: tuple[TypeSpec, ...] = (
     *RANGE_SPECS,
     *SEARCH_SPECS,
     *GEOMETRY_SPECS,
-    *VECTOR_SPECS,
+    *EXTENSION_SPECS,
     *HSTORE_SPECS,
     *UNKNOWN_SPECS,
 )
@@ -50,5 +50,7 @@ TYPE_SPECS: tuple[TypeSpec, ...] = tuple(
         samples=SAMPLES[spec.name],
         examples=tuple(sample.declaration for sample in SAMPLES[spec.name]),
     )
+    if spec.name in SAMPLES
+    else spec
     for spec in _SPECS
 )

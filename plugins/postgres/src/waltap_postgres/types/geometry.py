@@ -1,19 +1,19 @@
-"""The native ``point``, and PostGIS ``geometry`` and ``geography``."""
+"""The native ``point``, and what the other geometric types are as text."""
 
 import struct
-from binascii import b2a_base64, unhexlify
+from binascii import b2a_base64
 from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.arrow.column import converted
-from waltap.decode.relation import Column, DataType
+from waltap.decode.relation import Column
 from waltap.json.schema import number_json
 from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap.mapping.java_number import double_text
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
+from waltap.mapping.printed_float import pg_double_text
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import builtin
-from waltap_postgres.types.number import pg_double_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["GEOMETRY_SPECS", "java_geometry", "native_from_binary"]
 
 _POINT_WKB = struct.Struct("<bIdd")
-_EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
-_SRID_FLAG = 0x20000000
 
 _SRID = Field("srid", Schema(kind=Kind.INT32, optional=True))
 _POINT = Schema(
@@ -102,72 +100,6 @@ def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-def ewkb_srid(data: bytes) -> int | None:
-    """Return the spatial reference of extended well-known binary, None without one."""
-    order = "<" if data[0] else ">"
-    (kind,) = struct.unpack_from(f"{order}I", data, 1)
-    if not kind & _SRID_FLAG:
-        return None
-    (srid,) = struct.unpack_from(f"{order}i", data, 5)
-    return int(srid)
-
-
-def _spatial(text: str) -> tuple[bytes, int | None]:
-    data = unhexlify(text)
-    try:
-        return data, ewkb_srid(data)
-    except (struct.error, IndexError) as cause:
-        msg = "malformed geometry"
-        raise ValueError(msg) from cause
-
-
-def _spatial_json(text: str) -> str:
-    data, srid = _spatial(text)
-    shown = "null" if srid is None else str(srid)
-    return f'{{"wkb":"{b2a_base64(data, newline=False).decode()}","srid":{shown}}}'
-
-
-def _spatial_connect(text: str) -> dict[str, object]:
-    data, srid = _spatial(text)
-    return {"wkb": data, "srid": srid}
-
-
-def _spatial_from_binary(data: bytes) -> str:
-    return data.hex().upper()
-
-
-def _spatial_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
-
-
-_SPATIAL_ARROW = converted(
-    "geometry", _spatial_type, _spatial_connect, (("waltap.form", "extended well-known binary"),)
-)
-
-
-def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    assert isinstance(column.data_type, DataType)
-    name = column.data_type.name.capitalize()
-    form = ValueForm(
-        schema=Schema(
-            kind=Kind.STRUCT,
-            name=f"io.debezium.data.geometry.{name}",
-            version=1,
-            doc=name,
-            fields=(Field("wkb", Schema(kind=Kind.BYTES)), _SRID),
-        ),
-        to_json=_spatial_json,
-        to_connect=_spatial_connect,
-        zero={"wkb": _EMPTY_COLLECTION, "srid": None},
-        from_binary=_spatial_from_binary,
-        arrow=_SPATIAL_ARROW,
-        always_optional=True,
-    )
-    return column_mapping(column, mapper.options, form)
-
-
 def java_geometry(text: str) -> str:
     """Return a native geometric value as PgJDBC prints it: every number as a Java double.
 
@@ -216,13 +148,6 @@ GEOMETRY_SPECS = (
         summary="points of the plane",
         claims=builtin("point"),
         build=_build_point,
-        order=100,
-    ),
-    TypeSpec(
-        name="PostGIS",
-        summary="geometry and geography, as extended well-known binary",
-        claims=types_named("geometry", "geography"),
-        build=_build_spatial,
         order=100,
     ),
 )

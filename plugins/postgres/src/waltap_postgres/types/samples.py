@@ -133,13 +133,6 @@ SAMPLES: dict[str, tuple[TypeSample, ...]] = {
     ),
     "tsvector": (_sample("tsvector", "'cat':3B 'fat':2"),),
     "point": (_sample("point", "(1,2)"),),
-    "PostGIS": (
-        _added("geometry", "0101000000000000000000F03F0000000000000040"),
-        _added("geography", "0101000020E6100000000000000000F03F0000000000000040"),
-    ),
-    "vector": (_added("vector", "[1,2.5]"),),
-    "halfvec": (_added("halfvec", "[1,2.5]"),),
-    "sparsevec": (_added("sparsevec", "{1:1.5,3:2}/5"),),
     "hstore": (_added("hstore", '"a"=>"1", "b"=>NULL'),),
     "unknown": (
         _sample("tsquery", "'fat' & 'rat'"),

@@ -3,20 +3,30 @@
 import struct
 from typing import TYPE_CHECKING
 
-from waltap.arrow.column import converted
-from waltap.decode.relation import Column
-from waltap.json.schema import number_json
-from waltap.mapping.connect_schema import Field, Kind, Schema
-from waltap.mapping.java_number import float_text
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
-from waltap.mapping.value_form import ValueForm, column_mapping
-from waltap.specs import TypeSpec
-from waltap_postgres.types.number import pg_float_text, single
+from waltap.mapping import (
+    Column,
+    ColumnMapping,
+    DataType,
+    Field,
+    Kind,
+    Schema,
+    TypeMapper,
+    TypeSample,
+    TypeSpec,
+    ValueForm,
+    column_mapping,
+    converted,
+    float_text,
+    number_json,
+    pg_float_text,
+    single,
+    types_named,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["VECTOR_SPECS"]
+__all__ = ["PGVECTOR_SPECS"]
 
 
 def _items(text: str) -> list[str]:
@@ -172,11 +182,18 @@ def _build_sparse(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-VECTOR_SPECS = (
+def _sample(name: str, text: str) -> TypeSample:
+    data_type = DataType(oid=16_384, schema="public", name=name)
+    return TypeSample(declaration=name, data_type=data_type, text=text)
+
+
+PGVECTOR_SPECS = (
     TypeSpec(
         name="vector",
         summary="dense vectors of pgvector",
         claims=types_named("vector"),
+        examples=("vector",),
+        samples=(_sample("vector", "[1,2.5]"),),
         build=_build_vector,
         order=100,
     ),
@@ -184,6 +201,8 @@ VECTOR_SPECS = (
         name="halfvec",
         summary="dense half-precision vectors of pgvector",
         claims=types_named("halfvec"),
+        examples=("halfvec",),
+        samples=(_sample("halfvec", "[1,2.5]"),),
         build=_build_half,
         order=100,
     ),
@@ -191,6 +210,8 @@ VECTOR_SPECS = (
         name="sparsevec",
         summary="sparse vectors of pgvector",
         claims=types_named("sparsevec"),
+        examples=("sparsevec",),
+        samples=(_sample("sparsevec", "{1:1.5,3:2}/5"),),
         build=_build_sparse,
         order=100,
     ),

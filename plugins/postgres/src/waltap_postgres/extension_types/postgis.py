@@ -1,0 +1,117 @@
+"""PostGIS: ``geometry`` and ``geography``, as extended well-known binary."""
+
+import struct
+from binascii import b2a_base64, unhexlify
+from typing import TYPE_CHECKING
+
+from waltap.mapping import (
+    Column,
+    ColumnMapping,
+    DataType,
+    Field,
+    Kind,
+    Schema,
+    TypeMapper,
+    TypeSample,
+    TypeSpec,
+    ValueForm,
+    column_mapping,
+    converted,
+    types_named,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["POSTGIS_SPECS"]
+
+_EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
+_SRID_FLAG = 0x20000000
+_SRID = Field("srid", Schema(kind=Kind.INT32, optional=True))
+
+
+def ewkb_srid(data: bytes) -> int | None:
+    """Return the spatial reference of extended well-known binary, None without one."""
+    order = "<" if data[0] else ">"
+    (kind,) = struct.unpack_from(f"{order}I", data, 1)
+    if not kind & _SRID_FLAG:
+        return None
+    (srid,) = struct.unpack_from(f"{order}i", data, 5)
+    return int(srid)
+
+
+def _spatial(text: str) -> tuple[bytes, int | None]:
+    data = unhexlify(text)
+    try:
+        return data, ewkb_srid(data)
+    except (struct.error, IndexError) as cause:
+        msg = "malformed geometry"
+        raise ValueError(msg) from cause
+
+
+def _spatial_json(text: str) -> str:
+    data, srid = _spatial(text)
+    shown = "null" if srid is None else str(srid)
+    return f'{{"wkb":"{b2a_base64(data, newline=False).decode()}","srid":{shown}}}'
+
+
+def _spatial_connect(text: str) -> dict[str, object]:
+    data, srid = _spatial(text)
+    return {"wkb": data, "srid": srid}
+
+
+def _spatial_from_binary(data: bytes) -> str:
+    return data.hex().upper()
+
+
+def _spatial_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
+
+
+_SPATIAL_ARROW = converted(
+    "geometry", _spatial_type, _spatial_connect, (("waltap.form", "extended well-known binary"),)
+)
+
+
+def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert isinstance(column.data_type, DataType)
+    name = column.data_type.name.capitalize()
+    form = ValueForm(
+        schema=Schema(
+            kind=Kind.STRUCT,
+            name=f"io.debezium.data.geometry.{name}",
+            version=1,
+            doc=name,
+            fields=(Field("wkb", Schema(kind=Kind.BYTES)), _SRID),
+        ),
+        to_json=_spatial_json,
+        to_connect=_spatial_connect,
+        zero={"wkb": _EMPTY_COLLECTION, "srid": None},
+        from_binary=_spatial_from_binary,
+        arrow=_SPATIAL_ARROW,
+        always_optional=True,
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _sample(name: str, text: str) -> TypeSample:
+    data_type = DataType(oid=16_384, schema="public", name=name)
+    return TypeSample(declaration=name, data_type=data_type, text=text)
+
+
+POSTGIS_SPECS = (
+    TypeSpec(
+        name="PostGIS",
+        summary="geometry and geography, as extended well-known binary",
+        claims=types_named("geometry", "geography"),
+        build=_build_spatial,
+        order=100,
+        examples=("geometry", "geography"),
+        samples=(
+            _sample("geometry", "0101000000000000000000F03F0000000000000040"),
+            _sample("geography", "0101000020E6100000000000000000F03F0000000000000040"),
+        ),
+    ),
+)
