@@ -1,7 +1,10 @@
 """What may happen to a pipeline: cut and silent links, disks that fail or are full, a server that goes
 away, publications that are made anew, and settings that change from one life to the next."""
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from random import Random
@@ -15,9 +18,13 @@ from tests.hunt.scenario import Pipeline
 from tests.hunt.source import Source
 from tests.servers.postgres import Cluster, Database
 
-__all__ = ["Faults", "mount", "unmount"]
+__all__ = ["APPLY", "Faults", "mount", "unmount"]
 
 DISK_BYTES = 256 << 20
+APPLY = [
+    *("apply", "--changelog", "log", "--output", "lake"),
+    *("--once", "--master", "local[1]"),
+]
 
 
 class Faults:
@@ -30,6 +37,7 @@ class Faults:
     source: Source
     buries: bool
     disk: bool
+    java: bool
 
     def begin(self, random: Random, **faults: int) -> bool:
         """Begin a life; False when there is one."""
@@ -169,6 +177,20 @@ class Faults:
         if random.random() < 0.5:
             self.ended(random.choice(("TERM", "KILL")))
         ballast.unlink()
+
+    def step_spark(self, random: Random) -> None:
+        """The applier of the change log is killed while it starts, or works."""
+        if not (self.pipeline.spark and self.java and self.engine.place.exists()):
+            return
+        command = [self.engine.python, "-m", "waltap", "spark", *APPLY]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(
+            command, cwd=self.engine.folder, stdout=quiet, stderr=quiet, start_new_session=True
+        ) as process:
+            wait = random.uniform(3, 25)
+            until(lambda: process.poll() is not None, wait)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def step_publication(self, random: Random) -> None:
         """The publication is dropped and made again as it was, in one transaction."""

@@ -523,7 +523,10 @@ class _Trial:
                 until = index + 1  # the last such moment: what lies between may come, or not
         if rows is None or until is None:
             return False
-        rows.ahead = until
+        rows.ahead, rows.unknown = (
+            until,
+            not table.key,
+        )  # then their number is all that was compared
         for skipped in self.items[start:until]:
             if isinstance(skipped, Expected) and skipped.oid == table.oid:
                 skipped.optional = True

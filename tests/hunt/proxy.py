@@ -41,6 +41,11 @@ class Proxy:
     def cut_after(self, count: int) -> None:
         self._left = count
 
+    @property
+    def armed(self) -> bool:
+        """Whether a cut is to come."""
+        return self._left is not None
+
     def _passed(self, count: int) -> bool:
         """Count bytes from the server; True when the link is to be cut before they pass."""
         left = self._left

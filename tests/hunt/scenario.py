@@ -88,6 +88,9 @@ def draw(seed: int) -> Scenario:
     early = ["window"] if random.random() < 0.4 else ["start"]
     steps += early if random.random() < 0.8 else []
     steps += random.choices(names, weights, k=random.randrange(4, 22))
+    if pipeline.spark:
+        for _ in range(Random(f"kills {seed}").randrange(3)):
+            steps.insert(random.randrange(len(steps) // 2, len(steps)), "spark")
     if random.random() < 0.12:
         steps += ["two_phase", "decide", "work"]
     return Scenario(seed, pipeline, tuple(Step(kind, random.getrandbits(32)) for kind in steps))
@@ -103,7 +106,7 @@ def _pipeline(random: Random) -> Pipeline:
         **DECODERS[decoder],
         **EVENT_SETTINGS,
         "publication.autocreate.mode": "filtered" if filtered else "all_tables",
-        "publication.keyless.tables": random.choice(("publish", "publish", "inserts"))
+        "publication.keyless.tables": random.choice(("publish", "publish", "inserts", "refuse"))
         if filtered
         else "publish",
         "message.prefix.exclude.list": "hunt,pad",

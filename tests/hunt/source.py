@@ -38,12 +38,15 @@ BY_NAME = {
 class Source:
     """One writer of one database, with a second session for transactions that stay open.
 
-    ``truncates``: whether the decoder tells TRUNCATE; ``prepares``: whether to prepare transactions.
+    ``truncates``: whether the decoder tells TRUNCATE; ``very_wide``: whether there are tables of more than a
+    thousand columns.
     """
 
-    def __init__(self, database: Database, *, truncates: bool = True) -> None:
+    def __init__(
+        self, database: Database, *, truncates: bool = True, very_wide: bool = True
+    ) -> None:
         self.database = database
-        self.truncates = truncates
+        self.truncates, self.very_wide = truncates, very_wide
         self.back()
         self.prepared: list[str] = []
         self.alterations = Alterations()
@@ -336,6 +339,16 @@ class Source:
         key = ", ".join(name_of(name) for name in known.primary_key)
         return f"{insert} ON CONFLICT ({key}) DO UPDATE SET {column} = EXCLUDED.{column}"
 
+    def identify_all(self) -> None:
+        """Give every table a replica identity that can tell its rows."""
+        self.decide_all()
+        with self.transaction() as session:
+            before = catalogue.tables(session)
+            for known in before.values():
+                if known.kind == "r" and not known.can_update:
+                    self.attempt(session, f"ALTER TABLE {known.sql} REPLICA IDENTITY FULL")
+            catalogue.mark(session, before)
+
     # --- tables ----------------------------------------------------------------------------------
 
     def do_create(self, random: Random) -> None:
@@ -438,6 +451,8 @@ class Source:
         schema, table = name or (schema, table)
         weights = (7, 2, 1, 0.3, 0.15) if plain else (7, 2, 1, 0.6, 0.15, 1, 1, 0.5)
         style = random.choices(STYLES[: len(weights)], weights)[0]
+        if style == "wide" and not self.very_wide:
+            style = "key"
         for statement in definition(random, schema, table, style):
             session.execute(statement)
         if random.random() < 0.3 and style not in ("partitions", "deferrable"):
