@@ -55,7 +55,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """What a pipeline remembers between runs: each partition's offset by its name, a snapshot that has
-    not ended, and ``signals``, the state of incremental snapshots.
+    not ended, and ``signals``, the state of incremental snapshots (`waltap.snapshot.incremental_state`).
 
     A source with one partition is the normal case: `of` makes its offset, `sole` is the partition,
     `with_sole` changes it.

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from waltap.clock import new_identifier
 from waltap.pipeline.channels import INCREMENTAL
 from waltap.pipeline.delivery import Delivery, Part
@@ -13,7 +11,8 @@ from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.signals.errors import SignalIgnored
 from waltap.signals.signal import Signal
-from waltap.snapshot.incremental import IncrementalSnapshots, State
+from waltap.snapshot.incremental import IncrementalSnapshots
+from waltap.snapshot.incremental_state import State
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import TransactionPart
 
@@ -106,5 +105,5 @@ def _watcher(
         delete_closes=engine.watermarking == "insert_delete",
         notice=partial(run.channels.tell, INCREMENTAL),
         obeyed=obeyed,
-        state=msgspec.convert(delivery.offset.signals, State),
+        state=State.restored(delivery.offset.signals),
     )

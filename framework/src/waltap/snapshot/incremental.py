@@ -44,10 +44,11 @@ from waltap.signals.signal import (
     names,
     requests,
 )
+from waltap.snapshot.incremental_state import State
 from waltap.snapshot.window import TextOf, Window
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
-__all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots", "State"]
+__all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots"]
 
 log = logging.getLogger(__name__)
 
@@ -100,16 +101,6 @@ class ChunkSource(Protocol):
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
-
-
-class State(msgspec.Struct):
-    """What survives a restart: tables to read, the head first, and the key of the last row of the
-    head's last chunk that was delivered."""
-
-    queue: list[SnapshotRequest] = []
-    last_key: list[str | None] | None = None
-    maximum: list[str | None] | None = None
-    paused: bool = False
 
 
 class IncrementalSnapshots:
@@ -375,10 +366,11 @@ class IncrementalSnapshots:
         head, signal = state.queue[0] in stopped, state.queue[0].signal
         halted = [request for request in state.queue if request in stopped]
         self._notice("ABORTED", signal, data_collections=_listed(halted))
+        if head:
+            state.forget_head()
         state.queue = [request for request in state.queue if request not in stopped]
         if head:
             self._scanned = 0
-            state.last_key = state.maximum = None
             self._window = None
             self.resume(now)
 
@@ -388,7 +380,8 @@ class IncrementalSnapshots:
         """The high watermark streamed by: deliver what is left, and read on."""
         window, self._window = self._window, None
         assert window is not None
-        self._chunk_relation, self.state.last_key = window.relation, self._chunk_end
+        self._chunk_relation = window.relation
+        self.state.reached(self._chunk_end)
         rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
@@ -406,8 +399,8 @@ class IncrementalSnapshots:
             while state.queue and not self._read_head(identifier):
                 if self.waiting:
                     return
+                state.forget_head()
                 done, state.queue = state.queue[0], state.queue[1:]
-                state.last_key = state.maximum = None
                 if not state.queue:
                     self._notice("COMPLETED", done.signal)
             low = json.dumps({"openWindowTimestamp": opened})
@@ -427,7 +420,7 @@ class IncrementalSnapshots:
                 extra={"error_code": SignalTableUnusable.code},
             )
             self._window = None
-            state.queue, state.last_key, state.maximum = [], None, None
+            state.queue, state.chunks = [], {}
 
     def _read_head(self, identifier: str) -> bool:
         """Read the next chunk of the queue's head; False when there is none, or none yet (`waiting`)."""
@@ -455,7 +448,7 @@ class IncrementalSnapshots:
             log.info("incremental snapshot: %s is read to its end", _cut(request.name))
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
         end = [_text(chunk.rows[-1][index]) for index in key]
-        if end == self.state.last_key:
+        if end == self.state.head.last_key:
             _refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
@@ -469,8 +462,8 @@ class IncrementalSnapshots:
             request.signal,
             data_collections=_listed(self.state.queue),
             current_collection_in_progress=request.name,
-            maximum_key=_key_text(self.state.maximum),
-            last_processed_key=_key_text(self.state.last_key),
+            maximum_key=_key_text(self.state.head.maximum),
+            last_processed_key=_key_text(self.state.head.last_key),
         )
         return True
 
@@ -497,14 +490,16 @@ class IncrementalSnapshots:
     def _read(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> Chunk | None:
-        state, source = self.state, self._source
-        if state.maximum is None:
-            maximum = source.maximum(request, relation, key)
-            if maximum is None:
+        source, begun = self._source, self.state.head
+        maximum = begun.maximum
+        if maximum is None:
+            found = source.maximum(request, relation, key)
+            if found is None:
                 return None
-            state.maximum = [_text(value) for value in maximum]
-        after = None if state.last_key is None else tuple(state.last_key)
-        return source.chunk(request, relation, key, after=after, maximum=tuple(state.maximum))
+            maximum = [_text(value) for value in found]
+            self.state.bounded(maximum)
+        after = None if begun.last_key is None else tuple(begun.last_key)
+        return source.chunk(request, relation, key, after=after, maximum=tuple(maximum))
 
     def _rows(
         self, rows: list[Tuple], close: Change, part: TransactionPart, now: int
