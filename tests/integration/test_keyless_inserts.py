@@ -1,10 +1,11 @@
 """``publication.keyless.tables=inserts``: tables lose their key, or come without one, after the slot
 was made. The server looks for each publication in the catalogue as it was at every change."""
 
+import re
 from pathlib import Path
 
 import pytest
-from waltap_postgres.errors import PublicationGone
+from waltap_postgres.errors import InsertsPublicationGone, PublicationGone
 
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
@@ -94,3 +95,46 @@ def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pi
     database.execute("INSERT INTO u VALUES (2)")
     pipeline.catch_up()
     assert pipeline.destination.ids("u") == [1, 2]
+
+
+def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_its_remedy_says(
+    database: Database, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a pipeline of an older version left it; what is inserted into u meanwhile is told of."""
+    pipeline.catch_up()
+    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
+    database.execute("INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)")
+    name = pipeline.slot
+    database.execute(
+        f"CREATE PUBLICATION {name}_inserts FOR TABLE u WITH (publish = 'insert, truncate');"
+        f"ALTER PUBLICATION {name} DROP TABLE u; INSERT INTO u VALUES (2); INSERT INTO t VALUES (2)"
+    )
+    pipeline.settings |= INSERTS
+    for _ in range(2):
+        with pytest.raises(InsertsPublicationGone) as refused:
+            pipeline.catch_up()
+    statements = re.search(
+        r"DROP PUBLICATION [^;]+; CREATE PUBLICATION [^;]+", refused.value.advice()
+    )
+    assert statements is not None
+    for statement in statements[0].split("; "):
+        database.execute(statement)
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2]
+    assert pipeline.destination.ids("u") == [1]
+    assert "until then those that no publication has give no changes" in caplog.text
+    for n in range(10, 40):  # until the slot has let go of what is older
+        database.execute(f"CHECKPOINT; INSERT INTO t VALUES ({n})")
+        pipeline.catch_up()
+        if published_inserts(database, pipeline) == ["u"]:
+            break
+    else:
+        pytest.fail("the publication of inserts was never used")
+    assert (
+        "table public.u is captured from now on; rows and changes from before are missing"
+        in caplog.text
+    )
+    database.execute("INSERT INTO u VALUES (5)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("u") == [1, 5]
+    assert pipeline.destination.ids("t") == [1, 2, *range(10, n + 1)]

@@ -9,6 +9,8 @@ import re
 from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
 
 __all__ = [
+    "INSERTS_OPERATIONS",
+    "INSERTS_SUFFIX",
     "WAL_LEVEL_SQL",
     "AuthenticationRefused",
     "ConnectionsUsedUp",
@@ -16,6 +18,7 @@ __all__ = [
     "EncodingNotConverted",
     "ErrorMeanings",
     "IdentityMissing",
+    "InsertsPublicationGone",
     "NothingCaptured",
     "OtherServer",
     "OtherSlot",
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 
+INSERTS_SUFFIX = "_inserts"
+INSERTS_OPERATIONS = "insert, truncate"
 WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
 
 
@@ -223,6 +228,22 @@ class PublicationGone(SourceError):
         "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
         "stored position (`waltap offsets show FILE`); what they left in the tables comes with the "
         "snapshot, rows deleted meanwhile are not told."
+    )
+
+
+class InsertsPublicationGone(PublicationGone):
+    """The publication of tables without a key is missing for changes that the slot has to decode.
+
+    It was dropped, or made after the slot (``publication.keyless.tables=inserts``).
+    """
+
+    code = "WT-2120"
+    remedy = (
+        "Make it anew without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE PUBLICATION {inserts} "
+        "WITH (publish = '{operations}'); the next start goes on from the stored position with the other "
+        "tables. Those without a key join again at a later start, which tells of them: what is inserted "
+        "into them until then is not captured, nor what was while no publication had them. Or start over: "
+        "snapshot.mode=when_needed makes a new slot and takes a new snapshot."
     )
 
 
@@ -476,6 +497,13 @@ class ErrorMeanings:
         """Return the error for what a walsender said while it decoded, with the catalogue as it was at the
         change."""
         if sqlstate == "42704" and "publication" in message:
+            if publication + INSERTS_SUFFIX in message.partition("(")[0]:
+                inserts = '"{}"'.format((publication + INSERTS_SUFFIX).replace('"', '""'))
+                return InsertsPublicationGone(
+                    f"{message.strip()}: slot {slot!r} has changes to decode from while it was missing",
+                    inserts=inserts,
+                    operations=INSERTS_OPERATIONS,
+                )
             return PublicationGone(
                 f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
                 publication=publication,

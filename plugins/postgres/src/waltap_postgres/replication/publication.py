@@ -8,13 +8,17 @@ from psycopg import sql
 from waltap.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error
-from waltap_postgres.errors import IdentityMissing, PublicationMissing, PublicationNotPermitted
+from waltap_postgres.errors import (
+    INSERTS_OPERATIONS,
+    INSERTS_SUFFIX,
+    IdentityMissing,
+    PublicationMissing,
+    PublicationNotPermitted,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.shortfall import OPERATIONS, Shortfall
 
 __all__ = [
-    "INSERTS_OPERATIONS",
-    "INSERTS_SUFFIX",
     "SKIPS_MISSING",
     "PublicationPlan",
     "identifier",
@@ -25,8 +29,6 @@ __all__ = [
     "streams_new",
 ]
 
-INSERTS_SUFFIX = "_inserts"
-INSERTS_OPERATIONS = "insert, truncate"
 SKIPS_MISSING = 180000
 """From this version on a publication that does not exist publishes nothing, instead of an error."""
 

@@ -10,14 +10,14 @@ from waltap.source.connector import ConnectorContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (
+    INSERTS_OPERATIONS,
+    INSERTS_SUFFIX,
     IdentityMissing,
     PublicationGone,
     PublicationMissing,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
-    INSERTS_OPERATIONS,
-    INSERTS_SUFFIX,
     SKIPS_MISSING,
     PublicationPlan,
     identifier,
