@@ -1,4 +1,4 @@
-"""The conformance suite of waltap: real kills, full disks, order, text, and which guarantee."""
+"""The conformance suite of waltap: real kills, full disks, order and text."""
 
 import json
 
