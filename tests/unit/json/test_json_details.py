@@ -15,7 +15,7 @@ from tests.unit.json.rig import (
     table,
     values,
 )
-from waltap.decode.message import Insert, Truncate, Update
+from waltap.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.errors import ConfigurationError, DecodeError
@@ -246,6 +246,41 @@ def test_misfit_is_null_and_told_once_per_column() -> None:
     assert len(told) == 1
     assert "column d of public.b" in told[0]
     assert "no date" not in told[0]
+
+
+def test_what_became_null_names_each_table_once_whichever_share_a_column() -> None:
+    """Columns that look alike share their conversion: only rows tell whose value it was."""
+    columns = "id int4 not null", "n numeric(9,2)"
+    tables = [table(name, *columns, key=("id",)) for name in ("a", "b", "c")]
+    a, b, c = tables
+    told: list[str] = []
+    made = json_format(BARE, warn=told.append)
+    changes = Insert(a, 0, ("1", "1.5")), Insert(b, 0, ("1", "NaN")), Update(b, 0, ("1", "NaN"))
+    found = made.render([part(*changes)], NOW)
+    assert [v["after"]["n"] for v in values(found)] == ["AJY=", None, None]
+    assert len(told) == 1
+    assert "column n of public.b: " in told[0]
+    made.render([part(Insert(b, 0, ("2", "NaN")), Insert(a, 0, ("2", "2.5")))], NOW)
+    assert len(told) == 1
+    deleted = Delete(c, 0, ("1", "NaN"), OldTuple.FULL)
+    made.render([part(deleted, Insert(b, 0, ("3", "NaN")))], NOW)
+    assert ["column n of public.c: " in text for text in told] == [False, True]
+
+
+def test_what_became_null_in_a_snapshot_names_its_table() -> None:
+    told: list[str] = []
+    relation = table("b", "id int4 not null", "n numeric(9,2)")
+    rows = SnapshotRows(
+        relation=relation,
+        rows=[("1", "1.50"), ("2", "NaN")],
+        kind="initial",
+        ts=COMMIT_TS,
+        previous_end_lsn=0,
+        lsn=5,
+        xid=None,
+    )
+    json_format(BARE, warn=told.append).render([rows], NOW)
+    assert [text.partition(":")[0] for text in told] == ["column n of public.b"]
 
 
 def test_misfit_is_null_without_a_word_when_skipped() -> None:

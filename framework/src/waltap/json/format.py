@@ -111,6 +111,8 @@ class JsonFormat(Format):
                 before, after = self._heartbeat_value
                 value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
                 out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
+        if self._tables.nulls.noted:
+            self._tables.nulls.place(parts, self._codec)
         return out
 
     def prepare(self, relation: Relation) -> None:

@@ -22,6 +22,7 @@ from waltap.json.codec import (
     guarded,
     no_twin,
 )
+from waltap.json.null_notice import NullNotice
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, schema_json
 from waltap.mapping import envelope
@@ -47,8 +48,8 @@ class JsonTables(Plans[RowCodec]):
     ) -> None:
         self._properties, self._format, self._headers = properties, context, headers
         self._capture = capture = context.capture
-        self._told: set[str] = set()
-        options = replace(capture.types, on_misfit=self._misfit)
+        self.nulls = NullNotice(context.warn)
+        options = replace(capture.types, on_misfit=self.nulls.note)
         self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
         self._keys = self._values
         if properties.key_null_to_default != properties.value_null_to_default:
@@ -211,20 +212,12 @@ class JsonTables(Plans[RowCodec]):
             return column
         return msgspec.structs.replace(column, comment=None)
 
-    def _misfit(self, where: str, reason: str) -> None:
-        """Tell once of values that become null because their type cannot hold them."""
-        text = f"{where}: {reason}; null is written for such values"
-        if self._warns and text not in self._told:
-            self._told.add(text)
-            self._format.warn(text)
-
     def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
         """Return what makes a column's conversion name its column when a value does not fit."""
 
         def guard(column: ColumnCodec) -> ColumnCodec:
             described = relation.columns[column.index]
             type_name = described.data_type.name if described.data_type else "its type"
-            where = f"column {described.name} of {relation.name}"
 
             def misfit(cause: Exception) -> None:
                 if self._fails:
@@ -232,10 +225,11 @@ class JsonTables(Plans[RowCodec]):
                         "json",
                         lsn=0,
                         offset=0,
-                        expected=f"a value of {type_name} in {where}",
+                        expected=f"a value of {type_name} in column {described.name} of {relation.name}",
                         found=f"another ({type(cause).__name__})",
                     ) from cause
-                self._misfit(where, f"not a value of {type_name}")
+                if self._warns:
+                    self.nulls.tell(relation.name, described.name, f"not a value of {type_name}")
 
             return guarded(column, column.other(None), misfit)
 

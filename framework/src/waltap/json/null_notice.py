@@ -1,0 +1,89 @@
+"""Tells of values that become null because their type cannot hold them, by table and column."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.events import EventPlan
+from waltap.json.codec import MISFITS, RowCodec, column_codec
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["NullNotice"]
+
+Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
+
+
+class NullNotice:
+    """Calls ``warn`` once for each table, column and reason.
+
+    A conversion is shared by all columns that look alike, whatever their table, and knows only the
+    column's name: it notes that (`note`), and at the end of the batch `place` finds the table by
+    converting columns of that name once more, those of tables not told of yet. Rows pay nothing for it.
+    """
+
+    __slots__ = ("_told", "_warn", "noted")
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._told: set[tuple[str, str, str]] = set()
+        self.noted: set[tuple[str, str]] = set()
+
+    def note(self, column: str, reason: str) -> None:
+        """Remember that a value of some column of this name became null."""
+        self.noted.add((column, reason))
+
+    def tell(self, table: str, column: str, reason: str) -> None:
+        """Tell once; ``table`` is "" where it is not known."""
+        if (table, column, reason) not in self._told:
+            self._told.add((table, column, reason))
+            of = f" of {table}" if table else ""
+            self._warn(f"column {column}{of}: {reason}; null is written for such values")
+
+    def place(self, parts: Parts, codec_of: Callable[[Relation], RowCodec | None]) -> None:
+        """Tell of what was noted while ``parts`` were rendered."""
+        noted, self.noted = self.noted, set()
+        explained = set()
+        for relation, rows in _tuples(parts).items():
+            codec = codec_of(relation)
+            if codec is not None:
+                explained |= self._of_table(codec.plan, rows, noted)
+        for column, reason in sorted(noted - explained):  # of a key column that rows leave out
+            self.tell("", column, reason)
+        self.noted.clear()
+
+    def _of_table(
+        self, plan: EventPlan, rows: list[Tuple], noted: set[tuple[str, str]]
+    ) -> set[tuple[str, str]]:
+        """Tell of what is in ``rows`` of one table; return it, with what was told before."""
+        known = {each for each in noted if (plan.name, *each) in self._told}
+        names = {name for name, _ in noted - known}
+        self.noted.clear()
+        for column in plan.columns:
+            if column.column.name not in names or column.mapping is None:
+                continue
+            codec = column_codec(column.index, column.field, column.mapping, column.transform)
+            for row in rows:
+                with suppress(*MISFITS):
+                    value = row[column.index]
+                    convert = codec.text if type(value) is str else codec.other
+                    if convert is not None:
+                        convert(value)
+        for name, reason in sorted(self.noted):
+            self.tell(plan.name, name, reason)
+        return known | self.noted
+
+
+def _tuples(parts: Parts) -> dict[Relation, list[Tuple]]:
+    """Return the row images in ``parts`` by relation."""
+    found: dict[Relation, list[Tuple]] = {}
+    for part in parts:
+        if isinstance(part, SnapshotRows):
+            found.setdefault(part.relation, []).extend(part.rows)
+        elif isinstance(part, TransactionPart):
+            for change in part.changes:
+                relation = getattr(change, "relation", None)
+                if relation is not None:
+                    images = getattr(change, "new", ()), getattr(change, "old", ())
+                    found.setdefault(relation, []).extend(image for image in images if image)
+    return found
