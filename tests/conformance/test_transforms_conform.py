@@ -3,6 +3,7 @@
 import pytest
 
 import waltap.plugin
+from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.transform_suite import TransformRig, TransformSuite
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_transforms()}
@@ -23,5 +24,20 @@ class TestTransforms(TransformSuite):
         return TransformRig(SPECS[name], properties)
 
 
+EVENT_CASES = {
+    "nothing changed": ("fields", {}),
+    "a field left out": ("fields", {"exclude": "name,serial"}),
+    "a field renamed": ("fields", {"renames": "name:title", "tables": r"public\.items"}),
+}
+
+
+class TestEventTransforms(EventTransformSuite):
+    @pytest.fixture(params=list(EVENT_CASES))
+    def rig(self, request):
+        name, given = EVENT_CASES[request.param]
+        properties = SPECS[name].properties.model_validate(given)
+        return EventTransformRig(SPECS[name], properties)
+
+
 def test_every_registered_transform_is_here():
-    assert set(SPECS) == {name for name, _ in CASES.values()}
+    assert set(SPECS) == {name for name, _ in [*CASES.values(), *EVENT_CASES.values()]}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import (
+    EventTransformSpec,
     FormatSpec,
     NotificationChannelSpec,
     OffsetStoreSpec,
@@ -31,6 +32,7 @@ def register_formats() -> Iterable[FormatSpec]:
             summary="Debezium's records as Kafka Connect's JsonConverter writes them.",
             properties=JsonProperties,
             factory=_json_format,
+            takes_events=True,
         )
     ]
 
@@ -45,7 +47,8 @@ def register_topic_naming() -> Iterable[TopicNamingSpec]:
 
 @hookimpl
 def register_transforms() -> Iterable[TransformSpec]:
-    """Contribute filter and route."""
+    """Contribute filter, route and fields."""
+    from waltap.transforms.fields import FieldsProperties, fields_changer
     from waltap.transforms.filter import FilterProperties, changes_filter
     from waltap.transforms.route import RouteProperties, table_router
 
@@ -61,6 +64,12 @@ def register_transforms() -> Iterable[TransformSpec]:
             summary="Sends the records of some tables to another topic.",
             properties=RouteProperties,
             factory=table_router,
+        ),
+        EventTransformSpec(
+            name="fields",
+            summary="Leaves fields of records out, or calls them otherwise.",
+            properties=FieldsProperties,
+            factory=fields_changer,
         ),
     ]
 
@@ -130,6 +139,7 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
 
 
 def _json_format(properties: Any, context: Any) -> "Format":
+    from waltap.json.event_format import JsonEventFormat
     from waltap.json.format import JsonFormat
 
-    return JsonFormat(properties, context)
+    return (JsonEventFormat if context.transforms else JsonFormat)(properties, context)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.relation import Column, DataType, Relation
     from waltap.decode.replica_identity import ReplicaIdentity
+    from waltap.events import EventTransform
     from waltap.format.format import Format, FormatContext
     from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.notifications.channel import NotificationChannel
@@ -31,6 +32,7 @@ __all__ = [
     "CommandSpec",
     "ConnectorSpec",
     "DecoderSpec",
+    "EventTransformSpec",
     "FormatSpec",
     "Kind",
     "NotificationChannelSpec",
@@ -118,6 +120,8 @@ class FormatSpec(Spec):
     """A record format (JSON, Avro, …)."""
 
     factory: "Callable[[Any, FormatContext], Format]"
+    takes_events: bool = False
+    """Calls `FormatContext.transforms`; a format that does not is refused where there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,15 @@ class TransformSpec(Spec):
     """A transform of whole batches: returns the batch to go on with. Never called per row."""
 
     factory: "Callable[[Any], Callable[[Batch], Batch]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTransformSpec(TransformSpec):
+    """A transform of events: what its factory gives is called with those of each batch, after every
+    transform of changes, before they are encoded. Sinks that take changes have no events to transform:
+    a profile with both is refused (WT-3203)."""
+
+    factory: "Callable[[Any], EventTransform]"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,13 @@ import waltap.plugin
 from waltap.decode.message import Insert, Update
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.transactions.transaction import TransactionPart
+from waltap.json.event_format import JsonEventFormat
 from waltap.json.format import JsonFormat
 from waltap.json.properties import JsonProperties
 from waltap.format.record import Record
 from waltap.source.position import Position
-from waltap.specs import TransformSpec
+from waltap.specs import EventTransformSpec, TransformSpec
+from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.format_suite import FormatRig, FormatSuite
 from waltap_testing.transform_suite import TransformRig, TransformSuite
 
@@ -34,7 +36,8 @@ class Planted(FormatSuite):
 
     @pytest.fixture
     def rig(self):
-        return FormatRig(replace(SPEC, factory=self.format_class), PROPERTIES, parse=json.loads)
+        spec = replace(SPEC, factory=self.format_class, takes_events=False)
+        return FormatRig(spec, PROPERTIES, parse=json.loads)
 
 
 class TestWithoutFault(Planted):
@@ -369,3 +372,76 @@ class ByMood:
 class TestDiffersPerObject(PlantedTransform):
     transform = ByMood
     caught_by = "test_the_same_batch_gives_the_same"
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class KeysWithSpaces(JsonEventFormat):
+    """Encodes events with another code than records that no transform concerns."""
+
+    def _record(self, event, source, codec):
+        found = super()._record(event, source, codec)
+        key = found.key and found.key.replace(b":", b": ")
+        return Record(found.topic, key, found.value, found.headers, found.partition)
+
+
+class TestEncodesEventsOtherwise(FormatSuite):
+    caught_by = "test_a_transform_that_changes_nothing_changes_no_byte"
+
+    @pytest.fixture
+    def rig(self):
+        def factory(properties, context):
+            return (KeysWithSpaces if context.transforms else JsonFormat)(properties, context)
+
+        return FormatRig(replace(SPEC, factory=factory), PROPERTIES, parse=json.loads)
+
+
+class PlantedEventTransform(EventTransformSuite):
+    """The suite on a faulty transform of events."""
+
+    transform: ClassVar[Callable[[], Callable]]
+
+    @pytest.fixture
+    def rig(self):
+        made = type(self).transform
+        return EventTransformRig(
+            EventTransformSpec(name="planted", summary="Has a fault.", factory=lambda _: made())
+        )
+
+
+class TestEventTransformWithoutFault(PlantedEventTransform):
+    transform = staticmethod(lambda: lambda events: events)
+    caught_by = ""
+
+
+def moves_deletes():
+    def transform(events):
+        for event in events:
+            event.topic += ".gone" if event.op == "d" and not event.tombstone else ""
+        return events
+
+    return transform
+
+
+class TestLeavesTheTombstoneBehind(PlantedEventTransform):
+    transform = staticmethod(moves_deletes)
+    caught_by = "test_a_tombstone_goes_with_its_delete"
+
+
+def keeps_the_first():
+    return lambda events: events[:1]
+
+
+class TestKeepsTheFirstOfEachBatch(PlantedEventTransform):
+    transform = staticmethod(keeps_the_first)
+    caught_by = "test_cutting_batches_elsewhere_makes_no_difference"
+
+
+def turns_round():
+    return lambda events: events[::-1]
+
+
+class TestTurnsEventsRound(PlantedEventTransform):
+    transform = staticmethod(turns_round)
+    caught_by = "test_what_comes_out_is_written_and_read"

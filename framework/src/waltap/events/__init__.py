@@ -1,6 +1,7 @@
 """What changes become: events, as one plan per relation version says it. Sans-IO."""
 
 from waltap.events.cell import PLAIN, VALUE_AND_SET, CellShape
+from waltap.events.event import Event, EventTransform, Given, Row
 from waltap.events.identities import Identities, IdentityUnknown
 from waltap.events.plan import NEW_KEY, OLD_KEY, EventColumn, EventContext, EventPlan
 from waltap.events.plans import Plans
@@ -29,12 +30,16 @@ __all__ = [
     "UPDATES",
     "VALUE_AND_SET",
     "CellShape",
+    "Event",
     "EventColumn",
     "EventContext",
     "EventPlan",
+    "EventTransform",
+    "Given",
     "Identities",
     "IdentityUnknown",
     "Plans",
+    "Row",
     "Run",
     "runs",
 ]

@@ -81,8 +81,9 @@ class EventPlan:
 
     ``seen`` is the relation as the wire gave it, ``relation`` as the catalogue completed it. ``columns``
     are those that rows of events have, in order; ``keys`` the indexes of those that keys have, in key
-    order; ``key_field`` a (name, value) that keys have besides; ``identifying`` the indexes by which the
-    replica identity knows a row. ``cell`` is the shape of values in rows and keys.
+    order, ``key_columns`` these; ``key_field`` a (name, value) that keys have besides; ``identifying``
+    the indexes by which the replica identity knows a row. ``cell`` is the shape of values in rows and
+    keys.
     """
 
     __slots__ = (
@@ -91,6 +92,7 @@ class EventPlan:
         "columns",
         "identifying",
         "identity",
+        "key_columns",
         "key_field",
         "keys",
         "relation",
@@ -116,6 +118,9 @@ class EventPlan:
                 self.keys = capture.keys(described)
         partial = self.identity.partial and self.cell is not PLAIN
         self.columns = _columns(described, context, self.identifying if partial else None)
+        self.key_columns = tuple(
+            _column(described, index, context, key=True) for index in self.keys
+        )
         self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
 
     @property
@@ -198,26 +203,38 @@ def _columns(
     relation: Relation, context: EventContext, always_sent: tuple[int, ...] | None
 ) -> tuple[EventColumn, ...]:
     """Return the columns of rows; cells of all but those ``always_sent`` (None: all are) can be null."""
-    capture, mapper = context.capture, context.mapper
-    found = []
-    for index in range(len(relation.columns)) if capture is None else capture.columns(relation):
-        column = relation.columns[index]
-        if capture is not None and column.comment and not capture.properties.include_comments:
-            column = msgspec.structs.replace(column, comment=None)
-        if always_sent is not None and index not in always_sent:
-            column = msgspec.structs.replace(column, nullable=True)
-        mapping = None if mapper is None else mapper.column(column)
-        kind = Kind.STRING if mapping is None else mapping.schema.kind
-        found.append(
-            EventColumn(
-                index=index,
-                column=column,
-                field=column.name if capture is None else capture.field_name(column.name),
-                mapping=mapping,
-                transform=None if capture is None else capture.transform(relation, column, kind),
-            )
+    capture = context.capture
+    captured = range(len(relation.columns)) if capture is None else capture.columns(relation)
+    return tuple(
+        _column(
+            relation, index, context, nullable=always_sent is not None and index not in always_sent
         )
-    return tuple(found)
+        for index in captured
+    )
+
+
+def _column(
+    relation: Relation,
+    index: int,
+    context: EventContext,
+    *,
+    key: bool = False,
+    nullable: bool = False,
+) -> EventColumn:
+    capture, mapper, column = context.capture, context.mapper, relation.columns[index]
+    if capture is not None and column.comment and not capture.properties.include_comments:
+        column = msgspec.structs.replace(column, comment=None)
+    if nullable:
+        column = msgspec.structs.replace(column, nullable=True)
+    mapping = None if mapper is None else mapper.column(column)
+    kind = Kind.STRING if mapping is None else mapping.schema.kind
+    return EventColumn(
+        index=index,
+        column=column,
+        field=column.name if capture is None else capture.field_name(column.name),
+        mapping=mapping,
+        transform=None if capture is None or key else capture.transform(relation, column, kind),
+    )
 
 
 def _mask(

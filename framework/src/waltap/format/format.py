@@ -5,13 +5,13 @@ codec. The same codec serves snapshot and stream.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.events import PLAIN, CellShape
+from waltap.events import PLAIN, CellShape, EventTransform
 from waltap.format.record import Record
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -45,7 +45,8 @@ class FormatContext:
     once per column of a relation version, of values that could not be converted. ``renew`` gives a
     described relation with its data types as they are now: the same object when they are unchanged.
     ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
-    the shape of values in rows and keys.
+    the shape of values in rows and keys. ``transforms`` are (name, transform) of events, to be called with
+    each batch before it is encoded, by formats that say `FormatSpec.takes_events`.
     """
 
     describe: Callable[[Relation], Relation]
@@ -60,6 +61,7 @@ class FormatContext:
     renew: Callable[[Relation], Relation] = _same
     announced: bool = True
     cell: CellShape = PLAIN
+    transforms: "Sequence[tuple[str, EventTransform]]" = ()
 
 
 class Format(abc.ABC):

@@ -9,7 +9,7 @@ the common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-for
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
@@ -19,6 +19,7 @@ from waltap.events import CellShape, EventPlan
 from waltap.format.record import Header, Record
 from waltap.generated import define
 from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
 
 __all__ = [
@@ -84,9 +85,10 @@ class RowCodec:
     ``key_header`` the same for header values.
 
     ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
-    payload of a value (b"" without schemas). ``careful`` makes the twin whose conversions name what
-    does not fit, ``snapshot`` the one for snapshot rows (None: the same). ``renewed``: the types were
-    asked for anew, and this codec takes what they do not have.
+    payload of a value (b"" without schemas). ``columns`` and ``key_columns`` are the codecs of single
+    columns by index, ``row_schema`` and ``key_schema`` what they are together. ``careful`` makes the twin
+    whose conversions name what does not fit, ``snapshot`` the one for snapshot rows (None: the same).
+    ``renewed``: the types were asked for anew, and this codec takes what they do not have.
     """
 
     plan: EventPlan
@@ -95,6 +97,10 @@ class RowCodec:
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
     creates: Creates
+    columns: Mapping[int, ColumnCodec]
+    key_columns: Mapping[int, ColumnCodec]
+    row_schema: Schema
+    key_schema: Schema
     key_texts: tuple[str, str]
     key_header: tuple[str, str]
     careful: "Callable[[], RowCodec]"
@@ -311,6 +317,8 @@ def compile_codec(
     plan: EventPlan,
     values: Sequence[ColumnCodec],
     keys: Sequence[ColumnCodec],
+    row_schema: Schema,
+    key_schema: Schema,
     key_tail: str,
     key_texts: tuple[str, str],
     key_header: tuple[str, str],
@@ -371,6 +379,10 @@ def creates(_rows, _ns, _cs, _a, _b, _x, _append):
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],
+        columns={column.index: column for column in values},
+        key_columns={column.index: column for column in keys},
+        row_schema=row_schema,
+        key_schema=key_schema,
         careful=careful,
         snapshot=snapshot,
     )

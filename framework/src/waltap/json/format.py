@@ -31,7 +31,7 @@ from waltap.mapping.connect_schema import Schema
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["MESSAGE_COLLECTION", "JsonFormat"]
+__all__ = ["MESSAGE_COLLECTION", "JsonFormat", "Texts", "key_header", "wrong_tuple"]
 
 MESSAGE_COLLECTION = "LOGICAL_DECODING_MESSAGE"
 """What transaction metadata counts logical messages under."""
@@ -48,7 +48,9 @@ _CONTENT: dict[str, Callable[[bytes], object]] = {
 
 
 class JsonFormat(Format):
-    """Renders batches to JSON records."""
+    """Renders batches to JSON records. ``_eventful``: transforms of events come before the encoding."""
+
+    _eventful = False
 
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         capture = context.capture
@@ -140,15 +142,15 @@ class JsonFormat(Format):
         )
         b = f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}'
         origin = _NO_ORIGIN if part.origin is None else _origin(part)
-        self._changes(part.changes, _Texts(part.xid, a, b, origin, stamps, order, out))
+        self._changes(part.changes, Texts(part, a, b, origin, stamps, order, out))
         if order is not None and part.complete:
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
 
-    def _changes(self, changes: list[Change], texts: "_Texts") -> None:
+    def _changes(self, changes: list[Change], texts: "Texts") -> None:
         """Append the records of ``changes``, run by run. One new row by itself, the bulk of streams of
         small transactions, is done in line."""
         codecs, skipped, out = self._codecs, self._skipped, texts.out
-        (a, b, x), alone = texts.frame, texts.order is None
+        (a, b, x), alone = texts.frame, texts.order is None and not self._eventful
         for kind, relation, run in runs(changes):
             if kind in skipped:
                 continue
@@ -182,10 +184,10 @@ class JsonFormat(Format):
                     try:
                         self._change(codec.careful(), change, texts)  # type: ignore[arg-type]
                     except MISFITS as cause:
-                        raise _wrong_tuple(codec, change.lsn) from cause
+                        raise wrong_tuple(codec, change.lsn) from cause
 
     def _new_rows(
-        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: "_Texts"
+        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: "Texts"
     ) -> None:
         """Append the records of changes that consist of their new row."""
         rows = [change.new for change in run]
@@ -197,7 +199,7 @@ class JsonFormat(Format):
         renewed = self._tables.renewed
         _render(codec, rows, ns, cs, *texts.frame, texts.out, partial(renewed, relation))
 
-    def _change(self, codec: RowCodec, change: Update | Delete, texts: "_Texts") -> None:
+    def _change(self, codec: RowCodec, change: Update | Delete, texts: "Texts") -> None:
         if isinstance(change, Delete):
             images = codec.plan.delete(change)
             if images is not None:
@@ -208,6 +210,11 @@ class JsonFormat(Format):
         if old is not None:
             self._key_change(codec, old, after, n, texts)
             return
+        self._updated(codec, before, after, n, texts)
+
+    def _updated(
+        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: "Texts"
+    ) -> None:
         key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
         if not (self._skip_unchanged and old_row == row):
@@ -220,7 +227,7 @@ class JsonFormat(Format):
         before: Tuple,
         key: Tuple,
         n: str,
-        texts: "_Texts",
+        texts: "Texts",
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
@@ -232,24 +239,24 @@ class JsonFormat(Format):
         if self._tombstones:
             texts.out.append(Record(codec.plan.topic, key_bytes, None, headers))
 
-    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "_Texts") -> None:
+    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "Texts") -> None:
         """Append what an update that changes the key becomes: a delete, then a create."""
-        assert codec.key is not None
-        before, after = codec.key_header
         row, new_key = codec.row(new), _key(codec, new)
-        newkey = ((NEW_KEY, f"{before}{codec.key(new)}{after}".encode()),)
-        oldkey = ((OLD_KEY, f"{before}{codec.key(old)}{after}".encode()),)
+        newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
         self._delete(codec, old, old, n, texts, extra=newkey)
         value = texts.value(codec, "null", row, "c", n)
         texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
-    def _truncate(self, change: Truncate, texts: "_Texts") -> None:
+    def _truncate(self, change: Truncate, texts: "Texts") -> None:
         n = str(change.lsn)
         for relation in change.relations:
             codec = self._codec(relation)
             if codec is not None:
-                value = texts.value(codec, "null", "null", "t", n)
-                texts.out.append(Record(codec.plan.topic, None, value, self._headers))
+                self._truncated(codec, n, texts)
+
+    def _truncated(self, codec: RowCodec, n: str, texts: "Texts") -> None:
+        value = texts.value(codec, "null", "null", "t", n)
+        texts.out.append(Record(codec.plan.topic, None, value, self._headers))
 
     # --- what is no row ---------------------------------------------------------------------------
 
@@ -262,7 +269,7 @@ class JsonFormat(Format):
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
         return known
 
-    def _message(self, change: LogicalMessage, texts: "_Texts") -> None:
+    def _message(self, change: LogicalMessage, texts: "Texts") -> None:
         n, prefix = str(change.lsn), f'"prefix":{quote(change.prefix)}'
         before, after = self._message_key
         key = f"{before}{{{prefix}}}{after}"
@@ -316,18 +323,32 @@ class JsonFormat(Format):
                 heads.insert(0, (rows[:1], a(part.first_marker)))
             heads.append((rows[-1:], a(part.last_marker)))
         for some, head in heads:
-            count = len(some)
-            _render(codec, some, [""] * count, [c] * count, head, b, x, out, lambda same: same)
+            self._read(codec, some, (head, b, x), c, part, out)
+
+    def _read(
+        self,
+        codec: RowCodec,
+        rows: list[Tuple],
+        frame: tuple[str, str, str],
+        c: str,
+        part: SnapshotRows,
+        out: list[Record],
+    ) -> None:
+        """Append the records of rows of ``part`` that share their texts."""
+        count = len(rows)
+        _render(codec, rows, [""] * count, [c] * count, *frame, out, lambda same: same)
 
 
-class _Texts:
+class Texts:
     """What the events of one part share (see the module's docstring), and where they go."""
 
-    __slots__ = ("_c", "_tail", "a", "b", "frame", "order", "origin", "out", "stamps", "x", "xid")
+    __slots__ = (
+        "_c", "_tail", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x", "xid",
+    )  # fmt: skip
 
     def __init__(
         self,
-        xid: int | None,
+        part: TransactionPart,
         a: str,
         b: str,
         origin: str,
@@ -335,7 +356,8 @@ class _Texts:
         order: TransactionOrder | None,
         out: list[Record],
     ) -> None:
-        self.xid = "null" if xid is None else str(xid)
+        self.part = part
+        self.xid = "null" if part.xid is None else str(part.xid)
         self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
         self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
         self.frame = self.a, self.b, self.x
@@ -404,6 +426,13 @@ def _in_sequence(lsn: int | None) -> str:
     return "null" if lsn is None else f'\\"{lsn}\\"'
 
 
+def key_header(codec: RowCodec, name: str, values: Tuple) -> tuple[Header, ...]:
+    """Return the header ``name`` with the key of a row image."""
+    assert codec.key is not None
+    before, after = codec.key_header
+    return ((name, f"{before}{codec.key(values)}{after}".encode()),)
+
+
 def _key(codec: RowCodec, values: Tuple) -> bytes | None:
     """Return the key of a row image as it is sent."""
     if codec.key is None:
@@ -436,13 +465,14 @@ def _render(
             try:
                 codec.careful().creates(*one, a, b, x, out.append)
             except MISFITS as cause:
-                raise _wrong_tuple(codec, int(ns[at] or 0)) from cause
+                raise wrong_tuple(codec, int(ns[at] or 0)) from cause
             rows, ns, cs = rows[after:], ns[after:], cs[after:]
         else:
             return
 
 
-def _wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
+def wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
+    """Return the error of a tuple that no codec can render."""
     return DecodeError(
         "json",
         lsn=lsn,

@@ -86,6 +86,17 @@ class JsonTables(Plans[RowCodec]):
         self.replace(relation, now, renewed)
         return renewed
 
+    def value_prefix(self, topic: str, row: Schema) -> bytes:
+        """Return what precedes the payload of values whose rows have the schema ``row``."""
+        name = self._capture.schema_name(f"{topic}.Envelope")
+        enabled = self._properties.value_schemas
+        value = envelope.envelope_schema(name, row, self.source)
+        return wrapping(value, enabled=enabled)[0].encode()
+
+    def key_texts(self, key: Schema) -> tuple[str, str]:
+        """Return what precedes and follows keys with the schema ``key``."""
+        return wrapping(key, enabled=self._properties.key_schemas)
+
     def _codec(self, plan: EventPlan) -> RowCodec:
         capture, properties, topic = self._capture, self._properties, plan.topic
         streamed, fields, read, read_fields = self._value_columns(plan)
@@ -95,11 +106,7 @@ class JsonTables(Plans[RowCodec]):
             key_fields.append(Field(extra[0], envelope.HEADER))
             streamed_keys.append(key_fields[-1])
         value, read_value = (
-            envelope.envelope_schema(
-                capture.schema_name(f"{topic}.Envelope"),
-                envelope.row_schema(capture.schema_name(f"{topic}.Value"), chosen),
-                self.source,
-            )
+            envelope.row_schema(capture.schema_name(f"{topic}.Value"), chosen)
             for chosen in (fields, read_fields)
         )
         key_name = capture.schema_name(f"{topic}.Key")
@@ -121,7 +128,9 @@ class JsonTables(Plans[RowCodec]):
                 key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
                 key_texts=wrapping(key, enabled=properties.key_schemas),
                 key_header=wrapping(key, enabled=properties.header_schemas),
-                value_prefix=wrapping(value, enabled=properties.value_schemas)[0].encode(),
+                row_schema=value,
+                key_schema=key,
+                value_prefix=self.value_prefix(topic, value),
                 headers=self._headers,
                 careful=careful,
                 snapshot=snapshot,

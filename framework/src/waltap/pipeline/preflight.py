@@ -32,6 +32,18 @@ class NotReady(SourceError):
     remedy = "{remedy}. `waltap doctor FILE` shows every check."
 
 
+class EventTransformUnfit(WaltapError):
+    """A profile has a transform of events, and a sink that takes the changes themselves (the change log,
+    Spark, the terminal), which no event is made for; or a format that makes none."""
+
+    code = "WT-3203"
+    retry = Retry.NEVER
+    remedy = (
+        "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of the "
+        "profile: the column.* properties mask, cut and leave out columns for every sink."
+    )
+
+
 def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]:
     """Go through everything. ``locked``: this process holds the pipeline's lock.
 
@@ -39,6 +51,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     """
     offset = stages.store.load()
     found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
+    found += _of_events(stages)
     found += connector.check(offset)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
@@ -136,6 +149,19 @@ def _truncates(stages: Stages) -> list[Check]:
             remedy="skipped.operations=t says that this is meant",
         )
     ]
+
+
+def _of_events(stages: Stages) -> list[Check]:
+    """Look whether there are events for the transforms that want some."""
+    taken = stages.format is not None and stages.profile.format.spec.takes_events
+    if taken or not stages.event_transforms:
+        return []
+    name, profile = stages.event_transforms[0][0], stages.profile
+    who = f"the sink {profile.sink.spec.name} takes the changes themselves"
+    if stages.format is not None:
+        who = f"the format {profile.format.spec.name} makes no events"
+    problem = f"{name} transforms events, and {who}"
+    return [Check.failed("transforms", EventTransformUnfit(problem, transform=name))]
 
 
 def _of_plugins(stages: Stages, connector: Connector, offset: Offset | None) -> list[Check]:

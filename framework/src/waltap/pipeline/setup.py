@@ -11,7 +11,7 @@ from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Value
 from waltap.errors import OffsetError
-from waltap.events import Identities
+from waltap.events import EventTransform, Identities
 from waltap.format.format import Format, FormatContext
 from waltap.host import Host
 from waltap.mapping.type_registry import TypeRegistry
@@ -23,6 +23,7 @@ from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
+from waltap.specs import EventTransformSpec
 from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
@@ -74,10 +75,15 @@ class Stages:
         )
         self.send_format = SendFormat(self._unreadable)
         self.sink = self._sink()
+        self.transforms: list[Callable[[Batch], Batch]] = []
+        self.event_transforms: list[tuple[str, EventTransform]] = []
+        for component in profile.transforms:
+            spec = component.spec
+            if isinstance(spec, EventTransformSpec):
+                self.event_transforms.append((spec.name, spec.factory(component.properties)))
+            else:
+                self.transforms.append(spec.factory(component.properties))
         self.format = self._format(run_id) if self.sink.capabilities.records else None
-        self.transforms: list[Callable[[Batch], Batch]] = [
-            component.spec.factory(component.properties) for component in profile.transforms
-        ]
 
     def renew_sink(self) -> Sink:
         """Close the sink, which failed, and return a new one in its place, not opened."""
@@ -281,6 +287,7 @@ class Stages:
                 mapper=lambda options: TypeRegistry(self.host.types, options),
                 warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
+                transforms=self.event_transforms,
             ),
         )
 

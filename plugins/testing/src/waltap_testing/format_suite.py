@@ -8,7 +8,7 @@ return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.events import Event
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Record
 from waltap.specs import FormatSpec
@@ -127,6 +128,25 @@ class FormatSuite:
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
         """No parts, no records."""
         assert rig.build().render([], NOW) == []
+
+    # --- events ---
+
+    def test_a_transform_that_changes_nothing_changes_no_byte(self, rig: FormatRig) -> None:
+        """Records of events that transforms leave alone are those of a pipeline without transforms."""
+        if not rig.spec.takes_events:
+            pytest.skip("makes no events for transforms")
+        met: list[Event] = []
+
+        def same(events: list[Event]) -> list[Event]:
+            met.extend(events)
+            return events
+
+        plain = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        by_events = replace(
+            rig, context=lambda context: replace(rig.context(context), transforms=[("same", same)])
+        ).build()
+        assert [_plain(record) for record in by_events.render(_every_part(), NOW)] == plain
+        assert {"c", "u", "d", "r"} <= {event.op for event in met}
 
     # --- keys, values, tombstones ---
 

@@ -1,0 +1,297 @@
+"""The JSON format with transforms of events before the encoding: the record stage.
+
+What the changes become is decided where it always is; instead of records, events are collected, handed
+to the transforms as one batch, and what they return is encoded. A row that no transform changed is
+written by the codec of its relation, so that its bytes are those of a pipeline without transforms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple, Value
+from waltap.errors import Retry, WaltapError
+from waltap.events import NEW_KEY, OLD_KEY, Event, EventTransform, Given, Row
+from waltap.format.format import FormatContext
+from waltap.format.record import Header, Record
+from waltap.json.codec import MISFITS, ColumnCodec, RowCodec
+from waltap.json.format import JsonFormat, Texts, key_header, wrong_tuple
+from waltap.json.properties import JsonProperties
+from waltap.json.schema import quote, value_json
+from waltap.json.tables import wrapping
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Field, Schema
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["EventTransformFailed", "JsonEventFormat"]
+
+
+class EventTransformFailed(WaltapError):
+    """A transform of events raised, or left an event that cannot be written; the batch was not delivered
+    and the position not moved."""
+
+    code = "WT-3202"
+    retry = Retry.NEVER
+    remedy = "Correct the transform {transform}, or take it out of the profile."
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the encoder needs of an event besides what transforms see."""
+
+    codec: RowCodec
+    frame: tuple[str, str, str]
+    n: str
+    c: str
+    headers: tuple[Header, ...] = ()
+
+
+class JsonEventFormat(JsonFormat):
+    """Renders batches to JSON records by way of events."""
+
+    _eventful = True
+
+    def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
+        super().__init__(properties, context)
+        self._transforms: Sequence[tuple[str, EventTransform]] = context.transforms
+        self._prefixes_of: dict[tuple[str, Schema], bytes] = {}
+        self._header = wrapping(envelope.HEADER, enabled=properties.header_schemas)
+
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts``, in order; see `JsonFormat.render`.
+
+        Raises: EventTransformFailed too.
+        """
+        out: list[Any] = super().render(parts, now)
+        events = [each for each in out if type(each) is Event]
+        if not events:
+            return out
+        name = ""
+        for name, transform in self._transforms:
+            try:
+                events = transform(events)
+            except Exception as cause:
+                raise self._failed(name, f"raised {type(cause).__name__}") from cause
+        kept = {id(event) for event in events}
+        left = [each for each in out if type(each) is not Event or id(each) in kept]
+        if [id(each) for each in left if type(each) is Event] != [id(event) for event in events]:
+            raise self._failed(name, "returned events that it did not get, or in another order")
+        return [self._encoded(each) if type(each) is Event else each for each in left]
+
+    @staticmethod
+    def _failed(name: str, what: str) -> EventTransformFailed:
+        return EventTransformFailed(f"the transform {name} {what}", transform=name)
+
+    # --- events instead of records ------------------------------------------------------------------
+
+    def _event(
+        self,
+        op: str,
+        codec: RowCodec,
+        n: str,
+        texts: Texts,
+        *,
+        key: Tuple | None,
+        before: Tuple | None = None,
+        after: Tuple | None = None,
+        headers: tuple[Header, ...] = (),
+        tombstone: bool = False,
+    ) -> None:
+        part, plan = texts.part, codec.plan
+        c = "" if tombstone else texts.c(op, n, plan.name)
+        event = Event(
+            op,
+            plan.relation,
+            plan.topic,
+            key=None if key is None or codec.key is None else Row(plan.key_columns, key),
+            before=None if before is None else Row(plan.columns, before),
+            after=None if after is None else Row(plan.columns, after),
+            source=_Source(codec, texts.frame, n, c, headers),
+            lsn=int(n),
+            commit_ts=part.commit_ts,
+            xid=part.xid,
+            tombstone=tombstone,
+        )
+        texts.out.append(event)  # type: ignore[arg-type]
+
+    def _new_rows(
+        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: Texts
+    ) -> None:
+        for change in run:
+            self._event(op, codec, str(change.lsn), texts, key=change.new, after=change.new)
+
+    def _updated(
+        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: Texts
+    ) -> None:
+        if self._skip_unchanged and before is not None and codec.row(before) == codec.row(after):
+            return
+        self._event("u", codec, n, texts, key=after, before=before, after=after)
+
+    def _delete(
+        self,
+        codec: RowCodec,
+        before: Tuple,
+        key: Tuple,
+        n: str,
+        texts: Texts,
+        *,
+        extra: tuple[Header, ...] = (),
+    ) -> None:
+        self._event("d", codec, n, texts, key=key, before=before, headers=extra)
+        if self._tombstones:
+            self._event("d", codec, n, texts, key=key, headers=extra, tombstone=True)
+
+    def _key_change(self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: Texts) -> None:
+        self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
+        headers = key_header(codec, OLD_KEY, old)
+        self._event("c", codec, n, texts, key=new, after=new, headers=headers)
+
+    def _truncated(self, codec: RowCodec, n: str, texts: Texts) -> None:
+        self._event("t", codec, n, texts, key=None)
+
+    def _read(
+        self,
+        codec: RowCodec,
+        rows: list[Tuple],
+        frame: tuple[str, str, str],
+        c: str,
+        part: SnapshotRows,
+        out: list[Record],
+    ) -> None:
+        plan = codec.plan
+        for row in rows:
+            event = Event(
+                "r",
+                plan.relation,
+                plan.topic,
+                key=None if codec.key is None else Row(plan.key_columns, row),
+                before=None,
+                after=Row(plan.columns, row),
+                source=_Source(codec, frame, "", c),
+                lsn=part.lsn,
+                commit_ts=part.ts,
+                xid=part.xid,
+            )
+            out.append(event)  # type: ignore[arg-type]
+
+    # --- encoding -----------------------------------------------------------------------------------
+
+    def _encoded(self, event: Event) -> Record:
+        source: _Source = event.source
+        codec, seen = source.codec, source.codec.plan.seen
+        try:
+            return self._record(event, source, codec)
+        except _Misgiven as misgiven:
+            names = " or ".join(name for name, _ in self._transforms)
+            raise self._failed(names, str(misgiven)) from misgiven
+        except MISFITS:
+            codec = self._tables.renewed(seen, codec)
+            try:
+                return self._record(event, source, codec.careful())
+            except MISFITS as cause:
+                raise wrong_tuple(codec, event.lsn or 0) from cause
+
+    def _record(self, event: Event, source: _Source, codec: RowCodec) -> Record:
+        a, b, x = source.frame
+        n, added = source.n, self._added(event)
+        headers = source.headers + added + self._headers
+        key = None if event.key is None else self._key_bytes(event.key, codec)
+        if event.tombstone:
+            return Record(event.topic, key, None, headers)
+        before, after = (self._image(row, codec) for row in (event.before, event.after))
+        text = (
+            f'{{"before":{before},"after":{after},"source":{{{a}{n}{b}{codec.table}{x}{n}{source.c}'
+        )
+        return Record(event.topic, key, self._prefix(event, codec) + text.encode(), headers)
+
+    def _added(self, event: Event) -> tuple[Header, ...]:
+        if not event.headers:
+            return ()
+        before, after = self._header
+        return tuple(
+            (name, f"{before}{quote(value)}{after}".encode()) for name, value in event.headers
+        )
+
+    @staticmethod
+    def _image(row: Row | None, codec: RowCodec) -> str:
+        if row is None:
+            return "null"
+        if row.changed is None:
+            return codec.row(row.image)
+        return _object(row, row.changed, codec.columns)
+
+    def _key_bytes(self, row: Row, codec: RowCodec) -> bytes:
+        assert codec.key is not None
+        if row.changed is None:
+            before, after = codec.key_texts
+            return f"{before}{codec.key(row.image)}{after}".encode()
+        before, after = self._tables.key_texts(_schema(row.changed, row, codec.key_schema))
+        return f"{before}{_object(row, row.changed, codec.key_columns)}{after}".encode()
+
+    def _prefix(self, event: Event, codec: RowCodec) -> bytes:
+        """Return what precedes the payload; the schema of changed rows is that of after, or of before."""
+        row = event.after if event.after is not None else event.before
+        if not codec.prefix or row is None or row.changed is None:
+            return codec.prefix
+        place = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
+        if place not in self._prefixes_of:
+            if len(self._prefixes_of) >= PREFIXES_KEPT:
+                self._prefixes_of.clear()
+            self._prefixes_of[place] = self._tables.value_prefix(*place)
+        return self._prefixes_of[place]
+
+
+PREFIXES_KEPT = 1000
+"""Schemas of rows as transforms made them that are kept as text."""
+
+
+def _object(row: Row, fields: Mapping[str, int | Given], codecs: Mapping[int, ColumnCodec]) -> str:
+    """Return the JSON object of a row that was changed."""
+    members = []
+    for name, place in fields.items():
+        if isinstance(place, Given):
+            text = _given(name, place)
+        else:
+            text = _cell(codecs[row.columns[place].index], row.image)
+        members.append(f"{quote(name)}:{text}")
+    return f"{{{','.join(members)}}}"
+
+
+class _Misgiven(Exception):
+    """A transform gave a field a value that is not of its type."""
+
+
+def _given(name: str, given: Given) -> str:
+    try:
+        return value_json(given.schema, given.value)
+    except (AssertionError, AttributeError, TypeError, KeyError) as cause:
+        wanted, found = given.schema.kind.value, type(given.value).__name__
+        raise _Misgiven(f"gave the field {name}, of type {wanted}, a {found}") from cause
+
+
+def _cell(codec: ColumnCodec, values: Tuple) -> str:
+    value: Value = values[codec.index]
+    if codec.constant is not None:
+        return codec.constant
+    if isinstance(value, str):
+        return value if codec.text is None else codec.text(value)
+    return codec.other(value)
+
+
+def _schema(fields: Mapping[str, int | Given], row: Row, schema: Schema) -> Schema:
+    """Return ``schema`` with the fields that a changed row has."""
+    known = {field.name: field.schema for field in schema.fields}
+    return msgspec.structs.replace(
+        schema,
+        fields=tuple(
+            Field(
+                name, place.schema if isinstance(place, Given) else known[row.columns[place].field]
+            )
+            for name, place in fields.items()
+        ),
+    )

@@ -1,0 +1,93 @@
+"""The transform ``fields``: leaves fields of events out, and calls others otherwise.
+
+It works on events, so every format of records can be used with it, and sinks that take changes cannot.
+"""
+
+from collections.abc import Callable
+from typing import Self
+
+from pydantic import model_validator
+
+from waltap.capture.java_regex import NameMatcher
+from waltap.config.property import CommaList, Properties, declare
+from waltap.events import Event, EventTransform, Row
+
+__all__ = ["FieldsProperties", "fields_changer"]
+
+
+class FieldsProperties(Properties):
+    """Which fields of which tables, and what happens to them."""
+
+    tables: CommaList = declare(
+        "tables",
+        default=(),
+        summary="Patterns of tables (schema.table) that are concerned; without any, all are.",
+    )
+    exclude: CommaList = declare(
+        "exclude",
+        default=(),
+        summary="Fields that before and after are written without. Keys stay as they are.",
+        examples=("note",),
+    )
+    renames: CommaList = declare(
+        "renames",
+        default=(),
+        summary="Fields that before and after have under another name, as old:new.",
+        examples=("id:customer_id",),
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        NameMatcher(self.tables)
+        names = [new for _old, new in self.pairs()]
+        if len(set(names)) < len(names):
+            raise ValueError("renames: two fields would get one name")
+        return self
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return (old name, new name). Raises: ValueError for an entry that is not such a pair."""
+        found = []
+        for entry in self.renames:
+            old, colon, new = (part.strip() for part in entry.partition(":"))
+            if not (old and colon and new):
+                raise ValueError(f"renames: {entry!r} is not old:new")
+            found.append((old, new))
+        return found
+
+
+def fields_changer(properties: FieldsProperties) -> EventTransform:
+    """Return the transform. A field that a table does not have is left out of account."""
+    concerned = _concerned(properties.tables)
+    exclude, renames = properties.exclude, properties.pairs()
+
+    def change(row: Row) -> None:
+        for name in exclude:
+            if name in row.fields():
+                del row[name]
+        for old, new in renames:
+            if old in row.fields():
+                row.rename(old, new)
+
+    def transform(events: list[Event]) -> list[Event]:
+        for event in events:
+            if concerned(event.relation.schema, event.relation.table):
+                for row in (event.before, event.after):
+                    if row is not None:
+                        change(row)
+        return events
+
+    return transform
+
+
+def _concerned(patterns: tuple[str, ...]) -> Callable[[str, str], bool]:
+    """Return the test of a table, which keeps its answers."""
+    matches, known = NameMatcher(patterns), dict[tuple[str, str], bool]()
+
+    def concerned(schema: str, table: str) -> bool:
+        found = known.get((schema, table))
+        if found is None:
+            found = not patterns or bool(matches(f"{schema}.{table}"))
+            known[schema, table] = found
+        return found
+
+    return concerned

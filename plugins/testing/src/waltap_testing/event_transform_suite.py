@@ -1,0 +1,135 @@
+"""What every transform of events promises. Subclass `EventTransformSuite` and define ``rig``.
+
+class TestMyTransform(EventTransformSuite):
+    @pytest.fixture
+    def rig(self):
+        return EventTransformRig(MY_SPEC, MyProperties())
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.events import EventTransform
+from waltap.format.format import FormatContext
+from waltap.format.record import Record
+from waltap.json.event_format import JsonEventFormat
+from waltap.json.properties import JsonProperties
+from waltap.source.position import START
+from waltap.specs import EventTransformSpec
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.scenarios import mixed
+from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.workload import ITEMS, NOTES, Workload
+
+__all__ = ["EventTransformRig", "EventTransformSuite"]
+
+NOW = 1_767_225_601_123_456_789
+
+
+@dataclass(frozen=True, slots=True)
+class EventTransformRig:
+    """What the suite needs of an author: the spec, and properties to call its factory with."""
+
+    spec: EventTransformSpec
+    properties: object = None
+
+    def build(self) -> EventTransform:
+        """Return a new transform."""
+        return self.spec.factory(self.properties)
+
+    def format(self, *, schemas: bool = False, skipped: str = "none") -> JsonEventFormat:
+        """Return a format of JSON records that calls a new transform."""
+        capture = CaptureProperties.model_validate(
+            {"topic.prefix": "server", "skipped.operations": skipped}
+        )
+        enabled = {f"{part}.converter.schemas.enable": schemas for part in ("key", "value")}
+        return JsonEventFormat(
+            JsonProperties.model_validate(enabled),
+            FormatContext(
+                describe=lambda relation: relation,
+                identity=identity_kept(),
+                capture=Capture(capture),
+                database="shop",
+                run_id="00000000-0000-4000-8000-000000000000",
+                mapper=mapper,
+                transforms=[(self.spec.name, self.build())],
+            ),
+        )
+
+
+class EventTransformSuite:
+    """Promises every transform of events keeps; they are seen in the JSON that comes of it."""
+
+    @pytest.fixture
+    def rig(self) -> EventTransformRig:
+        """Return the transform to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (an EventTransformRig)")
+
+    def test_spec_is_well_formed(self, rig: EventTransformRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_no_events_stay_none(self, rig: EventTransformRig) -> None:
+        """Nothing comes of nothing."""
+        assert rig.build()([]) == []
+
+    @pytest.mark.parametrize("schemas", [False, True])
+    def test_what_comes_out_is_written_and_read(
+        self, rig: EventTransformRig, *, schemas: bool
+    ) -> None:
+        """Events come out in their order, and can be encoded; rows have the fields of their schema."""
+        for record in _records(rig.format(schemas=schemas)):
+            if record.value is None:
+                continue
+            value = json.loads(record.value)
+            if schemas:
+                fields = {field["field"]: field for field in value["schema"]["fields"]}
+                for image in ("before", "after"):
+                    row = value["payload"][image]
+                    if row is not None:
+                        assert list(row) == [f["field"] for f in fields[image]["fields"]]
+
+    def test_the_same_batches_give_the_same(self, rig: EventTransformRig) -> None:
+        """From another object, in another run, after a crash: equal."""
+        assert _plain(_records(rig.format())) == _plain(_records(rig.format()))
+
+    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: EventTransformRig) -> None:
+        """Batches are cut by chance: each event is treated alike."""
+        workload = mixed(truncate=True)
+        found = []
+        for most in (1, 4, 1_000):
+            form = rig.format()
+            batches = workload.batches(most, START, records=False)
+            found.append([r for batch in batches for r in _plain(form.render(batch.parts, NOW))])
+        assert found[0] == found[1] == found[2]
+
+    def test_a_tombstone_goes_with_its_delete(self, rig: EventTransformRig) -> None:
+        """Where a delete is written, the tombstone after it has its key and topic."""
+        deleted: Record | None = None
+        for record in _records(rig.format()):
+            if record.value is None:
+                assert deleted is not None, "a tombstone of nothing"
+                assert (record.topic, record.key) == (deleted.topic, deleted.key)
+            deleted = record
+
+
+def _records(form: JsonEventFormat) -> Iterator[Record]:
+    """Give what comes of everything: a snapshot, transactions of every operation."""
+    workload = Workload()
+    for number in range(1, 4):
+        workload.insert(ITEMS, number, "old")
+        workload.insert(NOTES, number, None)
+    workload.commit()
+    batches: list[Batch] = [*workload.snapshot([ITEMS, NOTES], records=True)]
+    for batch in [*batches, *mixed(truncate=True).batches(4, records=False)]:
+        assert all(isinstance(part, SnapshotRows) for part in batch.parts) or batch.records is None
+        yield from form.render(batch.parts, NOW)
+
+
+def _plain(records: Iterator[Record] | list[Record]) -> list[tuple[object, ...]]:
+    return [(r.topic, r.key, r.value, r.headers) for r in records]
