@@ -7,7 +7,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.errors import PluginError
 
-__all__ = ["Identities", "IdentityUnknown"]
+__all__ = ["Identities", "IdentityAmbiguous", "IdentityUnknown"]
 
 
 class IdentitySpec(Protocol):
@@ -33,6 +33,16 @@ class IdentityUnknown(PluginError):
     )
 
 
+class IdentityAmbiguous(PluginError):
+    """Two plugins say what old tuples of one letter mean, and nothing tells which is right."""
+
+    code = "WT-1111"
+    remedy = (
+        "Leave one of the plugins out (WALTAP_PLUGINS=NAME,NAME names those to load; `waltap plugins` "
+        "shows who provides what), or let a plugin's choose_replica_identity name one."
+    )
+
+
 def _by_letter(_relation: Relation) -> None:
     return None
 
@@ -51,13 +61,22 @@ class Identities:
         """``choose`` may name the identity of a relation; without an answer its letter decides."""
         self._choose = choose
         self._by_name = {spec.name: spec for spec in specs}
-        self._by_letter = {spec.letter: spec for spec in self._by_name.values()}
+        self._by_letter: dict[str, list[IdentitySpec]] = {}
+        for spec in self._by_name.values():
+            self._by_letter.setdefault(spec.letter, []).append(spec)
 
     def of(self, relation: Relation) -> ReplicaIdentity:
-        """Return a new identity to read ``relation`` with, which is described. Raises: IdentityUnknown."""
+        """Return a new identity to read ``relation`` with, which is described.
+
+        Raises: IdentityUnknown, IdentityAmbiguous.
+        """
         spec = self._by_name.get(self._choose(relation) or "")
-        if spec is None:
-            spec = self._by_letter.get(relation.identity)
-        if spec is None:
+        if spec is not None:
+            return spec.factory(relation)
+        claiming = self._by_letter.get(relation.identity, [])
+        if len(claiming) > 1:
+            names = " and ".join(sorted(each.name for each in claiming))
+            raise IdentityAmbiguous(f"replica identity {relation.identity!r} is claimed by {names}")
+        if not claiming:
             raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-        return spec.factory(relation)
+        return claiming[0].factory(relation)
