@@ -95,6 +95,7 @@ class Connection:
         stored = start.offset
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
+        stored = msgspec.structs.replace(stored, sink=stages.destination)
         delivery = Delivery(
             pipeline=run.profile.name,
             sink=stages.sink,

@@ -52,6 +52,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     offset = stages.store.load()
     found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
     found += _of_events(stages)
+    found += _elsewhere(stages, offset)
     found += connector.check(offset)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
@@ -162,6 +163,23 @@ def _of_events(stages: Stages) -> list[Check]:
         who = f"the format {profile.format.spec.name} makes no events"
     problem = f"{name} transforms events, and {who}"
     return [Check.failed("transforms", EventTransformUnfit(problem, transform=name))]
+
+
+def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:
+    """Return that what was captured up to the offset went to another sink."""
+    if offset is None or offset.snapshot is not None:
+        return []
+    if offset.sink in {"", stages.destination}:
+        return []
+    return [
+        Check(
+            name=f"sink {stages.profile.sink.spec.name}",
+            verdict="warning",
+            found=f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
+            "gets what comes after it, and what it lacks from before does not come by the stream",
+            remedy="to fill it, run once with snapshot.mode=always",
+        )
+    ]
 
 
 def _of_plugins(stages: Stages, connector: Connector, offset: Offset | None) -> list[Check]:

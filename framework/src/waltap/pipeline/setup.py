@@ -7,6 +7,7 @@ from pathlib import Path
 
 from waltap.capture.capture import Capture
 from waltap.config.profile import Profile
+from waltap.config.secrecy import redacted
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.decode.tuple_image import Value
@@ -242,6 +243,16 @@ class Stages:
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
         return component.spec.factory(component.properties, str(self.state_dir))
+
+    @property
+    def destination(self) -> str:
+        """Return the sink as ``--sink`` takes it; paths below the profile's folder start there, so that
+        a folder may be moved with all that is in it."""
+        spec, properties = self.profile.sink.spec, self.profile.sink.properties
+        given = {} if properties is None else properties.model_dump(by_alias=True)
+        place = str(given.get(spec.shorthand, ""))
+        place = redacted(place.removeprefix(f"{self.profile.folder}/"))
+        return f"{spec.name}:{place}" if place else spec.name
 
     @property
     def state_dir(self) -> Path:

@@ -55,6 +55,7 @@ FULL = Offset(
 TWO = Offset(
     partitions={"tablets 0x0000-0x7FFF": OLD.sole, "tablets 0x8000-0xFFFF": FULL_PARTITION},
     signals={"queue": []},
+    sink="jsonl:out.jsonl",
 )
 OFFSETS = {"usual": OLD, "in a transaction": NEW, "everything": FULL, "two partitions": TWO}
 STORES, TORN_AT, CUTS = 150, (0, 1, 40, 100, 200), 60

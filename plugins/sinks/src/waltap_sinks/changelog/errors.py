@@ -9,7 +9,8 @@ SinkError
 ├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
 ├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
 ├── ChangeLogMissing        WT-5108   there is no change log where one is to be read
-└── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
+├── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
+└── ChangeLogOfAnother      WT-5110   another pipeline writes it
 """
 
 from waltap.errors import Retry, SinkError
@@ -19,6 +20,7 @@ __all__ = [
     "ChangeLogGone",
     "ChangeLogInUse",
     "ChangeLogMissing",
+    "ChangeLogOfAnother",
     "ChangeLogOlder",
     "ChangeLogRetired",
     "ChangeLogUnavailable",
@@ -98,6 +100,17 @@ class ChangeLogOlder(SinkError):
         "What lies between was confirmed to the server and does not come again. Put the newer copy of "
         "{path} back and start again; or go on with this one and a new snapshot: `waltap slot drop FILE` "
         "and `waltap offsets clear FILE`."
+    )
+
+
+class ChangeLogOfAnother(SinkError):
+    """Another pipeline wrote this log. Its mark is one position: of two pipelines that take turns, each
+    would leave out what lies below the other's."""
+
+    code = "WT-5110"
+    remedy = (
+        "Give this pipeline a change log of its own (sink.path); or, when pipeline {owner!r} is not to "
+        "write {path} any more, move that folder away."
     )
 
 

@@ -135,7 +135,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``mark`` is where the log stands after it, ``previous`` where it stood before.
     ``first_commit_ts`` and ``last_commit_ts`` are µs since 1970 UTC, None without transactions.
     ``bucket`` is the folder (`bucket_of` the time of writing) it lies in. ``last_generation`` is
-    the number of the newest snapshot that the log has seen begin.
+    the number of the newest snapshot that the log has seen begin. ``pipeline`` is the name of the
+    pipeline that wrote it, "" where an earlier version did.
     """
 
     version: int
@@ -147,6 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_commit_ts: int | None = None
     last_commit_ts: int | None = None
     last_generation: int = 0
+    pipeline: str = ""
     snapshot: SnapshotPart | None = None
     tables: tuple[TableEntry, ...] = ()
     path: str = ""

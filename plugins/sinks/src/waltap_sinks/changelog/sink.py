@@ -17,6 +17,7 @@ from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
+    ChangeLogOfAnother,
     ChangeLogOlder,
     ChangeLogUnavailable,
     TransactionGap,
@@ -119,13 +120,12 @@ class ChangeLogSink(Sink):
     def check(self) -> list[Check]:
         """Look whether the folder can be written, is nobody else's, and still has what was written to it.
 
-        Raises: ChangeLogUnavailable, ChangeLogInUse, ChangeLogGone."""
+        Raises: ChangeLogUnavailable, ChangeLogInUse, ChangeLogGone, ChangeLogOfAnother."""
         self._store.check(".lock")
-        if (
-            self._context.resumes
-            and self._was_published()
-            and ChangeLog(self._store).last() is None
-        ):
+        last = ChangeLog(self._store).last()
+        if last is not None:
+            self._check_owner(last)
+        elif self._context.resumes and self._was_published():
             raise self._emptied()
         return [Check(name="sink changelog", verdict="ok", found=self._store.location)]
 
@@ -134,7 +134,7 @@ class ChangeLogSink(Sink):
 
         Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
         a new epoch: the LSNs of what comes may belong to another server.
-        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone, ChangeLogOlder.
+        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
@@ -151,6 +151,7 @@ class ChangeLogSink(Sink):
                 raise self._emptied()
             self._start_bucket()
             return None
+        self._check_owner(last)
         self._mark, self._bucket = last.mark, last.bucket
         self._next_generation = last.last_generation + 1
         self._start_bucket()
@@ -171,6 +172,14 @@ class ChangeLogSink(Sink):
         if last.transactions:
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
+
+    def _check_owner(self, last: Manifest) -> None:
+        if last.pipeline not in {"", self._context.pipeline}:
+            raise ChangeLogOfAnother(
+                f"{self._store.location} is written by pipeline {last.pipeline!r}",
+                owner=last.pipeline,
+                path=self._store.location,
+            )
 
     def close(self) -> None:
         """Let go of open files and the lock; publishes nothing. May be called twice."""
@@ -507,6 +516,7 @@ class ChangeLogSink(Sink):
             first_commit_ts=None if self._commit_ts is None else self._commit_ts[0],
             last_commit_ts=None if self._commit_ts is None else self._commit_ts[1],
             last_generation=self._next_generation - 1,
+            pipeline=self._context.pipeline,
             snapshot=self._snapshot_part,
             tables=entries,
         )
