@@ -48,10 +48,10 @@ class Rows:
         held: dict[str, Any] = {}
         if event.op == "u" and not event.key and before is not None and table is not None:
             held = self._take(before, table.key or tuple(columns), columns, generated) or {}
+        elif half == "c":  # one statement may move a row onto the key of a row that it moves later
+            held, self._lifted = self._lifted or {}, None
         elif key:
             held = self._take(after, key, columns, generated) or {}
-            if half == "c":
-                held, self._lifted = self._lifted or {}, None
         self.rows.append({n: held.get(n, UNSENT) if v is UNSENT else v for n, v in after.items()})
 
     def _take(

@@ -109,6 +109,7 @@ class Engine:
         self.ended: list[Ended] = []
         self.harmed = False
         self.peak_bytes = 0
+        self.refusals: list[str] = []
         self._plugins()
 
     # --- where things are ------------------------------------------------------------------------
@@ -211,6 +212,21 @@ class Engine:
                 stderr=log,
                 env=environment,
                 preexec_fn=limit if file_limit else None,  # noqa: PLW1509
+            )
+
+    def command(self, *words: str) -> None:
+        """Run ``waltap`` with the profile between two lives. One that fails is a finding."""
+        done = subprocess.run(
+            [self.python, "-m", "waltap", *words, "p.toml"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=patience(30),
+        )
+        if done.returncode:
+            self.refusals.append(
+                f"waltap {' '.join(words)}: {done.returncode} {done.stderr[-900:]}"
             )
 
     def fail_from_now_on(self) -> None:

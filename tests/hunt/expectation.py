@@ -6,7 +6,30 @@ from dataclasses import dataclass
 from tests.hunt.consumer import short
 from tests.hunt.oracle import Change, Ddl, State, Table, Transaction
 
-__all__ = ["Case", "Expected", "Plan"]
+__all__ = ["Case", "Expected", "Finding", "Life", "Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; ``kind`` groups what has one cause."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(slots=True)
+class Life:
+    """One run of the engine: ``first`` is `Event.at` of the first event it wrote; ``stored`` the end
+    LSN of its stored offset at the start (None: there was none); ``reconnects``: it may have."""
+
+    first: int
+    stored: int | None = None
+    reconnects: bool = False
+    confirmed: int | None = None
+    """What the slot says that it may forget, at the start."""
 
 
 @dataclass(slots=True)
@@ -117,11 +140,16 @@ class Plan:
                     before.primary_key != table.primary_key or before.key != table.key
                 ):
                     self.key_changed.add(table.oid)
-            moved = () if self.case.wire_keys else item.renamed
-            for name in (*item.gone, *moved):
-                if name in state.tables:
-                    self.key_changed.add(state.tables[name].oid)
+            for name in (*item.gone, *item.renamed):
+                table = state.tables.get(name)
+                if table is not None and (name in item.gone or self._found_by_name(table)):
+                    self.key_changed.add(table.oid)
             state.apply(item)
+
+    def _found_by_name(self, table: Table) -> bool:
+        """Tell whether the key of rows is looked up by the name that they were written under. wal2json
+        tells it in each row, but format 1 not under FULL."""
+        return not self.case.wire_keys or (not self.case.relations and table.identity == "f")
 
     def key_is_told(self, table: Table) -> bool:
         """Tell whether the key of the moment is known: from the wire, or because there never was another."""

@@ -50,6 +50,10 @@ class Faults:
     def wait_ready(self) -> None:
         raise NotImplementedError
 
+    def close_beginning(self, *, keeps_slot: bool) -> None:
+        """The next life begins anew."""
+        raise NotImplementedError
+
     def step_start(self, random: Random) -> None:
         raise NotImplementedError
 
@@ -193,8 +197,12 @@ class Faults:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def step_publication(self, random: Random) -> None:
-        """The publication is dropped and made again as it was, in one transaction."""
+        """The publication is dropped and made again as it was, in one transaction. Not beside another that
+        is open: the server looks for the new one in the catalogue of before, and sends nothing."""
         name = self.engine.slot
+        self.source.settle()
+        if self.source.prepared:
+            return
         try:
             with self.database.connect(autocommit=False) as connection:
                 connection.execute("SET lock_timeout = '400ms'")
@@ -216,6 +224,26 @@ class Faults:
         except psycopg.errors.LockNotAvailable:
             return
         self.source.do_work(random)
+
+    def step_anew(self, random: Random) -> None:
+        """The pipeline is removed, its offset forgotten, or its slot lost; then it begins anew."""
+        mode = self.engine.settings["snapshot.mode"]
+        prepares = "prepare" in str(self.engine.settings.get("two.phase.policy"))
+        if self.pipeline.sink != "jsonl" or prepares or mode == "always":
+            return
+        if self.engine.process is not None:
+            self.ended("TERM")
+        if not self.engine.lives or self.engine.slot_state() is None:
+            return self.step_start(random)
+        self.source.decide_all()
+        way = random.choice(("clear", "drop", "lose" if mode == "when_needed" else "drop"))
+        self.close_beginning(keeps_slot=way == "clear")
+        if way == "lose":
+            self.database.execute("SELECT pg_drop_replication_slot(%s)", self.engine.slot)
+        else:
+            self.engine.command(*(("offsets", "clear") if way == "clear" else ("drop",)), "--yes")
+        self.source.do_work(random)
+        self.step_start(random)
 
     def step_move(self, random: Random) -> None:
         """The folder of profile, state and sink is moved between two lives."""

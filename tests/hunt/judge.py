@@ -11,12 +11,12 @@ and between which events the engine was restarted. It walks both in order:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tests.hunt.consumer import Rows, canonical_row, differences, short
 from tests.hunt.delivered import Event
-from tests.hunt.expectation import Case, Expected, Plan
+from tests.hunt.expectation import Case, Expected, Finding, Life, Plan
 from tests.hunt.oracle import UNSENT, Change, Ddl, State, Table, Transaction
 from tests.hunt.values import canonical, is_placeholder
 
@@ -26,40 +26,19 @@ MOST = 12
 """Findings of one kind that are told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong; ``kind`` groups what has one cause."""
-
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
-
-
-@dataclass(slots=True)
-class Life:
-    """One run of the engine: ``first`` is `Event.at` of the first event it wrote; ``stored`` the end
-    LSN of its stored offset at the start (None: there was none); ``reconnects``: it may have."""
-
-    first: int
-    stored: int | None = None
-    reconnects: bool = False
-    confirmed: int | None = None
-    """What the slot says that it may forget, at the start."""
-
-
 def judge(
     case: Case,
     transactions: Sequence[Transaction],
     events: Sequence[Event],
     lives: Sequence[Life],
-    source: dict[str, Table],
+    source: dict[str, Table] | None,
 ) -> list[Finding]:
-    """Return everything that is wrong; ``source`` is what the tables hold at the end."""
+    """Return everything that is wrong; ``source`` is what the tables hold at the end, None where the
+    pipeline was begun anew behind these events."""
     run = _Trial(case, transactions, lives)
     run.walk(events)
-    run.finish(source)
+    if source is not None:
+        run.finish(source)
     return run.told()
 
 

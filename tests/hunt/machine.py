@@ -5,9 +5,10 @@ import json
 import pickle
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +35,17 @@ MOST_BYTES = 300 << 20
 """What no scenario needs: its transactions are of some MB at most."""
 
 WIRE_KEYS = ("pgoutput", "wal2json")
+
+
+@dataclass(slots=True)
+class Beginning:
+    """From where a pipeline knows nothing of before: the life, and `Event.at` of the first event.
+    ``created``: where its slot began; 0: it took the slot over, at about ``made``."""
+
+    life: int
+    first: int
+    created: int = 0
+    made: int = 0
 
 
 @dataclass(slots=True)
@@ -126,8 +138,8 @@ class Machine(Faults):
             self.engine.settings |= {"slot.max.retries": 60}
             database.execute(f'ALTER DATABASE "{database.name}" SET wal_sender_timeout = {timeout}')
         self.findings: list[Finding] = []
+        self.beginnings = [Beginning(0, 0)]
         self.floating: set[int] = set()
-        self.published: set[int] | None = None
         self.signals = 0
         self.fresh_slot = True
         self.log: list[str] = []
@@ -175,8 +187,8 @@ class Machine(Faults):
             return False
         if self.engine.slot_state() is None:
             self.source.decide_all()  # a slot waits for every transaction that is open
-        if self.published is None and self.pipeline.filtered:
-            self.published = set()
+        if self.engine.settings["snapshot.mode"] == "always" and self.engine.lives:
+            self.close_beginning(keeps_slot=True)
         self.engine.start(first=self._first(), **faults)
         # a busy machine may be silent for long
         impatient = self.buries or self.pipeline.sender_timeout_ms > 0
@@ -187,6 +199,17 @@ class Machine(Faults):
     def _refuses(self) -> bool:
         """Whether a start ends where a table's rows cannot be told."""
         return self.engine.settings["publication.keyless.tables"] == "refuse"
+
+    def close_beginning(self, *, keeps_slot: bool) -> None:
+        """The next life begins anew, with its slot or another."""
+        created = int((self.engine.offset() or {}).get("slot_created_lsn") or 0)
+        if not self.beginnings[-1].made:
+            self.beginnings[-1].created = created
+        made = 0
+        if keeps_slot:
+            query = "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8"
+            ((made,),) = self.database.execute(query)
+        self.beginnings.append(Beginning(len(self.engine.lives), self._first(), 0, made))
 
     def _note_policy(self) -> None:
         """Under policy prepare a rollback is not told, so there is none."""
@@ -252,8 +275,13 @@ class Machine(Faults):
             self.findings.append(Finding("exit", f"{where} ended with {ended.code}: {_last(text)}"))
         elif ended.asked == "none" and "WT-2107" in text and self._refuses:
             self.source.identify_all()
-        elif ended.asked == "none" and not ended.harmed:
+        elif ended.asked == "none" and not ended.harmed and not self._cut_at_first(text):
             self.findings.append(Finding("ended", f"{where} with {ended.code}: {_last(text)}"))
+
+    def _cut_at_first(self, text: str) -> bool:
+        """Tell whether a life's link broke before it had begun: then it gives up."""
+        begun = '"message": "snapshot"' in text or '"message": "streaming"' in text
+        return "WT-2002" in text and self.engine.lives[-1].reconnects and not begun
 
     # --- signals ---------------------------------------------------------------------------------
 
@@ -347,28 +375,37 @@ class Machine(Faults):
                 if known.kind == "r"
             }
         said = self.engine.log()
+        last = self.beginnings[-1]
+        if not last.made:
+            last.created = int((self.engine.offset() or {}).get("slot_created_lsn") or 0)
         decoder = self.pipeline.decoder
-        late = self._late(transactions)
-        case = Case(
+        every = Case(
             exactly_once=self.pipeline.sink == "changelog",
             relations=decoder.startswith("pgoutput"),
             wire_keys=decoder.startswith(WIRE_KEYS),
-            late=frozenset(late),
             announced=frozenset(name for name, table in source.items() if _announced(name, said)),
             floating=frozenset(self._prepared()),
             snapshot=self.pipeline.snapshot,
-            created=int((self.engine.offset() or {}).get("slot_created_lsn") or 0),
             logged=self.pipeline.sink == "changelog",
             not_told=frozenset() if self._tells_truncate else frozenset("t"),
         )
-        known = (case, rows, self.engine.lives, source)
-        (self.folder / "case.pickle").write_bytes(pickle.dumps(known))
         if self.engine.peak_bytes > MOST_BYTES:
             text = f"{self.engine.peak_bytes >> 20} MiB for a small scenario"
             self.findings.append(Finding("memory", text))
-        self.findings += judge(case, transactions, self.events(), self.engine.lives, source)
+        self.findings += [Finding("command", text) for text in self.engine.refusals]
+        events, lives = self.events(), self.engine.lives
+        case, late = every, set[int]()
+        for one, then in zip(self.beginnings, [*self.beginnings[1:], None], strict=True):
+            late = self._late(transactions, one.created or one.made)
+            case = replace(every, late=frozenset(late), created=one.created)
+            until = then or Beginning(len(lives), sys.maxsize)
+            those = [event for event in events if one.first <= event.at < until.first]
+            left = None if then else source
+            self.findings += judge(case, transactions, those, lives[one.life : until.life], left)
+        known = (case, rows, lives, source)
+        (self.folder / "case.pickle").write_bytes(pickle.dumps(known))
         if self.pipeline.spark and self.java and not self.findings:
-            self._spark(_steady(transactions, source) - set(late))
+            self._spark(_steady(transactions, source) - late)
 
     def _spark(self, oids: set[int]) -> None:
         """Let Spark apply the change log, and compare the tables whose definition never changed."""
@@ -398,12 +435,10 @@ class Machine(Faults):
                 self.findings.append(Finding("spark", f"{arguments[0]} {done.returncode}: {said}"))
                 return
 
-    def _late(self, transactions: list[oracle.Transaction]) -> set[int]:
-        """Tables that were made after the publication under a filtered one."""
+    def _late(self, transactions: list[oracle.Transaction], made: int) -> set[int]:
+        """Tables that were made after ``made`` under a publication of tables."""
         if not self.pipeline.filtered:
             return set()
-        offset = self.engine.offset() or {}
-        made = int(offset.get("slot_created_lsn") or 0)
         before: set[int] = set()
         every: set[int] = set()
         for transaction in transactions:

@@ -69,7 +69,7 @@ STEPS: dict[str, float] = {
     "prepare": 2, "decide": 2, "open": 2, "undone": 2, "storm": 0.7, "large": 0.5,
     # the engine
     "start": 6, "stop": 2, "kill": 3, "catch_up": 2, "window": 1, "pause": 1,
-    "two_phase": 1, "rotate": 0.5, "server": 0.6, "move": 0.6, "settings": 1.2, "publication": 0.5,
+    "two_phase": 1, "rotate": 0.5, "server": 0.6, "move": 0.6, "settings": 1.2, "publication": 0.5, "anew": 0.6,
     # what may happen to it
     "cut": 1.5, "cut_later": 1, "hold": 0.5, "fsync": 1, "full": 1, "close_fails": 0.7, "disk": 0.4,
     # signals
@@ -133,5 +133,7 @@ def _pipeline(random: Random) -> Pipeline:
         }
     if sink == "jsonl" and random.random() < 0.5:
         settings |= {"key.converter.schemas.enable": True, "value.converter.schemas.enable": True}
+    if snapshot and sink == "jsonl" and decoder != "pgoutput-prepare" and random.random() < 0.06:
+        settings["snapshot.mode"] = "always"
     timeout = 1500 if random.random() < 0.1 else 0
     return Pipeline(decoder, sink, settings, signals, filtered, snapshot, sender_timeout_ms=timeout)

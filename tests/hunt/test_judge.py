@@ -79,6 +79,13 @@ def source(history=HISTORY):
     return state.tables
 
 
+def test_what_a_pipeline_did_until_it_was_begun_anew_is_judged_without_the_end() -> None:
+    events = delivered()[:6]
+    assert judge(Case(), HISTORY, events, [Life(0)], None) == []
+    del events[4]
+    assert {finding.kind for finding in judge(Case(), HISTORY, events, [Life(0)], None)} == {"lost"}
+
+
 def kinds(events, lives=(Life(0),), case=None, history=HISTORY, tables=None):
     for number, one in enumerate(events):
         one.at = number
@@ -264,6 +271,20 @@ def test_without_the_key_of_its_moment_a_change_of_a_key_may_be_one_update() -> 
     assert kinds([*delivered(), whole], history=DROPPED_KEY, case=Case(wire_keys=False)) == set()
     kept = DROPPED_KEY[:-1]
     assert "lost" in kinds([*delivered(), whole], history=kept, case=Case(wire_keys=False))
+
+
+def test_a_row_may_move_onto_a_key_that_its_holder_leaves_in_the_same_statement() -> None:
+    """A deferrable key: the rows 1 and 2 become 2 and 3, one after the other."""
+    moves = [change("u", row(2), row(1)), change("u", row(3), row(2))]
+    history = [
+        Transaction(1, 10, [made(identity="f"), change("c", row(1)), change("c", row(2))]),
+        Transaction(2, 20, moves),
+    ]
+    rows = [read(1, first=True), read(2)]
+    moved = [event("d", 2, 1), event("c", 2, 2), event("d", 2, 2), event("c", 2, 3)]
+    for one in (moved[0], moved[2]):
+        one.before = row(one.before["id"])
+    assert kinds([*rows, *moved], history=history) == set()
 
 
 def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> None:
