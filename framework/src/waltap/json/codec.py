@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
 from waltap.capture.column_transform import ColumnTransform
+from waltap.decode.relation import Column
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.events import CellShape, EventPlan
 from waltap.format.record import Header, Record
@@ -40,6 +41,7 @@ MISFITS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 """What a mapping may raise for text that is not of its type."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_WORD = re.compile(r"\W", re.ASCII)
 Convert = Callable[[Any], str]
 Shared = frozenset[int]
 
@@ -237,11 +239,24 @@ def _literal(text: str) -> str:
 
 
 class _Source:
-    """The source of the functions of one codec, and the globals they use."""
+    """The source of the functions of one codec, and the globals they use.
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    Variables have the number and the name of their column, for whoever reads the code or a traceback.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._words = [
+            f"{index}_{_NO_WORD.sub('_', column.name)[:40]}" for index, column in enumerate(columns)
+        ]
         self.names: dict[str, object] = {}
+
+    def value(self, index: int) -> str:
+        """Return the variable of a column's value."""
+        return f"_v{self._words[index]}"
+
+    def json(self, index: int) -> str:
+        """Return the variable of a column's JSON, where value and key share it."""
+        return f"_json{self._words[index]}"
 
     def _inlined(self, inline: JsonExpression | None) -> JsonExpression | None:
         """Take the names that ``inline`` needs; None when it cannot stand here."""
@@ -255,16 +270,17 @@ class _Source:
 
     def expression(self, column: ColumnCodec, part: str) -> str:
         """Return the Python expression of the JSON of ``column``; ``part`` is v or k."""
-        value, call = f"_v{column.index}", f"{part}{column.index}"
-        self.names[f"_o{call}"] = column.other
+        value = self.value(column.index)
+        call = f"{'key' if part == 'k' else 'value'}{self._words[column.index]}"
+        self.names[f"_other_{call}"] = column.other
         plain = value
         inline = self._inlined(column.inline)
         if inline is not None:
             plain = f"({inline.source(value)})"
         elif column.text is not None:
-            self.names[f"_t{call}"] = column.text
-            plain = f"_t{call}({value})"
-        return f"{plain} if {value}.__class__ is str else _o{call}({value})"
+            self.names[f"_text_{call}"] = column.text
+            plain = f"_text_{call}({value})"
+        return f"{plain} if {value}.__class__ is str else _other_{call}({value})"
 
     def object(
         self,
@@ -283,7 +299,7 @@ class _Source:
             if column.constant is not None:
                 members.append(f"{name}:{_literal(column.constant)}")
             elif column.index in shared:
-                members.append(f"{name}:{{_s{column.index}}}")
+                members.append(f"{name}:{{{self.json(column.index)}}}")
             else:
                 members.append(f"{name}:{{{self.expression(column, part)}}}")
         if tail:
@@ -295,8 +311,9 @@ class _Source:
         used = {column.index for column in columns if column.constant is None}
         if not used:
             return "pass"
-        names = [f"_v{index}" if index in used else "_" for index in range(self.width)]
-        return f"{', '.join(names)}{',' if self.width == 1 else ''} = _values"
+        width = len(self._words)
+        names = [self.value(index) if index in used else "_" for index in range(width)]
+        return f"{', '.join(names)}{',' if width == 1 else ''} = _values"
 
 
 def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
@@ -333,7 +350,7 @@ def compile_codec(
     `RowCodec`.
     """
     relation = plan.relation
-    source = _Source(len(relation.columns))
+    source = _Source(relation.columns)
     has_key = bool(keys or key_tail)
     shared = _shared(values, keys)
     before, after = map(_literal, key_texts)
@@ -342,7 +359,8 @@ def compile_codec(
     shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
     common = [column for column in values if column.index in shared]
     bindings = "".join(
-        f"\n        _s{column.index} = {source.expression(column, 'v')}" for column in common
+        f"\n        {source.json(column.index)} = {source.expression(column, 'v')}"
+        for column in common
     )
     wrapped = "_prefix + " if value_prefix else ""
     row = source.object(values, "v", "", shared)
@@ -355,14 +373,14 @@ def key(_values):
     {source.unpack(keys)}
     return {key}
 
-def creates(_rows, _ns, _cs, _a, _b, _x, _append):
-    for _values, _n, _c in zip(_rows, _ns, _cs):
+def creates(_rows, _lsns, _ends, _head, _middle, _ids, _append):
+    for _values, _lsn, _end in zip(_rows, _lsns, _ends):
         {source.unpack([*values, *keys])}{bindings}
         _append(_Record(
             _topic,
             {shared_key if has_key else "None"},
             {wrapped}f'''{{{{"before":null,"after":{row},\\
-"source":{{{{{{_a}}{{_n}}{{_b}}{_literal(table)}{{_x}}{{_n}}{{_c}}'''.encode(),
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{_literal(table)}{{_ids}}{{_lsn}}{{_end}}'''.encode(),
             _headers,
         ))
 """
