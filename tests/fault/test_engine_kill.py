@@ -38,17 +38,22 @@ class Runs:
         self.database, self.folder = database, folder
         self.random = random.Random(SEED)
         folder.mkdir(exist_ok=True)
-        properties = {
+        self._sink = sink
+        self._properties: dict[str, Any] = {
             **database.properties(),
             "slot.name": database.name,
             "publication.name": database.name,
             "offset.flush.interval.ms": 20,
             "slot.retry.delay.ms": 1000,
-            **settings,
         }
-        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in properties.items()]
-        text = "\n".join(["[source]", 'type = "postgres"', *lines, "[sink]", sink])
-        (folder / "p.toml").write_text(text)
+        self.configure(**settings)
+
+    def configure(self, **settings: Any) -> None:
+        """Write the profile for the lives that follow, with other values of these properties."""
+        self._properties |= settings
+        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in self._properties.items()]
+        text = "\n".join(["[source]", 'type = "postgres"', *lines, "[sink]", self._sink])
+        (self.folder / "p.toml").write_text(text)
 
     def start(self, *options: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -318,30 +323,55 @@ def test_killed_in_an_incremental_snapshot_it_goes_on(database: Database, tmp_pa
     assert len(read) <= 4000 + 4 * 2 * 20  # no chunk is read more than once for each kill, or so
 
 
+PLAIN_KEY = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+ADOPTED = (
+    f"{PLAIN_KEY}; CREATE PUBLICATION NAME FOR ALL TABLES; "
+    "SELECT pg_create_logical_replication_slot('NAME', 'pgoutput'); "
+    "INSERT INTO t SELECT -g, 'told by the slot and read' FROM generate_series(20001, 21000) g"
+)
+DEFERRABLE_KEY = "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text)"
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("made", "settings", "moves"),
     [
-        pytest.param({"snapshot.mode": "always"}, id="always"),
-        pytest.param({"snapshot.mode": "when_needed"}, id="when needed"),
+        pytest.param(PLAIN_KEY, {"snapshot.mode": "always"}, False, id="always"),
+        pytest.param(PLAIN_KEY, {"snapshot.mode": "when_needed"}, False, id="when needed"),
+        pytest.param(PLAIN_KEY, {}, True, id="profile and state moved"),
+        pytest.param(ADOPTED, {"slot.adopt": True}, False, id="slot adopted"),
+        pytest.param(
+            DEFERRABLE_KEY,
+            {
+                "publication.autocreate.mode": "filtered",
+                "publication.keyless.tables": "refuse",
+                "table.include.list": "public.t",
+            },
+            False,
+            id="deferrable key",
+        ),
     ],
 )
 def test_killed_again_and_again_the_last_state_is_the_tables(
-    database: Database, tmp_path: Path, settings: dict[str, Any]
+    database: Database, tmp_path: Path, made: str, settings: dict[str, Any], moves: bool
 ) -> None:
     """In the snapshot and in the stream, with updates and deletes: what an upserting reader has, who
     begins anew with each snapshot, since rows deleted before it are not told."""
     print(f"WALTAP_TEST_SEED={SEED}")
+    for statement in made.split("; "):
+        database.execute(statement.replace("NAME", database.name))
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t REPLICA IDENTITY FULL;"
+        "ALTER TABLE t REPLICA IDENTITY FULL;"
         "INSERT INTO t SELECT -g, 'old' FROM generate_series(1, 20000) g"
     )
     sink = 'type = "jsonl"\npath = "out.jsonl"'
-    runs = Runs(database, tmp_path, sink, **settings)
+    runs = Runs(database, tmp_path / "life", sink, **settings)
     with writing(database):
         for turn in range(4):
             runs.until_killed(0.4)
             database.execute(f"UPDATE t SET v = 'turn {turn}' WHERE id % 7 = {-turn}")
             database.execute(f"DELETE FROM t WHERE id < -100 AND id % 11 = {-turn}")
+            if moves:
+                runs.folder = runs.folder.rename(tmp_path / f"life {turn}")
     runs.to_the_end()
     rows: dict[int, str] = {}
     for record in runs.records():
@@ -353,3 +383,62 @@ def test_killed_again_and_again_the_last_state_is_the_tables(
         elif value is not None:
             rows[value["after"]["id"]] = value["after"]["v"]
     assert rows == dict(database.execute("SELECT id, v FROM t"))
+
+
+def test_killed_while_transactions_are_prepared_and_the_policy_changes_none_is_lost(
+    database: Database, tmp_path: Path
+) -> None:
+    """Each life has either policy, and some transactions are decided only lives after their PREPARE."""
+    print(f"WALTAP_TEST_SEED={SEED}")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE p (id int PRIMARY KEY, v text)"
+    )
+    sink = 'type = "jsonl"\npath = "out.jsonl"'
+    runs = Runs(database, tmp_path, sink, **{"pgoutput.two_phase": True})
+    runs.to_the_end()
+    undecided: dict[str, set[int]] = {}
+    committed: set[int] = set()
+    rolled_back: set[int] = set()
+    last = 0
+
+    def prepare(connection: Any) -> None:
+        nonlocal last
+        count = runs.random.choice((1, 3, 2000))
+        gid = f"{database.name} {last}"
+        undecided[gid] = set(range(last + 1, last + count + 1))
+        connection.execute("BEGIN")
+        connection.execute(
+            f"INSERT INTO p SELECT g, 'v' FROM generate_series({last + 1}, {last + count}) g"
+        )
+        connection.execute(f"PREPARE TRANSACTION '{gid}'")
+        last += count
+
+    def decide(connection: Any, gid: str) -> None:
+        commits = runs.random.random() < 0.7
+        connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED '{gid}'")
+        (committed if commits else rolled_back).update(undecided.pop(gid))
+
+    with database.connect(autocommit=True) as connection:
+        try:
+            with writing(database) as writer:
+                for _ in range(6):
+                    for _ in range(3):
+                        prepare(connection)
+                    runs.configure(
+                        **{"two.phase.policy": runs.random.choice(("commit", "prepare"))}
+                    )
+                    runs.until_killed(0.4)
+                    for gid in list(undecided):
+                        if runs.random.random() < 0.5:
+                            decide(connection, gid)
+            for gid in list(undecided):
+                decide(connection, gid)
+        finally:
+            for gid in undecided:
+                connection.execute(f"ROLLBACK PREPARED '{gid}'")
+    runs.to_the_end()
+    told: dict[str, list[int]] = {"t": [], "p": []}
+    for record in runs.records():
+        told[record["value"]["source"]["table"]].append(record["value"]["after"]["id"])
+    assert set(told["t"]) == set(range(1, writer.commits[-1][0] + 1)), f"seed {SEED}"
+    assert set(told["p"]) - rolled_back == committed, f"seed {SEED}"
