@@ -34,12 +34,14 @@ SESSION = {
     "extra_float_digits": "3",
     "lc_monetary": "C",
     "standard_conforming_strings": "on",
+    "default_transaction_read_only": "off",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-"""Settings that decide how the server prints values: the same on every connection, whatever a role's
-or database's ALTER … SET says, so that a snapshot row and a streamed row cannot differ."""
+"""Settings that decide how the server prints values, and whether it takes what a start has to make: the
+same on every connection, whatever a role's or database's ALTER … SET says, so that a snapshot row and a
+streamed row cannot differ. A role that reads by default may well have the right to make a publication."""
 
 SESSION_14 = b"SET idle_session_timeout = 0"
 """Older servers refuse a connection that names a setting they do not know."""
