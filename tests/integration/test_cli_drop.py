@@ -101,3 +101,35 @@ def test_what_runs_is_left_alone(running: Path, database: Database) -> None:
         assert "WT-6004" in refused.stderr
     assert list(database.slots()) == [database.name]
     assert waltap("offsets", "show", running, cwd=running.parent).returncode == 0
+
+
+def test_what_is_in_a_database_that_the_profile_left_stays_and_is_remembered(
+    profile: Path, database: Database
+) -> None:
+    """A slot that nobody knows of any more would keep WAL until the disk is full."""
+    run(profile)
+    name, other = database.name, database.server.create_database(f"{database.name}_b")
+    there = ("--set", f"slot.name={name}", "--set", f"publication.name={name}")
+    there += ("--set", f"database.dbname={other.name}")
+    try:
+        for again in range(2):
+            dropped = waltap("drop", profile, "--yes", *there, cwd=profile.parent)
+            assert dropped.returncode == 0, dropped.stderr
+            for kind in ("slot", "publication"):
+                assert f"(stays: {kind} {name} in database {name} of system" in dropped.stdout
+            assert ("nothing to remove" in dropped.stdout) == bool(again)
+        assert list(database.slots()) == [name]
+        done = waltap("drop", profile, "--yes", cwd=profile.parent)
+        assert (done.returncode, "(stays" in done.stdout) == (0, False)
+        assert (database.slots(), publications(database)) == ({}, [])
+        assert sorted(path.name for path in profile.parent.iterdir()) == ["out.jsonl", profile.name]
+    finally:
+        other.drop()
+
+
+def test_a_role_that_reads_by_default_runs_and_drops(profile: Path, database: Database) -> None:
+    database.execute(f'ALTER DATABASE "{database.name}" SET default_transaction_read_only = on')
+    run(profile)
+    assert (profile.parent / "out.jsonl").read_text().count("\n") == 1
+    assert waltap("drop", profile, "--yes", cwd=profile.parent).returncode == 0
+    assert publications(database) == []

@@ -22,12 +22,13 @@ def command(
     """Remove a pipeline: the slot and publications that it made, and its stored state.
 
     Shows them first. The sink's output stays, and so does a slot that was taken over: `waltap slot
-    drop` removes that. Refused while the pipeline runs.
+    drop` removes that. What the pipeline made in another database, where the profile led before, stays
+    too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
-    from waltap.offsets.state_folder import own_files
+    from waltap.offsets.state_folder import BELONGINGS, own_files
     from waltap.pipeline.lock import PipelineLock
 
     host, raw = Host(), read(file)
@@ -36,8 +37,9 @@ def command(
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()
         known = connector.belongings(offset)
-        files = own_files(folder)
-        _show(known, files, folder)
+        elsewhere = connector.belongings_elsewhere()
+        files = [path for path in own_files(folder) if not elsewhere or path.name != BELONGINGS]
+        _show(known, elsewhere, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
             typer.echo(f"{profile.name}: there is nothing to remove")
             lock.leave_nothing()
@@ -49,22 +51,31 @@ def command(
             if entry.made:
                 connector.drop(entry)
         stages.store.clear()
+        stages.belongings.forget(known)
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lock.leave_nothing()
     typer.echo(f"{profile.name}: removed; what it delivered is where it was")
 
 
-def _show(known: "list[Belonging]", files: list[Path], folder: Path) -> None:
-    from waltap.offsets.state_folder import LOCK
+def _show(
+    known: "list[Belonging]", elsewhere: "list[Belonging]", files: list[Path], folder: Path
+) -> None:
+    from waltap.offsets.state_folder import BELONGINGS, LOCK
 
     for entry in known:
         if entry.made:
             typer.echo(f"{entry.kind} {entry.name} in database {entry.database}")
         else:
             typer.echo(f"(stays: {entry.kind} {entry.name}, which was there before)")
+    for entry in elsewhere:
+        typer.echo(
+            f"(stays: {entry.kind} {entry.name} in database {entry.database} of system {entry.system_id}, "
+            "where the profile does not lead; `waltap drop` with a profile that does removes it)"
+        )
     for path in files:
         typer.echo(f"state {path}")
     for path in sorted(folder.iterdir()):
         if path not in files and path.name != LOCK:
-            typer.echo(f"(stays: {path}, which the sink keeps)")
+            whose = "which the sink keeps" if path.name != BELONGINGS else "which tells of them"
+            typer.echo(f"(stays: {path}, {whose})")

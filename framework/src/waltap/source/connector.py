@@ -347,6 +347,11 @@ class Connector(abc.ABC):
         which tells of a slot that nothing else is known of. Raises: SourceError."""
         return []
 
+    def belongings_elsewhere(self) -> list[Belonging]:
+        """Return what the pipeline made in other databases or on other servers, as far as it is known:
+        the profile led there once."""
+        return []
+
     def drop(self, belonging: Belonging) -> None:
         """Remove a thing that the pipeline made, and forget it. Raises: SourceError."""
 

@@ -170,6 +170,11 @@ class PostgresConnector(Connector):
             if entry.place[2:] == here and (entry.kind, entry.name) in found
         )
 
+    def belongings_elsewhere(self) -> list[Belonging]:
+        here = self._belonging("", "").place[2:]
+        known = self.context.belongings.all()
+        return [entry for entry in known if entry.made and entry.place[2:] != here]
+
     def drop(self, belonging: Belonging) -> None:
         if belonging.kind == "publication":
             self._publications.drop([belonging.name])
