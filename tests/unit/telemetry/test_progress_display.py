@@ -112,3 +112,30 @@ def test_the_rate_is_that_of_the_status(
     status.append(dataclasses.replace(NONE, events=42, events_per_second=((3, 1234.0), (10, 5.0))))
     host.notify("on_state", pipeline="p", state="stopped", detail="")
     assert "1,234/s" in screen.getvalue()
+
+
+def test_a_rate_of_snapshot_rows_is_not_shown_for_the_stream(
+    host: Host, screen: io.StringIO, status: list[Status]
+) -> None:
+    host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
+    rates = ((3, 1234.0), (10, 5.0))
+    status.append(dataclasses.replace(NONE, events=42, snapshot_events=42, events_per_second=rates))
+    host.notify("on_state", pipeline="p", state="stopped", detail="")
+    assert "1,234/s" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(("end", "told"), [("stopped", True), ("failed", False)])
+def test_what_a_run_did_is_its_last_line_and_a_failed_start_did_nothing(
+    screen: io.StringIO, end: str, told: bool
+) -> None:
+    display = ProgressDisplay(
+        Console(file=screen, force_terminal=True, width=120, no_color=True, highlight=False)
+    )
+    display.follow(lambda: NONE)
+    display.start()
+    display.on_state("checking", "")
+    display.on_state(end, "")
+    display.stop()
+    last = screen.getvalue().strip().splitlines()[-1]
+    assert ("0 changes in 0 transactions" in last) is told
+    assert ("transactions" in screen.getvalue()) is told

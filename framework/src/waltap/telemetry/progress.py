@@ -80,6 +80,7 @@ class ProgressDisplay:
         self._tables: dict[str, TaskID] = {}
         self._stream: TaskID | None = None
         self._tally = Tally()
+        self._ended = False
 
     def follow(self, status: "Callable[[], Status]") -> None:
         """Show the numbers that ``status`` gives (`Engine.status`)."""
@@ -91,8 +92,10 @@ class ProgressDisplay:
         self._progress.start()
 
     def stop(self) -> None:
-        """Leave the last state on the screen."""
+        """Leave the last state on the screen, and below it what the run did."""
         self._progress.stop()
+        if self._ended:
+            self._console.print(self._tally.line(), style="dim")
 
     def _take(self) -> None:
         assert self._status is not None
@@ -105,7 +108,7 @@ class ProgressDisplay:
                 self._progress.update(task, completed=table.rows, total=whole, rate=rate)
         if self._stream is not None:
             streamed = status.events - status.snapshot_events
-            self._progress.update(self._stream, completed=streamed, rate=rate)
+            self._progress.update(self._stream, completed=streamed, rate=rate if streamed else 0.0)
 
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
@@ -118,8 +121,7 @@ class ProgressDisplay:
             self._console.print(line)
         elif state not in {"streaming", "failed"}:  # the error itself is shown at the end
             self._console.print(state, style="dim")
-        if state in {"stopped", "failed"}:
-            self._console.print(self._tally.line(), style="dim")
+        self._ended = state == "stopped" or (state == "failed" and not self._tally.empty)
 
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int, total: int | None) -> None:

@@ -25,6 +25,11 @@ class Tally:
             elif isinstance(part, SnapshotRows):
                 self._rows += len(part.rows)
 
+    @property
+    def empty(self) -> bool:
+        """Tell whether the sink took nothing."""
+        return not self._events
+
     def fields(self) -> dict[str, object]:
         """Return it as fields of a log line. ``lsn`` is where the last batch ended, if there was one."""
         return {
