@@ -304,9 +304,12 @@ def test_explain_prints_the_code_that_is_generated_for_a_table(
     assert "# waltap JSON codec of public.orders #" in done.stdout
     assert "# waltap pgoutput reader: insert of 3 columns #" in done.stdout
     assert database.slots() == {}
+    database.execute("CREATE TABLE keyless (a int)")  # a run would refuse it, a look does not
+    done = waltap("explain", "shop.toml", "--code", "public.keyless", cwd=shop)
+    assert "# waltap JSON codec of public.keyless #" in done.stdout, done.stderr
     missing = waltap("explain", "shop.toml", "--code", "public.nothing", cwd=shop)
     assert missing.returncode == 2
-    assert "there is no table 'public.nothing'" in missing.stderr
+    assert "finds no table 'public.nothing'" in missing.stderr
 
 
 # --- tail ------------------------------------------------------------------------------------------

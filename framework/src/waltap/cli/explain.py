@@ -34,7 +34,9 @@ def command(
     code: Annotated[
         str | None,
         typer.Option(
-            "--code", metavar="TABLE", help="Print the code that is generated for a table instead."
+            "--code",
+            metavar="SCHEMA.TABLE",
+            help="Print the code that is generated for a table instead.",
         ),
     ] = None,
 ) -> None:
@@ -49,7 +51,11 @@ def command(
     raw = read(source)
     used = any_sink(raw, sink)
     if code is not None:
-        _print_code(resolve(raw, Host(), sink=used, overrides=overrides(raw, set_)), code)
+        settings = {
+            "publication.keyless.tables": "publish"
+        }  # no table is refused: none is published
+        settings |= overrides(raw, set_)
+        _print_code(resolve(raw, Host(), sink=used, overrides=settings), code)
         return
     found = survey(raw, Host(), sink=used, overrides=overrides(raw, set_))
     rows = [e for e in found.explained if not given or e.origin != "default"]
@@ -117,7 +123,13 @@ def _print_code(profile: "Profile", table: str) -> None:
         relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
         if relation is None:
             raise ConfigurationError(
-                [Problem("--code", f"there is no table {table!r}", allowed="schema.table")],
+                [
+                    Problem(
+                        "--code",
+                        f"finds no table {table!r}",
+                        allowed="schema.table, e.g. public.orders",
+                    )
+                ],
                 origin="the command line",
             )
         decoder = connector.decoder()
