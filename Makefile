@@ -35,7 +35,7 @@ check: setup ## ruff, formatting, mypy --strict, import contracts
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/lint-imports --no-logo
 
-fmt: setup ## format, and mend what ruff can mend
+fmt: setup ## format, and fix what ruff can fix
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 

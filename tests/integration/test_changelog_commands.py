@@ -46,7 +46,7 @@ def test_retire_removes_what_was_applied(log: Path) -> None:
 def test_a_wrong_mark_is_named(log: Path) -> None:
     wrong = CliRunner().invoke(application, ["retire", str(log), "--applied", "nonsense"])
     assert wrong.exit_code == 2
-    assert "is no mark" in wrong.output
+    assert "is not a mark" in wrong.output
 
 
 def test_sweep_of_a_clean_log_removes_nothing(log: Path) -> None:

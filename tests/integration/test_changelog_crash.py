@@ -20,7 +20,7 @@ LINES = relation("public.lines", [("id", "int4"), ("amount", "text")])
 
 
 class Crash(BaseException):
-    """The process ends here. Not an Exception, so that nothing can catch and mend it."""
+    """The process ends here. Not an Exception, so that nothing can catch and fix it."""
 
 
 class CrashingFilesystem:
@@ -177,7 +177,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
 
 
 def test_two_crashes_in_a_row_lose_and_double_nothing(tmp_path: Path) -> None:
-    """The second one hits the run that mends what the first has left."""
+    """The second one hits the run that fixes what the first has left."""
     at_snapshot, stream, expected = workload()
     whole, counted = store(tmp_path / "whole", -1)
     Engine(tmp_path / "whole", at_snapshot, stream).run(whole)

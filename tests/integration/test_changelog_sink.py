@@ -481,7 +481,7 @@ def test_a_missing_manifest_is_an_error(tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     (step,) = filled(tmp_path, 1)
     (tmp_path / step.path).write_bytes(b'{"mark"')
-    with pytest.raises(ChangeLogDamaged, match="is no manifest"):
+    with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
         opened(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a run says when the database refuses: what, why, what mends it, and nothing left behind."""
+"""What a run says when the database refuses: what, why, what fixes it, and nothing left behind."""
 
 import json
 import os

@@ -140,7 +140,7 @@ def test_bad_usage_ends_with_2(arguments: list[str], tmp_path: Path) -> None:
     ("options", "words"),
     [
         pytest.param(["--set", "novalue"], "--set is not NAME=VALUE", id="set"),
-        pytest.param(["--until-lsn", "7"], "--until-lsn is no LSN; given: 7", id="lsn"),
+        pytest.param(["--until-lsn", "7"], "--until-lsn is not an LSN; given: 7", id="lsn"),
         pytest.param(["--sink", "jsnol:x"], "--sink no sink is called 'jsnol'", id="sink"),
     ],
 )

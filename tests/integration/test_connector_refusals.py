@@ -1,4 +1,4 @@
-"""Starts that a real server refuses: the right code, what mends it, and nothing left behind.
+"""Starts that a real server refuses: the right code, what fixes it, and nothing left behind.
 
 And the least that a server must grant for a start to work.
 """
@@ -152,7 +152,7 @@ AS = {"database.password": "right"}
         ),
         pytest.param(
             {"database.user": "capture", **AS, "publication.autocreate.mode": "all_tables"}, "WT-2109", 1,
-            "no superuser", 'CREATE PUBLICATION "shop" FOR ALL TABLES', id="may not publish all tables",
+            "not a superuser", 'CREATE PUBLICATION "shop" FOR ALL TABLES', id="may not publish all tables",
         ),
         pytest.param(
             {"database.user": "reader", **AS, "publication.autocreate.mode": "no_tables", "table.include.list": "x"},

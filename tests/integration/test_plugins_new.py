@@ -99,7 +99,7 @@ def test_there_is_an_example_of_every_kind():
 
 @pytest.mark.parametrize("kind", list(MADE), ids=lambda kind: kind.value)
 def test_an_example_is_what_the_command_makes(tmp_path, kind):
-    """Mended in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
+    """Fixed in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
     made = generate(MADE[kind], kind, tmp_path)
     example = EXAMPLES / made.name
     files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}

@@ -459,5 +459,5 @@ def test_a_damaged_commit_is_named(rig: Rig) -> None:
     rig.apply()
     (commit,) = (rig.folder / "out" / "_waltap" / "commits").iterdir()
     commit.write_text("{")
-    with pytest.raises(OutputDamaged, match=r"WT-5204 .* is no commit"):
+    with pytest.raises(OutputDamaged, match=r"WT-5204 .* is not a commit"):
         rig.output.state()

@@ -1,4 +1,4 @@
-"""What the operating system refuses is told as that, wherever it is met, with what mends it."""
+"""What the operating system refuses is told as that, wherever it is met, with what fixes it."""
 
 import json
 import os

@@ -39,8 +39,8 @@ __all__ = [
 
 
 NOT_UTF8 = (
-    "The database holds text that is no UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
-    "LATIN1, mend it: UPDATE … SET c = convert_from(convert(convert_to(c, 'SQL_ASCII'), 'LATIN1', "
+    "The database holds text that is not UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
+    "LATIN1, fix it: UPDATE … SET c = convert_from(convert(convert_to(c, 'SQL_ASCII'), 'LATIN1', "
     "'UTF8'), 'SQL_ASCII'). The WAL keeps the bytes; to go on behind them with a new snapshot: "
     "`waltap offsets clear FILE`, `waltap slot drop FILE`, and start again."
 )
@@ -160,7 +160,7 @@ class SourceError(WaltapError):
     """The database refuses what capture needs, or is not set up for it."""
 
     code = "WT-2000"
-    remedy = "`waltap doctor FILE` checks the database and prints what mends it."
+    remedy = "`waltap doctor FILE` checks the database and prints what fixes it."
 
 
 class ConnectionLost(SourceError):
@@ -207,7 +207,7 @@ class DecodeError(WaltapError):
         super().__init__(text, decoder=decoder, lsn=lsn, offset=offset)
 
     def advice(self) -> str:
-        """Return what mends it: text that is no UTF-8 is the database's, not the decoder's."""
+        """Return what fixes it: text that is no UTF-8 is the database's, not the decoder's."""
         return NOT_UTF8 if "UTF-8" in self.expected else super().advice()
 
 
@@ -215,16 +215,14 @@ class SnapshotError(WaltapError):
     """A snapshot could not be taken or completed."""
 
     code = "WT-4000"
-    remedy = "Mend what is named above and start again; the snapshot is taken anew."
+    remedy = "Fix what is named above and start again; the snapshot is taken anew."
 
 
 class SinkError(WaltapError):
     """The destination did not take what was written; the position was not moved."""
 
     code = "WT-5000"
-    remedy = (
-        "Mend the destination and start again: delivery resumes from the last durable position."
-    )
+    remedy = "Fix the destination and start again: delivery resumes from the last durable position."
 
 
 class OffsetError(WaltapError):

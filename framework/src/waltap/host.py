@@ -408,7 +408,7 @@ class Host:
                     hint = nearest(name, known)
                     if any(impl.plugin is plugin for impl in caller.get_hookimpls()):
                         guess = f"; did you mean {hint}?" if hint else ""
-                        return f"{who} implements {name}, which is no hook{guess}"
+                        return f"{who} implements {name}, which is not a hook{guess}"
             text = str(cause)
             hook = re.search(r"hook '(\w+)'", text)
             return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"

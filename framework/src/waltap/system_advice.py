@@ -1,6 +1,6 @@
 """What to do about what the operating system refuses, by its error number.
 
-The class of an error says what waltap was doing; what mends it depends on the system's reason more often
+The class of an error says what waltap was doing; what fixes it depends on the system's reason more often
 than on that: a process that has used up its file descriptors needs no other folder.
 """
 
@@ -25,7 +25,7 @@ STRONGER = frozenset(ADVICE) - {errno.ENOSPC, errno.EACCES}
 
 
 def system_advice(error: BaseException | None, *, all_known: bool = False) -> str | None:
-    """Return what mends the refusal that ``error``, or what it was raised from, is; None for others.
+    """Return what fixes the refusal that ``error``, or what it was raised from, is; None for others.
 
     ``all_known``: also where the class of a waltap error says as much.
     """

@@ -47,7 +47,7 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys: pytest.CaptureFixture
         "the server says [no].\n"
         "Cause: ValueError: line 1 line 2\n"
         "\n"
-        "`waltap doctor FILE` checks the database and prints what mends it.\n"
+        "`waltap doctor FILE` checks the database and prints what fixes it.\n"
     )
 
 

@@ -40,7 +40,9 @@ def write(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text.encode())
         except (OSError, ValueError) as cause:
-            why = cause.strerror if isinstance(cause, OSError) else "this is no name of a folder"
+            why = (
+                cause.strerror if isinstance(cause, OSError) else "this is not the name of a folder"
+            )
             problem = Problem("--folder", f"cannot be used: {why}", value=str(folder))
             raise ConfigurationError([problem], origin="the command line") from cause
     for path in stale:

@@ -1,4 +1,4 @@
-"""``waltap doctor``: looks at the database before a start and says what mends what it finds."""
+"""``waltap doctor``: looks at the database before a start and says what fixes what it finds."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -83,6 +83,7 @@ def _print(checks: "list[Check]") -> None:
     warnings = sum(check.verdict == "warning" for check in checks)
     warned = f"{warnings} warning{'' if warnings == 1 else 's'}"
     if errors:
-        console.print(f"[red]{errors} to mend before waltap can run[/], {warned}")
+        wrong = f"{errors} error{'' if errors == 1 else 's'}"
+        console.print(f"[red]{wrong} to fix before waltap can run[/], {warned}")
     else:
         console.print(f"[green]ready to run[/], {warned}")

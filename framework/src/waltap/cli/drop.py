@@ -45,7 +45,7 @@ def command(
             lock.leave_nothing()
             return
         if not yes:
-            question = f"Remove this of {profile.name}? What is not delivered yet is lost to it."
+            question = "Remove all of this? Changes that were not delivered yet are lost."
             typer.confirm(question, abort=True)
         for entry in reversed(known):  # slots before publications: what the server refuses ends it
             if entry.made:
@@ -55,7 +55,7 @@ def command(
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lock.leave_nothing()
-    typer.echo(f"{profile.name}: removed; what it delivered is where it was")
+    typer.echo(f"{profile.name}: removed; the sink keeps what was delivered")
 
 
 def _show(

@@ -15,7 +15,7 @@ __all__ = ["exit_code", "show", "show_bug"]
 
 
 def exit_code(error: WaltapError) -> int:
-    """Return 2 for bad configuration, 3 for what a later try may mend, 1 for the rest."""
+    """Return 2 for bad configuration, 3 for what a later try may fix, 1 for the rest."""
     if isinstance(error, ConfigurationError | PluginError):
         return 2
     return 1 if error.retry is Retry.NEVER else 3

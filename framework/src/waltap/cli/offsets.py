@@ -70,7 +70,7 @@ def set_position(
     try:
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
-        problem = Problem("LSN", "is no LSN", value=lsn, allowed="e.g. 16/B374D848")
+        problem = Problem("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848")
         raise ConfigurationError([problem], origin="the command line") from cause
     with _locked(file, set_) as (profile, stages):
         store = stages.store
@@ -79,9 +79,9 @@ def set_position(
             raise NothingStored(f"no offset is stored for {profile.name}")
         distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
-            f"skips {distance} bytes of WAL: changes in them are never delivered"
+            f"skips {distance:,} bytes of WAL: changes in them are never delivered"
             if distance >= 0
-            else f"goes back {-distance} bytes of WAL: changes in them are delivered again, as far as "
+            else f"goes back {-distance:,} bytes of WAL: changes in them are delivered again, as far as "
             "the slot still has them"
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)

@@ -85,7 +85,9 @@ def limits_of(
     try:
         lsn = None if until_lsn is None else parse_lsn(until_lsn)
     except ValueError as cause:
-        problem = Problem("--until-lsn", "is no LSN", value=until_lsn, allowed="e.g. 16/B374D848")
+        problem = Problem(
+            "--until-lsn", "is not an LSN", value=until_lsn, allowed="e.g. 16/B374D848"
+        )
         raise ConfigurationError([problem], origin="the command line") from cause
     return Limits(
         until_idle=until_idle, until_lsn=lsn, max_records=max_records, max_seconds=max_seconds

@@ -97,7 +97,7 @@ def _print(document: dict[str, Any]) -> None:
     else:
         table.add_row("offset", f"{offset['position']}, snapshot {offset['snapshot']}")
     if slot is None:
-        table.add_row("slot", "there is none")
+        table.add_row("slot", "none")
     else:
         reader = (
             f"read by process {slot['reader_pid']}" if slot["reader_pid"] else "nobody reads it"

@@ -66,7 +66,7 @@ def load(path: Path) -> RawProfile:
         data = path.read_bytes()
     except (OSError, ValueError) as cause:  # ValueError: NUL, or what is no text, in the name
         shown = origin.encode("utf-8", "backslashreplace").decode()
-        why = cause.strerror if isinstance(cause, OSError) else "this is no name of a file"
+        why = cause.strerror if isinstance(cause, OSError) else "this is not the name of a file"
         missing = isinstance(cause, FileNotFoundError)
         allowed = "a profile's file; `waltap init FILE` writes one" if missing else None
         raise ConfigurationError(
@@ -123,7 +123,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
             raw.problems.append(
                 Problem(
                     section,
-                    "is no section of a profile",
+                    "is not a section of a profile",
                     allowed="name, [source], [sink], [engine], [format], [offsets], "
                     "[[transforms]], [labels]",
                 )

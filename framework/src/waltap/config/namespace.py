@@ -402,7 +402,7 @@ def _unfit(value: object) -> str | None:
     if "\0" in value:
         return "holds NUL, which no database and no file system takes"
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        return "is no text: it holds half of a character"
+        return "is not a string: it holds half of a character"
     return None
 
 

@@ -335,7 +335,7 @@ def _allowed(annotation: Any, checks: list[Any]) -> str:
     elif Ellipsis in plain:
         noun = "a comma list"
     else:
-        noun = "a text" if bounds else ""
+        noun = "a string" if bounds else ""
     return ", ".join([noun, *bounds]) if noun else ""
 
 

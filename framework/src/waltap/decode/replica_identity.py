@@ -16,7 +16,7 @@ __all__ = ["IdentityWarning", "ReplicaIdentity", "RowImages"]
 
 @dataclass(frozen=True, slots=True)
 class IdentityWarning:
-    """Something a user should know of one table before streaming starts, and the SQL to mend it."""
+    """Something a user should know of one table before streaming starts, and the SQL to fix it."""
 
     relation: str
     what: str

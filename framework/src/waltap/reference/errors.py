@@ -1,4 +1,4 @@
-"""The page of every error: code, what it says, whether it is tried again, what mends it."""
+"""The page of every error: code, what it says, whether it is tried again, what fixes it."""
 
 import importlib
 import inspect
@@ -53,7 +53,7 @@ def errors_page(host: "Host") -> str:
     lines = ["# Errors", "", GENERATED, ""]
     lines += [
         "Every error has a stable code, says whether waltap tries again by itself, and names the",
-        "command, property or SQL that mends it. `{…}` stands for what the message fills in. Exit",
+        "command, property or SQL that fixes it. `{…}` stands for what the message fills in. Exit",
         "codes: 1 failed, 2 bad configuration or plugin, 3 retriable and retries spent.",
         "",
     ]

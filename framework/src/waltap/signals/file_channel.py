@@ -74,10 +74,10 @@ def _signal(line: bytes) -> Signal | None:
         item = json.loads(line)
         identifier, kind, data = str(item["id"]), item["type"], item.get("data")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        _leave_out("a line of the signal file is no JSON object with id and type")
+        _leave_out("a line of the signal file is not a JSON object with id and type")
         return None
     if not isinstance(kind, str):
-        _leave_out("the type of a signal in the signal file is no text")
+        _leave_out("the type of a signal in the signal file is not a string")
         return None
     text = data if isinstance(data, str) else "" if data is None else json.dumps(data)
     return Signal(identifier, kind, text)

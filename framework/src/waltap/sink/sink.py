@@ -105,7 +105,7 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> Position | Positions | None:
-        """Connect and mend what a crash left half done.
+        """Connect and fix what a crash left half done.
 
         Returns the last position whose data is durable here, when the sink keeps it together with
         the data (exactly once), as `flush` does; None otherwise. Raises: SinkError.

@@ -354,7 +354,7 @@ class IncrementalSnapshots:
             found = {r for r in queue if r.name in fits or (r.schema, r.table) == literal}
             if not found and not patterns.readable(entry):
                 raise SignalUnusable(
-                    f"{entry[:100]!r} is no pattern and names no table in the queue"
+                    f"{entry[:100]!r} is not a pattern and names no table in the queue"
                 )
             stopped |= found
         return stopped

@@ -128,7 +128,7 @@ class ConnectorContext:
 class Check:
     """One thing that was looked at before a start. ``verdict``: ok, warning or error.
 
-    ``remedy`` is the command, SQL or property that mends it, and suffices. ``error`` is what a run that
+    ``remedy`` is the command, SQL or property that fixes it, and suffices. ``error`` is what a run that
     is refused for it raises.
     """
 

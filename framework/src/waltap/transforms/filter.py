@@ -186,5 +186,5 @@ def _imported(path: str) -> Predicate:
         problem = Problem("predicate", f"cannot be imported: {cause}", value=path)
         raise ConfigurationError([problem]) from cause
     if not callable(found):
-        raise ConfigurationError([Problem("predicate", "is no function", value=path)])
+        raise ConfigurationError([Problem("predicate", "is not a function", value=path)])
     return found  # type: ignore[no-any-return]

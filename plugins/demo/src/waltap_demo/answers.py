@@ -54,7 +54,7 @@ QUESTIONS: Final = (
         """,
     ),
     Question(
-        "How did the day go that was replayed? (from the history of its changes)",
+        "How did the replayed day go? (from the history of its changes)",
         """
         SELECT hour(planned) AS hour, count_if(_op = 'c') AS published,
                count(DISTINCT CASE WHEN dep_time IS NOT NULL THEN number END) AS departed,

@@ -63,7 +63,7 @@ def demo(
     try:
         chosen = dt.date.fromisoformat(day)
     except ValueError as cause:
-        problem = Problem("--day", "is no date", value=day, allowed="2013-01-01 to 2013-12-31")
+        problem = Problem("--day", "is not a date", value=day, allowed="2013-01-01 to 2013-12-31")
         raise ConfigurationError([problem], origin="the command line") from cause
     if chosen.year != 2013:
         problem = Problem("--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31")
@@ -238,13 +238,15 @@ class _Demo:
             rates.add_row(name, value)
         self.console.print(rates)
         lake = self.folder / "lake"
-        places = Table(title="where everything lies", show_header=False)
+        places = Table(title="where everything is", show_header=False)
         places.add_row("profile", str(self.folder / "flights.toml"))
         places.add_row("change log (Parquet and manifests)", str(lake / "changelog"))
         places.add_row("Spark tables (Parquet)", str(lake / "tables"))
         places.add_row("logs", f"{engine.log_file}, {engine.spark_log}")
         waltap = "waltap" if shutil.which("waltap") else sys.argv[0]
-        places.add_row("ask yourself", f'{waltap} spark sql {lake} "select * from flights limit 5"')
+        places.add_row(
+            "query the tables", f'{waltap} spark sql {lake} "select * from flights limit 5"'
+        )
         if self.keep_running:
             places.add_row("database", f'psql "{server.dsn(DATABASE)}"')
             places.add_row("stop", f"kill {engine.pid}; then stop the server: kill {server.pid}")

@@ -158,7 +158,7 @@ def _opened(
         raise driver_error(error, properties, plugin) from error
     except UnicodeError as error:
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
-        problem = Problem("database.hostname", f"is no name of a host: {why}")
+        problem = Problem("database.hostname", f"is not the name of a host: {why}")
         raise ConfigurationError([problem]) from error
 
 

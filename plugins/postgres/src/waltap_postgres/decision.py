@@ -26,7 +26,7 @@ class Decision:
     """What a start will do.
 
     ``slot`` is the slot to go on with, or to replace when ``anew``; None: there is none yet.
-    ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot mends it.
+    ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot fixes it.
     ``adopts``: the slot is another's, and is taken over by consent. ``begun``: this run began to make
     it, and the link broke before the answer came, or before the offset was stored. ``offset`` is the
     stored one where it still counts.

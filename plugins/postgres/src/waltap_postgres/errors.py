@@ -248,7 +248,7 @@ class InsertsPublicationGone(PublicationGone):
 
 
 class SlotUnreadable(SourceError):
-    """The slot cannot be read on, and the snapshot mode mends that: the next connection gives it up."""
+    """The slot cannot be read on, and the snapshot mode fixes that: the next connection gives it up."""
 
     code = "WT-2117"
     retry = Retry.RECONNECT

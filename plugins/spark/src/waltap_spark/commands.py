@@ -194,7 +194,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     wrong = [pair for pair in pairs if "=" not in pair or not pair.startswith("spark.")]
     if wrong:
         problems = [
-            Problem("--set", "is no Spark setting", value=pair, allowed="spark.NAME=VALUE")
+            Problem("--set", "is not a Spark setting", value=pair, allowed="spark.NAME=VALUE")
             for pair in wrong
         ]
         raise ConfigurationError(problems, origin="the command line")

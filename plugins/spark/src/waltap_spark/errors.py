@@ -55,7 +55,7 @@ class ApplierFailed(SinkError):
 
     code = "WT-5202"
     remedy = (
-        "Its log is {log}. Mend what it names and start again, or apply by hand with `waltap spark "
+        "Its log is {log}. Fix what it names and start again, or apply by hand with `waltap spark "
         "apply --changelog {changelog} --output {output}`; nothing is lost or doubled."
     )
 
@@ -106,5 +106,5 @@ class TablesStandStill(SinkError):
 
     code = "WT-5208"
     remedy = (
-        "See `waltap spark status {output}`; what is named there stands still until it is mended."
+        "See `waltap spark status {output}`; what is named there stands still until it is fixed."
     )

@@ -192,7 +192,7 @@ class Output:
         try:
             return msgspec.json.decode(self.store.read(path), type=OutputState)
         except msgspec.DecodeError as cause:
-            raise OutputDamaged(f"{path} is no commit: {cause}", path=self.uri(path)) from cause
+            raise OutputDamaged(f"{path} is not a commit: {cause}", path=self.uri(path)) from cause
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
         """Return the table called ``schema.table``, or ``table`` where that is clear.

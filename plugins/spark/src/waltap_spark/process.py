@@ -28,7 +28,7 @@ LOOK_S: Final = 10.0
 
 TELL_S: Final = 5.0
 REFUSED: Final = 2
-"""Exit code of `waltap_spark.driver` for an error that another try does not mend."""
+"""Exit code of `waltap_spark.driver` for an error that another try does not fix."""
 
 
 class DriverProcess:

@@ -156,7 +156,7 @@ def in_child(action: Callable[[Child], None], kill: Kill, *, seconds: int = 60) 
 
 
 class _Died(BaseException):
-    """An imitated death. Not an Exception, so that nothing can catch and mend it."""
+    """An imitated death. Not an Exception, so that nothing can catch and fix it."""
 
 
 class _Mortal(Child):

@@ -1,4 +1,4 @@
-"""Checks before a start: everything capture needs of the server, and what mends what is missing.
+"""Checks before a start: everything capture needs of the server, and what fixes what is missing.
 
 Each remedy suffices: carried out as it stands, the check passes and so does the start.
 """
@@ -180,7 +180,7 @@ class Preflight:
         """Return why this role may not run the statements of ``plan``, None when it may."""
         user = self._properties.user
         if plan.all_tables:
-            return f"role {user!r} is no superuser, and only one publishes all tables"
+            return f"role {user!r} is not a superuser, and only a superuser publishes all tables"
         if plan.created and not create:
             return f"role {user!r} may not make publications in this database"
         foreign = self._catalogue.query(
@@ -261,7 +261,7 @@ class Preflight:
 
     def _tables(self, decision: Decision | None) -> Check:
         if self._captured:
-            found = f"{len(self._captured)} tables"
+            found = _count(self._captured)
             return Check(name="captured tables", verdict="ok", found=found)
         capture = self._context.capture
         listed = (
@@ -313,7 +313,7 @@ class Preflight:
                 f"policies hide rows of {names} from role {user!r}", user=identifier(user)
             )
             return [Check.failed("rows", error)]
-        return [Check(name="rows", verdict="ok", found=f"{len(tables)} tables can be read")]
+        return [Check(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
 
     def _signal(self, schema: str, table: str) -> Check:
         """Signals and watermarks are rows that are written and read back in the stream."""
@@ -482,6 +482,10 @@ def _output_plugin(settings: dict[str, str], plugin: str) -> Check:
         " SELECT pg_reload_conf();",
         error=OutputPluginUnavailable(found, plugin=plugin),
     )
+
+
+def _count(tables: list[Table]) -> str:
+    return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
 
 
 def _of_publication(plan: PublicationPlan | None) -> str:

@@ -41,7 +41,7 @@ class PublicationPlan:
     of which the publications, as they are, did not publish everything; ``all_tables`` tells that one
     publishes every table, ``inserts_only`` that tables without a usable replica identity are
     published with their inserts only. ``shortfalls`` are what publications leave out of what is
-    captured, by name: the statements mend those in ``mended``, the others are left as they are.
+    captured, by name: the statements fix those in ``mended``, the others are left as they are.
     ``waiting`` are tables without a key that the publication of inserts gets at a later start, as the
     slot has still to decode what is older than it. ``denied`` are tables, with their owners, that join a
     publication that is there already and may not be published by this role: they are left out, so that

@@ -35,7 +35,7 @@ SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
 
 
 class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
-    """``what`` is left out, for people; ``statements`` mend it; ``places`` are the (schema, table)."""
+    """``what`` is left out, for people; ``statements`` fix it; ``places`` are the (schema, table)."""
 
     what: str
     statements: tuple[str, ...]

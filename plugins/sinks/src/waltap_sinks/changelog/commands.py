@@ -77,7 +77,7 @@ def _log(path: str) -> ChangeLog:
 
     log = ChangeLog(path)
     if not log.exists():
-        raise ChangeLogMissing(f"{path} is no change log: it has no folder of manifests")
+        raise ChangeLogMissing(f"{path} is not a change log: it has no folder of manifests")
     return log
 
 
@@ -90,7 +90,7 @@ def _mark(text: str) -> Mark:
         epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
     except ValueError as cause:
         raise typer.BadParameter(
-            f"{text} is no mark; `waltap changelog list` shows them", param_hint="--applied"
+            f"{text} is not a mark; `waltap changelog list` shows them", param_hint="--applied"
         ) from cause
     return Mark(epoch, end_lsn, ordinal)
 

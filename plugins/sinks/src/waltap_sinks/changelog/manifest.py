@@ -187,7 +187,7 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as cause:
-        raise ChangeLogDamaged(f"{path} is no manifest: {cause}", path=path) from cause
+        raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
     if manifest.version != VERSION:
         text = f"{path} has version {manifest.version}, this program reads {VERSION}"
         raise ChangeLogDamaged(text, path=path)
