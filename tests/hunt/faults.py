@@ -236,14 +236,31 @@ class Faults:
         if not self.engine.lives or self.engine.slot_state() is None:
             return self.step_start(random)
         self.source.decide_all()
-        way = random.choice(("clear", "drop", "lose" if mode == "when_needed" else "drop"))
-        self.close_beginning(keeps_slot=way == "clear")
+        way = random.choice(("clear", "drop", "lose" if mode == "when_needed" else "drop", "adopt"))
+        if way == "adopt" and self.pipeline.filtered:
+            way = "drop"  # the publication is somebody else's then, and gets no tables any more
+        self.close_beginning(keeps_slot=way in ("clear", "adopt"))
         if way == "lose":
             self.database.execute("SELECT pg_drop_replication_slot(%s)", self.engine.slot)
+        elif way == "adopt":
+            self._adopt(random)
         else:
             self.engine.command(*(("offsets", "clear") if way == "clear" else ("drop",)), "--yes")
         self.source.do_work(random)
         self.step_start(random)
+
+    def _adopt(self, random: Random) -> None:
+        """Lose the state: the slot is somebody else's then, and is taken over by consent alone."""
+        shutil.rmtree(self.engine.folder / ".waltap")
+        self.engine.settings.pop("slot.adopt", None)
+        self.begin(random)
+        self.engine.harmed = True  # it ends by itself
+        until(lambda: not self.engine.running, patience(15))
+        refused = "WT-2112" in self.engine.log(len(self.engine.lives) - 1)
+        if not refused:
+            self.engine.refusals.append("a slot was taken over without consent")
+        self.ended("none" if refused else "KILL")
+        self.engine.settings["slot.adopt"] = True
 
     def step_move(self, random: Random) -> None:
         """The folder of profile, state and sink is moved between two lives."""

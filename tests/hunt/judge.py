@@ -58,6 +58,8 @@ class _Trial:
         self.applied = 0
         self.have: dict[str, Rows] = {}
         self.snapshot_open = False
+        self.read_by = 0
+        """The transaction in which the last snapshot was read."""
         self.highest = 0
 
     # --- walking ---------------------------------------------------------------------------------
@@ -100,6 +102,7 @@ class _Trial:
         if anew:
             self.have.clear()
         self.snapshot_open = True
+        self.read_by = event.xid
         if event.op == "g":
             self.have.pop(event.table, None)
             return
@@ -225,7 +228,14 @@ class _Trial:
                     start = first
                     break
                 first += 1
-        self._start(start)
+        self._start(min(start, self._after_snapshot()))
+
+    def _after_snapshot(self) -> int:
+        """Where the first transaction begins that is younger than the one that read the tables."""
+        if not self.read_by:
+            return len(self.items)
+        younger = (at for xid, at in self.by_xid.items() if xid > self.read_by)
+        return min(younger, default=len(self.items))
 
     def _start(self, start: int) -> None:
         self._advance(start)
@@ -540,8 +550,8 @@ class _Trial:
     def finish(self, source: dict[str, Table]) -> None:
         """Judge the end: nothing is missing, and the rows are the source's."""
         if self.at is None:
-            known = self.case.created and self.first is not None
-            self._start(self.first if known and self.first is not None else len(self.items))
+            first = self.first if self.case.created else self._after_snapshot()
+            self._start(len(self.items) if first is None else first)
         assert self.at is not None
         for item in self.items[max(self.at, 0) :]:
             if isinstance(item, Expected) and not item.optional:
