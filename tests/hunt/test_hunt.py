@@ -9,7 +9,7 @@ from tests.hunt import machine
 from tests.hunt.scenario import draw
 from tests.servers.postgres import Server
 
-SEEDS = (1, 3, 4, 5, 7, 10, 11, 12)
+SEEDS = (1, 3, 4, 5, 7, 10, 11, 12, 8_000_117, 8_000_143)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
