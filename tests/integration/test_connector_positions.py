@@ -163,6 +163,19 @@ def test_a_slot_of_another_plugin_is_refused_and_kept(database: Database, tmp_pa
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
+def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = Pipeline(database, tmp_path)
+    pipeline.catch_up()
+    with pytest.raises(SlotUnfit, match=r"plugin.name back.*lose what.*offsets clear FILE"):
+        pipeline.catch_up(**{"plugin.name": "wal2json"})
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [1]
+
+
 def test_a_slot_of_another_database_is_refused_and_kept(database: Database, tmp_path: Path) -> None:
     other = database.server.create_database(f"{database.name}_b")
     try:

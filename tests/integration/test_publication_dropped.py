@@ -55,6 +55,19 @@ def test_a_publication_dropped_under_a_slot(pipeline: Pipeline, way: str) -> Non
     assert pipeline.destination.ids("t", "c") == [3]
 
 
+def test_a_profile_that_names_another_publication_is_told_to_name_it_again(
+    pipeline: Pipeline,
+) -> None:
+    database = pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (2)")
+    with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
+        pipeline.catch_up(**{"publication.name": f"{pipeline.slot}_2"})
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [2]
+
+
 @pytest.mark.parametrize("libpq", [{}, {"driver.gssencmode": "prefer"}], ids=["socket", "libpq"])
 @pytest.mark.parametrize("when", ["down", "streaming"])
 def test_when_needed_starts_over_by_itself(

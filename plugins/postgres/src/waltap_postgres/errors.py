@@ -210,12 +210,16 @@ class SlotUnfit(SourceError):
 
     code = "WT-2105"
     remedy = (
-        "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
+        "When the slot is this pipeline's, set database.dbname and plugin.name back, to go on where it "
+        "stopped; or start over, and lose what the slot still holds: SELECT "
+        "pg_drop_replication_slot('{slot}'); and `waltap offsets clear FILE`. When it is another's, "
+        "choose another slot.name."
     )
 
 
 class PublicationGone(SourceError):
-    """The publication was dropped while the slot still had changes to decode.
+    """The slot has changes to decode from while there was no such publication: it was dropped, or the
+    profile names another one than before.
 
     The server decodes with the catalogue as it was at each change: a publication that is made again does
     not exist for changes from before that, so this slot cannot be read on (PostgreSQL up to 17).
@@ -223,11 +227,12 @@ class PublicationGone(SourceError):
 
     code = "WT-2113"
     remedy = (
-        "Making {publication!r} again does not help: the slot cannot be read past the changes made "
-        "without it. Start over with a new slot and snapshot: run with snapshot.mode=when_needed, or "
-        "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
-        "stored position (`waltap offsets show FILE`); what they left in the tables comes with the "
-        "snapshot, rows deleted meanwhile are not told."
+        "If the profile named another publication until now, name that one again (publication.name): "
+        "nothing is lost then. If {publication!r} was dropped, making it again does not help: the slot "
+        "cannot be read past the changes made without it. Start over with a new slot and snapshot: run "
+        "with snapshot.mode=when_needed, or `waltap slot drop FILE`, then `waltap offsets clear FILE`. "
+        "Lost are the single changes since the stored position (`waltap offsets show FILE`); "
+        "what they left in the tables comes with the snapshot, rows deleted meanwhile are not told."
     )
 
 
@@ -505,7 +510,7 @@ class ErrorMeanings:
                     operations=INSERTS_OPERATIONS,
                 )
             return PublicationGone(
-                f"{message.strip()}: it was dropped while slot {slot!r} had changes to decode",
+                f"{message.strip()}: slot {slot!r} has changes to decode from while there was none",
                 publication=publication,
             )
         if sqlstate == "42883" and "binary output function" in message:
