@@ -339,6 +339,15 @@ def test_init_asks_for_what_is_missing(tmp_path: Path) -> None:
     assert 'type = "terminal"' in (tmp_path / "waltap.toml").read_text()
 
 
+def test_init_without_anybody_to_ask_names_the_option(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "waltap", "init"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert answer.returncode == 2
+    assert "--dsn is not given" in answer.stderr
+
+
 def test_a_state_folder_without_room_is_told_as_such(profile: str, tmp_path: Path) -> None:
     """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
     command = [sys.executable, "-m", "waltap", "run", profile]

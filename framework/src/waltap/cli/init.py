@@ -1,6 +1,7 @@
 """``waltap init``: writes a commented profile to start from."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +55,8 @@ def command(
         problem = Problem(str(file), "exists already", allowed="another name, or --force")
         raise ConfigurationError([problem], origin="the command line")
     host = Host()
-    uri = dsn or typer.prompt(
-        "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
+    uri = dsn or _asked(
+        "--dsn", "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
     )
     raw = read(uri)
     if "source" not in raw.types:
@@ -64,7 +65,8 @@ def command(
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
-        sink = typer.prompt(f"Sink ({', '.join(sorted(host.sinks))})", default=_default_sink(host))
+        sinks = ", ".join(sorted(host.sinks))
+        sink = _asked("--sink", f"Sink ({sinks})", default=_default_sink(host))
     name, _, value = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
@@ -80,6 +82,17 @@ def command(
     for name, variable in variables.items():
         typer.echo(f"{name} is not in it: export {variable}=…")
     typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
+
+
+def _asked(option: str, question: str, *, default: str) -> str:
+    """Return the answer to a question. Raises: ConfigurationError where nobody is there to answer."""
+    try:
+        return str(typer.prompt(question, default=default))
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+    problem = Problem(option, "is not given, and standard input has no answer", allowed=default)
+    raise ConfigurationError([problem], origin="the command line")
 
 
 def compose(
