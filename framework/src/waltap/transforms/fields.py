@@ -21,7 +21,7 @@ class FieldsProperties(Properties):
     tables: CommaList = declare(
         "tables",
         default=(),
-        summary="Patterns of tables (schema.table) that are concerned; without any, all are.",
+        summary="Patterns of tables (schema.table) to change; without any, all.",
     )
     exclude: CommaList = declare(
         "exclude",

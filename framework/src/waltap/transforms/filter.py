@@ -32,23 +32,23 @@ class PredicateFailed(WaltapError):
 
 
 class FilterProperties(Properties):
-    """What a filter concerns, and what it does with that."""
+    """Which changes are left out: those of these tables and operations for which no predicate is true."""
 
     tables: CommaList = declare(
         "tables",
         default=(),
-        summary="Patterns of tables (schema.table) that are concerned; without any, all are.",
+        summary="Patterns of tables (schema.table) whose changes are left out; without any, of all.",
     )
     operations: CommaList = declare(
         "operations",
         default=(),
-        summary="Operations that are concerned: c, u, d, r, t, m; without any, all are.",
+        summary="Operations that are left out: c, u, d, r, t, m; without any, all.",
         words=tuple(LETTERS),
     )
     predicate: str | None = declare(
         "predicate",
         default=None,
-        summary="Function module:name of a RowChange: rows that are concerned stay when it is true.",
+        summary="Function module:name of a RowChange; of those rows, the ones for which it is true stay.",
         examples=("my_filters:is_wanted",),
     )
 
@@ -76,7 +76,7 @@ class FilterProperties(Properties):
 
 
 def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
-    """Return the transform. What is concerned is left out, or stays where the predicate is true.
+    """Return the transform. Changes are left out, or stay where the predicate is true.
 
     Raises: ConfigurationError when the predicate cannot be imported.
     """

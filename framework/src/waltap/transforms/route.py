@@ -21,7 +21,7 @@ class RouteProperties(Properties):
 
     regex: str = declare(
         "regex",
-        summary="Tables that are concerned: a pattern that matches all of schema.table.",
+        summary="Tables to route: a pattern that matches all of schema.table.",
         examples=(r"sales\.orders_(\d+)",),
     )
     replacement: str = declare(
