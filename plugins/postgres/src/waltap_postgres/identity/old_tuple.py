@@ -76,7 +76,7 @@ class DefaultIdentity(_OldTupleIdentity):
         if any(column.in_identity for column in relation.columns):
             return []
         key = "its primary key is deferrable" if relation.primary_key else "it has no primary key"
-        what = f"{key}: nothing identifies its rows"
+        what = f"nothing identifies its rows, as {key}"
         return [IdentityWarning(relation.name, what, identity_sql(relation, "FULL"))]
 
 
@@ -104,7 +104,7 @@ class IndexIdentity(_OldTupleIdentity):
         held = {column.name for column in relation.columns if column.in_identity}
         if not held:
             wanted = "DEFAULT" if relation.primary_key else "FULL"
-            what = "the index of its replica identity is gone: nothing identifies its rows"
+            what = "nothing identifies its rows, as the index of its replica identity is gone"
             return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]
         missing = [name for name in relation.primary_key or () if name not in held]
         if not missing:
