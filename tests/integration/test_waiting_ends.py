@@ -239,6 +239,24 @@ def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
         until(lambda: run.ended, "the end", within=STOP_S)
 
 
+def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
+    pipeline: Pipeline, proxy: Proxy
+) -> None:
+    """Until wal_sender_timeout it holds the slot; so does one that decodes a large transaction."""
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running(**{"slot.drop.on.stop": "true", **through(proxy)}) as run:
+        ((port,),) = database.execute(
+            "SELECT client_port FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
+            " WHERE slot_name = %s",
+            pipeline.slot,
+        )
+        proxy.swallow(only=port)
+        run.engine.stop()
+        until(lambda: run.ended, "the end", within=STOP_S)
+    assert database.slots() == {}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
 def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: Pipeline, number: int) -> None:
     """A pipe is full: the write waits in the kernel. Nothing of it was confirmed."""

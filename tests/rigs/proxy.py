@@ -21,12 +21,18 @@ class Proxy:
         self._selector.register(self._server, selectors.EVENT_READ)
         self._other: dict[socket.socket, socket.socket] = {}
         self._swallowed: set[socket.socket] = set()
+        self._endless: set[socket.socket] = set()
         self._deaf = self._ended = False
         self.accepted = 0
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
-    def swallow(self, *, all_of_them: bool = False) -> None:
-        self._swallowed |= set(self._other)
+    def swallow(self, *, only: int | None = None, all_of_them: bool = False) -> None:
+        """``only``: the connection that the server sees come from this port, whose end is not passed
+        on either."""
+        for end, other in list(self._other.items()):
+            if only is None or end.getsockname()[1] == only:
+                self._swallowed |= {end, other}
+                self._endless |= {end, other} if only else set()
         self._deaf = all_of_them
 
     def pass_again(self) -> None:
@@ -60,14 +66,17 @@ class Proxy:
                 self._other[source].sendall(data)
         except OSError:
             data = b""
-        if not data:
+        if not data and source in self._endless:
+            self._selector.unregister(source)
+        elif not data:
             self._close(source)
 
     def _close(self, end: socket.socket) -> None:
         other = self._other.pop(end)
         del self._other[other]
         for each in (end, other):
-            self._selector.unregister(each)
+            if each in self._selector.get_map():
+                self._selector.unregister(each)
             each.close()
 
     def __enter__(self) -> Self:

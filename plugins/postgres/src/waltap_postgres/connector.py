@@ -64,6 +64,7 @@ class PostgresConnector(Connector):
         self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
         self._replication: Session | None = None
+        self._walsenders: set[int] = set()  # pids of those that served this connector
         self._reading = False
         self._exported: str | None = None
         self._made_slot = self._in_send_format = False
@@ -151,7 +152,7 @@ class PostgresConnector(Connector):
         )
 
     def drop_slot(self) -> bool:
-        dropped = self._slots.drop(self.properties.slot_name)
+        dropped = self._slots.drop(self.properties.slot_name, self._walsenders)
         self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
@@ -442,13 +443,15 @@ class PostgresConnector(Connector):
         )
 
     def _replication_session(self) -> Session:
-        return Session(
+        session = Session(
             self.properties,
             role="replication",
             watch=self._watch,
             replication=True,
             plugin=self._plugin,
         )
+        self._walsenders.add(session.pgconn.backend_pid)
+        return session
 
     def _status_interval(self) -> float:
         """Return how long the server may go without hearing from us, in seconds."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from psycopg import pq
@@ -19,7 +19,7 @@ __all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots"]
 log = logging.getLogger(__name__)
 
 CREATE_DEADLINE_S = 120.0
-DROP_DEADLINE_S = 5.0
+DROP_DEADLINE_S = 3.0
 POLL_S = 0.1
 SLOT_SILENCE_S = 1.5
 """After so long the server is asked what keeps a new slot waiting."""
@@ -155,9 +155,10 @@ class Slots:
             tail = "EXPORT_SNAPSHOT"
         return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
 
-    def drop(self, name: str) -> bool:
+    def drop(self, name: str, ours: Collection[int] = ()) -> bool:
         """Drop the slot; False when there is none. A walsender that has just been left gets a moment to
-        let go of it. Raises: SlotActive, SourceError.
+        let go of it; one of ``ours``, pids, is ended: while it decodes a large transaction, or where the
+        network keeps our end from it, it does not see it. Raises: SlotActive, SourceError.
         """
         deadline = time.monotonic() + DROP_DEADLINE_S
         while True:
@@ -170,6 +171,9 @@ class Slots:
             except SlotActive:
                 if time.monotonic() > deadline:
                     raise
+                slot = self.read(name) if ours else None
+                if slot is not None and slot.active_pid in ours:
+                    self.end_reader(slot)
                 time.sleep(0.02)
             else:
                 return bool(dropped)
