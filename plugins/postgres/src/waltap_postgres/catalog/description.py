@@ -415,7 +415,7 @@ def _key(
     primary = told or (flagged if by_identity else ())
     if primary:
         return next((key for key in (now, then or ()) if set(key) == set(primary)), primary)
-    if (by_identity or told is not None) and then and remembered and _is_primary(remembered):
+    if (by_identity or told is not None) and remembered and not _is_deferrable(remembered):
         then = None
     if now and present is not None:
         newer = moment.precedes(present.key_changed)
@@ -425,7 +425,10 @@ def _key(
     return then or (flagged if mark(wire.identity) is Mark.INDEX else ())
 
 
-def _is_primary(remembered: Relation) -> bool:
-    """Tell whether the key of a remembered relation was the primary key, by its flags."""
-    flagged = {column.name for column in remembered.columns if column.in_identity}
-    return mark(remembered.identity) is Mark.KEY and flagged == set(remembered.primary_key or ())
+def _is_deferrable(remembered: Relation) -> bool:
+    """Tell whether the key of a remembered relation was seen to be one that no flag tells.
+
+    Under FULL, INDEX and NOTHING that cannot be seen, and hardly any key is.
+    """
+    flagged = any(column.in_identity for column in remembered.columns)
+    return mark(remembered.identity) is Mark.KEY and not flagged
