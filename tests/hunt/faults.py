@@ -169,7 +169,7 @@ class Faults:
         free = shutil.disk_usage(self.folder).free
         leave = random.choice((0, 4096, 40_960, 400_000))
         ballast = self.folder / "ballast"
-        with ballast.open("wb") as file:
+        with contextlib.suppress(OSError), ballast.open("wb") as file:
             for _ in range(max(0, free - leave) // 4096):
                 file.write(bytes(4096))
         self.begin(random)

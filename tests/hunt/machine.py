@@ -415,7 +415,8 @@ class Machine(Faults):
         apply = APPLY
         verify = ["verify", "lake", "--dsn", self.database.dsn, "--master", "local[1]"]
         verify += [part for name in names for part in ("--table", name)]
-        for arguments in (apply, verify) if names else (apply,):
+        # without initial data Spark has what came since
+        for arguments in (apply, verify) if names and self.pipeline.snapshot else (apply,):
             try:
                 done = subprocess.run(
                     [self.engine.python, "-m", "waltap", "spark", *arguments],
