@@ -60,6 +60,7 @@ def test_positions_follow_each_other(pipeline: SimulatedPipeline) -> None:
     assert durable.unflushed_ms is None
     assert stopped.state == "stopped"
     assert (stopped.events, stopped.batches, stopped.records) == (5, 1, 0)
+    assert (stopped.changes, stopped.snapshot_rows, stopped.transactions) == (5, 0, 1)
 
 
 def test_lag_is_the_wal_that_is_not_durable_as_of_the_last_look(tmp_path: Path) -> None:
@@ -96,10 +97,10 @@ def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
     ]
     assert later.snapshot[0].rows == 700
     assert (end.snapshot[0].rows, end.snapshot[0].complete) == (1000, True)
-    assert (end.events, end.snapshot_events) == (1000, 1000)
+    assert (end.events, end.snapshot_rows) == (1000, 1000)
     pipeline.source.insert(at=61.0)
     *_, end = watched(pipeline, stop_at=90.0)
-    assert (end.events, end.snapshot_events) == (1, 0)
+    assert (end.events, end.snapshot_rows) == (1, 0)
 
 
 def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:

@@ -5,15 +5,38 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from waltap.decode.message import LogicalMessage
-from waltap.decode.relation import Relation
 from waltap.errors import ConnectionLost
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.host import Host
+from waltap.pipeline.status import PartitionStatus, Status
 from waltap.source.position import Position
 from waltap.telemetry import lifecycle
 from waltap.telemetry.lifecycle import LifeCycleLog
 from waltap.telemetry.log import FIELDS, as_text, configure
+from waltap.transactions.transaction import Batch
+
+
+def status(end_lsn: int, **counted: int) -> Status:
+    """What an engine tells 90 s after its start, with ``end_lsn`` written."""
+    at = Position(end_lsn)
+    partition = PartitionStatus(
+        name="",
+        received_lsn=end_lsn,
+        written=at,
+        durable=at,
+        confirmed_lsn=0,
+        server_lsn=None,
+        lag_bytes=None,
+        lag_ms=None,
+    )
+    return Status(
+        pipeline="p",
+        at_ms=90_000,
+        started_ms=0,
+        state="streaming",
+        state_since_ms=0,
+        partitions=(partition,),
+        **counted,  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture
@@ -74,11 +97,13 @@ def test_the_life_of_a_pipeline_is_logged(
 ) -> None:
     monkeypatch.setattr(lifecycle, "THROUGHPUT_EVERY_S", 0.0)
     host = Host(discover=False)
-    host.register(LifeCycleLog(), "log")
+    found_now = [status(0)]
+    host.register(LifeCycleLog(lambda: found_now[-1]), "log")
     host.notify("on_slot", pipeline="p", event="created", slot="s", lsn=16)
     host.notify("on_snapshot", pipeline="p", event="progress", table="t", rows=5, total=None)
     host.notify("on_snapshot", pipeline="p", event="table_completed", table="t", rows=9, total=9)
     for end in (1, 2):
+        found_now.append(status(end, events=3 * end))
         batch = Batch(parts=[], position=Position(end), events=3)
         host.notify("on_batch", pipeline="p", batch=batch, seconds=0.1)
     host.notify("on_failure", pipeline="p", error=ConnectionLost("cut"), retried=True)
@@ -110,25 +135,13 @@ def test_lines_of_json_have_the_labels_of_the_profile() -> None:
 
 
 def test_a_run_ends_with_one_line_of_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
-    relation = Relation(oid=1, schema="public", table="t", columns=())
-    rows = SnapshotRows(relation=relation, rows=[("1",), ("2",)], ts=0, lsn=1, xid=1)
-    change = LogicalMessage(300, True, "p", b"")
-    parts = [
-        TransactionPart(
-            xid=7, begin_lsn=1, commit_lsn=300, commit_ts=0, changes=[change], complete=complete
-        )
-        for complete in (False, True)
-    ]
     host = Host()
-    host.register(LifeCycleLog(), "life-cycle log")
+    last = status(0x300, events=4, snapshot_rows=2, transactions=1)
+    host.register(LifeCycleLog(lambda: last), "life-cycle log")
     with caplog.at_level(logging.INFO):
-        for batch in (
-            Batch(parts=[rows], position=Position(0x200), events=2, snapshot=True),
-            Batch(parts=list(parts), position=Position(0x300), events=2),
-        ):
-            host.notify("on_batch", pipeline="p", batch=batch, seconds=0.0)
         host.notify("on_state", pipeline="p", state="reconnecting", detail="")
         host.notify("on_state", pipeline="p", state="stopped", detail="")
     (line,) = [as_text(record) for record in caplog.records if record.message == "delivered"]
-    assert line.startswith("info: delivered pipeline=p lsn=0/300 changes=2 snapshot_rows=2")
-    assert "transactions=1 seconds=" in line
+    assert line == (
+        "info: delivered pipeline=p lsn=0/300 changes=2 snapshot_rows=2 transactions=1 seconds=90.0"
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -34,8 +35,7 @@ def screen() -> io.StringIO:
 @pytest.fixture
 def host(screen: io.StringIO, status: list[Status]) -> Host:
     console = Console(file=screen, force_terminal=True, width=120, no_color=True)
-    display = ProgressDisplay(console)
-    display.follow(lambda: status[-1])
+    display = ProgressDisplay(console, lambda: status[-1])
     made = Host(discover=False)
     made.register(display, "progress")
     display.start()
@@ -86,10 +86,12 @@ def test_streamed_changes_are_counted_and_snapshot_rows_are_not(
     host: Host, screen: io.StringIO, status: list[Status]
 ) -> None:
     host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
-    status.append(dataclasses.replace(NONE, events=1041, snapshot_events=999))
+    last = dataclasses.replace(NONE, state="stopped", events=1041, snapshot_rows=999)
+    status.append(last)
     host.notify("on_state", pipeline="p", state="stopped", detail="")
-    assert "42 changes" in screen.getvalue()
-    assert "999" not in screen.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "42 changes 0/s" in plain
+    assert "42 changes in 0 transactions and 999 snapshot rows in 0.0 s" in plain
 
 
 def test_trouble_is_said_above_the_bars(host: Host, screen: io.StringIO) -> None:
@@ -119,7 +121,7 @@ def test_a_rate_of_snapshot_rows_is_not_shown_for_the_stream(
 ) -> None:
     host.notify("on_state", pipeline="p", state="streaming", detail="0/1")
     rates = ((3, 1234.0), (10, 5.0))
-    status.append(dataclasses.replace(NONE, events=42, snapshot_events=42, events_per_second=rates))
+    status.append(dataclasses.replace(NONE, events=42, snapshot_rows=42, events_per_second=rates))
     host.notify("on_state", pipeline="p", state="stopped", detail="")
     assert "1,234/s" not in screen.getvalue()
 
@@ -128,10 +130,8 @@ def test_a_rate_of_snapshot_rows_is_not_shown_for_the_stream(
 def test_what_a_run_did_is_its_last_line_and_a_failed_start_did_nothing(
     screen: io.StringIO, end: str, told: bool
 ) -> None:
-    display = ProgressDisplay(
-        Console(file=screen, force_terminal=True, width=120, no_color=True, highlight=False)
-    )
-    display.follow(lambda: NONE)
+    console = Console(file=screen, force_terminal=True, width=120, no_color=True, highlight=False)
+    display = ProgressDisplay(console, lambda: dataclasses.replace(NONE, state=end))
     display.start()
     display.on_state("checking", "")
     display.on_state(end, "")

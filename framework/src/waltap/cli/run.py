@@ -115,7 +115,7 @@ def stopped_by_signals(engine: "Engine") -> Iterator[None]:
 def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
     """Log to standard error, warnings only when ``quiet``.
 
-    On a terminal, the yielded function starts to show bars there instead of the pipeline's life.
+    The yielded function has an engine's life logged too; on a terminal it shows bars there instead.
     """
     import logging
 
@@ -129,8 +129,6 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
     form = log_form(terminal=terminal)
     calm = quiet or (form == "text" and terminal)
     level = log_level(default="WARNING" if calm else "INFO")
-    if not calm:
-        host.register(LifeCycleLog(), "life-cycle log")
 
     def write(line: str) -> None:
         if console is None:
@@ -145,11 +143,12 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
         nonlocal display
         profile = engine.profile
         handler.labels = profile.labels
+        if not calm:
+            host.register(LifeCycleLog(engine.status), "life-cycle log")
         if console is not None and form == "text" and terminal and not _writes_to_stdout(profile):
             from waltap.telemetry.progress import ProgressDisplay
 
-            display = ProgressDisplay(console)
-            display.follow(engine.status)
+            display = ProgressDisplay(console, engine.status)
             host.register(display, "progress")
             display.start()
 

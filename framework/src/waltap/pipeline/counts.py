@@ -74,7 +74,8 @@ class Counts:
 
     events: int = 0
     records: int = 0
-    snapshot_events: int = 0
+    snapshot_rows: int = 0
+    transactions: int = 0
     batches: int = 0
     reconnects: int = 0
     batch_retries: int = 0

@@ -101,8 +101,14 @@ class Delivery:
         last = batch.parts[-1] if batch.parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
             counts.lag_ms = max(0, self._clock.time_ns() // 1_000_000 - last.commit_ts // 1000)
-        elif batch.snapshot:
-            counts.snapshot_events += batch.events
+        rows = transactions = 0
+        for part in batch.parts:
+            if isinstance(part, TransactionPart):
+                transactions += part.complete and part.xid is not None
+            elif isinstance(part, SnapshotRows):
+                rows += len(part.rows)
+        counts.snapshot_rows += rows
+        counts.transactions += transactions
 
     def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
         position, events, whole = self.written[partition], 0, True

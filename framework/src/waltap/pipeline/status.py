@@ -57,9 +57,10 @@ class Status:
     """What a pipeline does and has done in this run. Times are ms since 1970 UTC.
 
     ``state`` as `on_state` names it, since ``state_since_ms``. ``events`` are changes and snapshot rows
-    that the sink took, ``snapshot_events`` those of the initial snapshot, ``records`` what a format made
-    of them, ``filtered`` those that transforms left out, by name. ``events_per_second``: over the last so
-    many seconds, the one at hand left out. ``queued_events`` wait for ``waltap.linger.ms``;
+    that the sink took, ``snapshot_rows`` the latter; ``transactions`` ended in what it took. ``records``
+    are what a format made, ``filtered`` the events that transforms left out, by name.
+    ``events_per_second``: over the last so many seconds, the one at hand left out. ``queued_events`` wait
+    for ``waltap.linger.ms``;
     ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does.
     ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
     ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
@@ -74,7 +75,8 @@ class Status:
     partitions: tuple[PartitionStatus, ...] = ()
     events: int = 0
     records: int = 0
-    snapshot_events: int = 0
+    snapshot_rows: int = 0
+    transactions: int = 0
     batches: int = 0
     filtered: tuple[tuple[str, int], ...] = ()
     events_per_second: tuple[tuple[int, float], ...] = ()
@@ -88,3 +90,8 @@ class Status:
     reconnects: int = 0
     batch_retries: int = 0
     last_failure: Failure | None = None
+
+    @property
+    def changes(self) -> int:
+        """Return how many events came of the stream."""
+        return self.events - self.snapshot_rows

@@ -2,13 +2,14 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 from waltap.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
+from waltap.pipeline.status import Status
 from waltap.source.position import lsn_text
-from waltap.telemetry.tally import Tally
-from waltap.transactions.transaction import Batch
+from waltap.telemetry.summary import summary_fields
 
 __all__ = ["LifeCycleLog"]
 
@@ -19,38 +20,38 @@ logger = logging.getLogger(__name__)
 
 class LifeCycleLog:
     """Registered by ``waltap run``; writes at most one line of throughput in ten seconds, and one at the
-    end of what the run did."""
+    end of what the run did. The numbers are those that ``status`` gives (`Engine.status`)."""
 
-    def __init__(self) -> None:
-        self._events = 0
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._told_events = 0
         self._since: float | None = None
-        self._tally = Tally()
 
     @hookimpl
     def on_state(self, pipeline: str, state: str) -> None:
         """Log at the end what the run did."""
         if state in {"stopped", "failed"}:
-            logger.info("delivered", extra={"pipeline": pipeline, **self._tally.fields()})
+            logger.info("delivered", extra={"pipeline": pipeline, **summary_fields(self._status())})
 
     @hookimpl
-    def on_batch(self, pipeline: str, batch: Batch) -> None:
-        """Count; now and then tell how many events a second arrived."""
-        self._events += batch.events
-        self._tally.add(batch)
+    def on_batch(self, pipeline: str) -> None:
+        """Now and then tell how many events a second arrived."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
             return
         passed = now - self._since
         if passed >= THROUGHPUT_EVERY_S:
+            status = self._status()
+            rows = status.events - self._told_events
             fields = {
                 "pipeline": pipeline,
-                "rows": self._events,
-                "rows_per_second": round(self._events / passed),
-                "lsn": lsn_text(batch.position.end_lsn),
+                "rows": rows,
+                "rows_per_second": round(rows / passed),
+                "lsn": lsn_text(status.partitions[0].written.end_lsn),
             }
             logger.info("throughput", extra=fields)
-            self._events, self._since = 0, now
+            self._told_events, self._since = status.events, now
 
     @hookimpl
     def on_snapshot(self, pipeline: str, event: str, table: str, rows: int) -> None:

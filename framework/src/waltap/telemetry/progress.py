@@ -17,8 +17,7 @@ from rich.text import Text
 
 from waltap.config.secrecy import redacted
 from waltap.hookspecs import hookimpl
-from waltap.telemetry.tally import Tally
-from waltap.transactions.transaction import Batch
+from waltap.telemetry.summary import summary_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,10 +62,10 @@ class _Bars(Progress):
 
 class ProgressDisplay:
     """Bars on ``console`` between `start` and `stop`. As an observer it is told what there is to show; the
-    numbers are those of a `Status`, asked for when the bars are drawn."""
+    numbers are those that ``status`` gives (`Engine.status`), asked for when the bars are drawn."""
 
-    def __init__(self, console: "Console") -> None:
-        self._console = console
+    def __init__(self, console: "Console", status: "Callable[[], Status]") -> None:
+        self._console, self._status = console, status
         self._progress = _Bars(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
@@ -76,15 +75,8 @@ class ProgressDisplay:
             TimeRemainingColumn(),
             console=console,
         )
-        self._status: Callable[[], Status] | None = None
         self._tables: dict[str, TaskID] = {}
         self._stream: TaskID | None = None
-        self._tally = Tally()
-        self._ended = False
-
-    def follow(self, status: "Callable[[], Status]") -> None:
-        """Show the numbers that ``status`` gives (`Engine.status`)."""
-        self._status = status
         self._progress.ask = self._take
 
     def start(self) -> None:
@@ -94,11 +86,11 @@ class ProgressDisplay:
     def stop(self) -> None:
         """Leave the last state on the screen, and below it what the run did."""
         self._progress.stop()
-        if self._ended:
-            self._console.print(self._tally.line(), style="dim")
+        status = self._status()
+        if status.state == "stopped" or (status.state == "failed" and status.events):
+            self._console.print(summary_line(status), style="dim")
 
     def _take(self) -> None:
-        assert self._status is not None
         status = self._status()
         rate = next((rate for _, rate in status.events_per_second), 0.0)
         for table in status.snapshot:
@@ -107,8 +99,8 @@ class ProgressDisplay:
                 whole = max(table.estimate, table.rows + 1) if table.estimate else None
                 self._progress.update(task, completed=table.rows, total=whole, rate=rate)
         if self._stream is not None:
-            streamed = status.events - status.snapshot_events
-            self._progress.update(self._stream, completed=streamed, rate=rate if streamed else 0.0)
+            rate = rate if status.changes else 0.0
+            self._progress.update(self._stream, completed=status.changes, rate=rate)
 
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
@@ -121,7 +113,6 @@ class ProgressDisplay:
             self._console.print(line)
         elif state not in {"streaming", "failed"}:  # the error itself is shown at the end
             self._console.print(state, style="dim")
-        self._ended = state == "stopped" or (state == "failed" and not self._tally.empty)
 
     @hookimpl
     def on_snapshot(self, event: str, table: str, rows: int, total: int | None) -> None:
@@ -132,8 +123,3 @@ class ProgressDisplay:
             visible = rows > 0  # a long list of empty tables tells nothing
             task = self._tables.pop(table)
             self._progress.update(task, completed=rows or 1, total=rows or 1, visible=visible)
-
-    @hookimpl
-    def on_batch(self, batch: Batch) -> None:
-        """Count for the last line."""
-        self._tally.add(batch)

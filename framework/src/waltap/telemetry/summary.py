@@ -1,0 +1,30 @@
+"""What a run did, for the one line at its end."""
+
+from waltap.pipeline.status import Status
+from waltap.source.position import lsn_text
+
+__all__ = ["summary_fields", "summary_line"]
+
+
+def summary_fields(status: Status) -> dict[str, object]:
+    """Return it as fields of a log line. ``lsn`` is how far the sink has got; a run that came to no stream
+    or snapshot has none."""
+    found: dict[str, object] = {
+        "changes": status.changes,
+        "snapshot_rows": status.snapshot_rows,
+        "transactions": status.transactions,
+        "seconds": round((status.at_ms - status.started_ms) / 1000, 1),
+    }
+    if status.partitions:
+        found["lsn"] = lsn_text(status.partitions[0].written.end_lsn)
+    return found
+
+
+def summary_line(status: Status) -> str:
+    """Return it in words."""
+    found = summary_fields(status)
+    text = (
+        f"{found['changes']:,} changes in {found['transactions']:,} transactions and "
+        f"{found['snapshot_rows']:,} snapshot rows in {found['seconds']:,} s"
+    )
+    return f"{text}, up to {found['lsn']}" if "lsn" in found else text
