@@ -215,7 +215,7 @@ class SnapshotError(WaltapError):
     """A snapshot could not be taken or completed."""
 
     code = "WT-4000"
-    remedy = "Fix what is named above and start again; the snapshot is taken anew."
+    remedy = "Fix what is named above and start again; the snapshot starts over."
 
 
 class SinkError(WaltapError):

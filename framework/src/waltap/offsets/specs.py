@@ -23,7 +23,7 @@ OFFSET_STORES = (
     ),
     OffsetStoreSpec(
         name="memory",
-        summary="Nowhere: every start begins anew.",
+        summary="Nowhere: every start is a first one.",
         factory=lambda _properties, _home: MemoryOffsetStore(),
     ),
 )

@@ -254,7 +254,7 @@ class PostgresConnector(Connector):
         if old is not None:
             self._slots.drop(old.name)
             why = "the last run ended in its snapshot" if lost is None else lost.problem
-            notes.append(f"slot {old.name} was dropped and made anew: {why}")
+            notes.append(f"slot {old.name} was dropped and created again: {why}")
         self._replication = self._replication_session()
         if snapshot:
             self._snapshot.lock(self.captured(), exported=True)

@@ -413,8 +413,8 @@ class SnapshotReadFailed(SnapshotError):
 
     code = "WT-4001"
     remedy = (
-        "Check that {table} can be read by the role (GRANT SELECT) and start again: the snapshot is "
-        "taken anew, the destination is told so."
+        "Check that {table} can be read by the role (GRANT SELECT) and start again: the snapshot starts "
+        "over, and the destination is told so."
     )
 
 
@@ -424,7 +424,7 @@ class TableOvertaken(SnapshotError):
     code = "WT-4003"
     retry = Retry.RECONNECT
     remedy = (
-        "The snapshot is taken anew by itself; snapshot.locking.mode=shared keeps DDL waiting until "
+        "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
         "{table} has been read."
     )
 

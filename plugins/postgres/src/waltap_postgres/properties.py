@@ -88,7 +88,7 @@ class PostgresProperties(Properties):
         default=60000,
         ge=0,
         summary="Longest silence of the server before the connection counts as lost; at half of it the "
-        "server is asked for a sign. As PostgreSQL's wal_receiver_timeout; 0: wait for ever.",
+        "server is asked for a reply. As PostgreSQL's wal_receiver_timeout; 0: wait forever.",
         unit="ms",
     )
     condition_timeout_ms: int = declare(
@@ -181,7 +181,7 @@ class PostgresProperties(Properties):
         default="publish",
         profile_default="refuse",
         summary="What to do with captured tables whose replica identity cannot support updates: "
-        "publish them all the same (their UPDATE and DELETE then fail), refuse to start, or publish "
+        "publish them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
         "only their inserts in a publication of their own.",
     )
     publication_drop_on_stop: bool = declare(

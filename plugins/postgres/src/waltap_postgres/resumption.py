@@ -110,7 +110,7 @@ class Resumption:
             return None
         return PositionGap(
             f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {gap} bytes of WAL "
-            f"after the stored offset {lsn_text(end_lsn)}: it was dropped and made anew, or moved"
+            f"after the stored offset {lsn_text(end_lsn)}: it was dropped and created again, or moved"
         )
 
     def _parted_from(self, timeline: int) -> int | None:
