@@ -22,8 +22,13 @@ from waltap.mapping.connect_schema import Kind, Schema
 
 __all__ = ["Event", "EventTransform", "Given", "Row"]
 
-_KINDS = {bool: Kind.BOOLEAN, int: Kind.INT64, float: Kind.FLOAT64, str: Kind.STRING}
-_KINDS[bytes] = Kind.BYTES
+_KINDS: dict[type, Kind] = {
+    bool: Kind.BOOLEAN,
+    int: Kind.INT64,
+    float: Kind.FLOAT64,
+    str: Kind.STRING,
+    bytes: Kind.BYTES,
+}
 
 
 class Given:

@@ -28,6 +28,9 @@ from waltap.transactions.transaction import Heartbeat, SnapshotRows, Transaction
 
 __all__ = ["EventTransformFailed", "JsonEventFormat"]
 
+SCHEMAS_KEPT = 1000
+"""So many schemas of rows that transforms changed are kept as text."""
+
 
 class EventTransformFailed(WaltapError):
     """A transform of events raised, or left an event that cannot be written; the batch was not delivered
@@ -71,7 +74,7 @@ class JsonEventFormat(JsonFormat):
         events = [each for each in out if type(each) is Event]
         if not events:
             return out
-        name = ""
+        name = ""  # of the last one: whoever goes on with other events is told of by it
         for name, transform in self._transforms:
             try:
                 events = transform(events)
@@ -240,14 +243,10 @@ class JsonEventFormat(JsonFormat):
             return codec.prefix
         place = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
         if place not in self._prefixes_of:
-            if len(self._prefixes_of) >= PREFIXES_KEPT:
+            if len(self._prefixes_of) >= SCHEMAS_KEPT:
                 self._prefixes_of.clear()
             self._prefixes_of[place] = self._tables.value_prefix(*place)
         return self._prefixes_of[place]
-
-
-PREFIXES_KEPT = 1000
-"""Schemas of rows as transforms made them that are kept as text."""
 
 
 def _object(row: Row, fields: Mapping[str, int | Given], codecs: Mapping[int, ColumnCodec]) -> str:
