@@ -372,6 +372,24 @@ def test_links_in_documents_lead_somewhere() -> None:
     assert not broken
 
 
+def test_modules_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    properties = (ROOT / "docs" / "reference" / "properties.md").read_text(encoding="utf-8")
+    files = {
+        module.as_posix()
+        for package, source in PACKAGES.items()
+        for module in (ROOT / source / package).rglob("*.py")
+    }
+    dotted = {path.rpartition("/src/")[2].removesuffix(".py").replace("/", ".") for path in files}
+    dotted |= {name.removesuffix(".__init__") for name in dotted}
+    named_files = re.findall(r"`([a-z_/]+\.py)`", page)
+    named_modules = re.findall(r"`(waltap[a-z_]*(?:\.[a-z_]+)+)`", page)
+    assert len(named_files) > 20
+    gone = [name for name in named_files if not any(path.endswith(f"/{name}") for path in files)]
+    gone += [name for name in named_modules if name not in dotted and f"`{name}`" not in properties]
+    assert not gone
+
+
 def test_every_document_is_reached_from_the_index() -> None:
     pages = {
         path for path, _ in _texts() if path.suffix == ".md" and path.is_relative_to(ROOT / "docs")
