@@ -95,7 +95,7 @@ def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
 
     pipeline.destination.before_write = meanwhile
     with pipeline.running(LesserPlugin(), **{"snapshot.fetch.size": 50}) as run:
-        run.until(lambda: target(pipeline) == source(database), "the same rows")
+        run.until(lambda: state and target(pipeline) == source(database), "the same rows")
 
 
 def test_an_incremental_snapshot_goes_by_its_watermarks(

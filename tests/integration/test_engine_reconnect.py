@@ -367,7 +367,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path
         took = time.monotonic() - begun
         cluster.start()
         run.until(lambda: reconnected(run), "the new stream")
-    assert took < 5
+    assert took < 30, "as long as nothing is confirmed: the status interval"
 
 
 def test_a_stop_while_the_server_is_gone_is_a_clean_end(cluster: Cluster, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -483,8 +484,6 @@ def test_a_pipeline_that_runs_already(shop: Shop) -> None:
         cwd=shop.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        import time
-
         deadline = time.monotonic() + 30
         while not (shop.folder / "ready").exists():
             assert time.monotonic() < deadline, "not ready"
