@@ -145,15 +145,6 @@ def test_a_given_answer_comes_first_and_several_come_in_turn(walsender):
 
 
 # [walsender]
-def test_rows_without_columns_are_rows(walsender):
-    server = walsender(answers={"^SELECT FROM": Rows([], [[], []])})
-    connection = connect(server)
-    for ask in (connection.exec_, lambda sql: connection.exec_params(sql, [])):
-        result = ask(b"SELECT FROM t")
-        assert (result.status, result.ntuples, result.nfields) == (pq.ExecStatus.TUPLES_OK, 2, 0)
-    connection.finish()
-
-
 def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
     server = walsender(
         [

@@ -259,10 +259,8 @@ class Session:
             self._send(wire.message(b"3"))
         elif kind == b"D" and body[:1] == b"P":
             answer = self._portals[body[1:].rstrip(b"\0")][1]
-            if isinstance(answer, Rows):  # of no columns, too: SELECT FROM t
-                self._send(wire.row_description(answer.described()))
-            else:
-                self._send(wire.message(b"n"))
+            columns = answer.described() if isinstance(answer, Rows) else []
+            self._send(wire.row_description(columns) if columns else wire.message(b"n"))
         elif kind == b"D":
             query = self._statements[body[1:].rstrip(b"\0")]
             text = f"describing a statement before it is bound: {query.text}"
