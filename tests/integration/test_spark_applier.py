@@ -32,6 +32,7 @@ from tests.rigs.spark import Rig
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")
 PAIRS = relation("public.pairs", [("a", "int4"), ("b", "text"), ("v", "int8")], key=("a", "b"))
+DATA_PAGE_V2 = b"\x15\x06"
 
 
 @pytest.fixture
@@ -461,3 +462,28 @@ def test_a_damaged_commit_is_named(rig: Rig) -> None:
     commit.write_text("{")
     with pytest.raises(OutputDamaged, match=r"WT-5204 .* is not a commit"):
         rig.output.state()
+
+
+def first_page(file: Path) -> bytes:
+    """Return how the header of the first data page begins: field 1, an integer, and the page's type."""
+    from pyarrow import parquet
+
+    column = parquet.read_metadata(file).row_group(0).column(0)
+    return file.read_bytes()[column.data_page_offset :][:2]
+
+
+def test_wide_rows_are_read(rig: Rig) -> None:
+    """Their files have data pages of Parquet's second form."""
+    wide = relation("public.wide", [("id", "int4"), ("a", "text"), ("b", "text")])
+    texts = [chr(97 + n) * (n << 20) for n in (2, 3, 5)]
+    rig.db.insert(wide, *[[str(n), text, None] for n, text in enumerate(texts)])
+    rig.commit()
+    assert first_page(next(rig.folder.glob("log/**/*.parquet"))) == DATA_PAGE_V2
+    rig.apply()
+    rig.check(wide)
+    rig.db.update(wide, ["1"], unsent=["a"], b="é" * (2 << 20))
+    rig.db.update(wide, ["2"], a="z")
+    rig.db.delete(wide, ["0"])
+    rig.commit()
+    rig.apply()
+    rig.check(wide)
