@@ -253,3 +253,33 @@ def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: Pipeline, poli
     decide(database, "g")
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == [1, 1]
+
+
+def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: Pipeline) -> None:
+    """Over a restart, too: the rows that an undecided transaction deleted are still to be seen."""
+    database = pipeline.database
+    assert database is not None
+    pipeline.settings |= TWO_PHASE | {
+        "two.phase.policy": "prepare",
+        "snapshot.mode": "no_data",
+        "signal.data.collection": "public.signals",
+    }
+    database.execute("CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
+    database.execute("INSERT INTO t VALUES (1), (2)")
+    gid = f"{database.name} gone"
+    with pipeline.running() as run:
+        autocommit(database, "BEGIN", "DELETE FROM t WHERE id = 1", f"PREPARE TRANSACTION '{gid}'")
+        run.until(lambda: pipeline.destination.ids("t", "d") == [1], "the delete")
+    with pipeline.running() as run:
+        database.execute(
+            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
+            '{"data-collections": ["public.t"], "type": "incremental"}',
+        )
+        run.until(lambda: run.notices.signals, "the signal")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the row behind it")
+        assert pipeline.destination.ids("t", "r") == []
+        decide(database, "gone")
+        run.until(lambda: 2 in pipeline.destination.ids("t", "r"), "the chunk")
+    assert set(pipeline.destination.table("t")) == {("2",), ("3",)}
+    assert 1 not in pipeline.destination.ids("t", "r")

@@ -30,10 +30,17 @@ class SignalTable:
     Without a table it does nothing, and no signal but ``log`` can be acted on.
     """
 
-    def __init__(self, run: Run, connector: Connector, stages: Stages, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        run: Run,
+        connector: Connector,
+        stages: Stages,
+        delivery: Delivery,
+        undecided: Callable[[], list[str]],
+    ) -> None:
         self._clock, self._delivery = run.clock, delivery
         self._obeyed = SOURCE in run.profile.engine.signal_channels
-        self._watcher = _watcher(run, connector, stages, delivery, obeyed=self._obeyed)
+        self._watcher = _watcher(run, connector, stages, delivery, undecided, obeyed=self._obeyed)
         if self._watcher is not None:
             self._watcher.resume(self._now_us())
 
@@ -78,7 +85,13 @@ class SignalTable:
 
 
 def _watcher(
-    run: Run, connector: Connector, stages: Stages, delivery: Delivery, *, obeyed: bool
+    run: Run,
+    connector: Connector,
+    stages: Stages,
+    delivery: Delivery,
+    undecided: Callable[[], list[str]],
+    *,
+    obeyed: bool,
 ) -> IncrementalSnapshots | None:
     table, engine = stages.capture.signal_table, run.profile.engine
     source = connector.chunk_source(table, engine.incremental_chunk_size) if table else None
@@ -106,4 +119,5 @@ def _watcher(
         notice=partial(run.channels.tell, INCREMENTAL),
         obeyed=obeyed,
         state=State.restored(delivery.offset.signals),
+        undecided=undecided,
     )

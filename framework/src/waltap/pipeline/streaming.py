@@ -61,7 +61,9 @@ class Streaming:
         run.started, run.streaming = True, self
         try:
             try:
-                signals = SignalTable(run, self._connector, self._stages, delivery)
+                signals = SignalTable(
+                    run, self._connector, self._stages, delivery, lambda: self._assembler.undecided
+                )
                 new_tables = self._stages.new_tables
                 new_tables.begin(self._connector, delivery.offset, whole=whole, ask=signals.ask)
                 run.enter("streaming", str(delivery.written[delivery.partition]))

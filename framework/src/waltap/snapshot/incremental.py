@@ -112,8 +112,9 @@ class IncrementalSnapshots:
     Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
     of ``clock``. ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told
     (kind, id of the signal, members) what becomes of a snapshot, as notifications say it. ``identifier``
-    gives a new one for a row of the signal table. ``waiting``: the next chunk could not be read yet; call
-    `resume` soon.
+    gives a new one for a row of the signal table. ``undecided`` gives the GIDs of transactions that were
+    delivered and are not committed: a chunk would show their tables as before. ``waiting``: the next
+    chunk could not be read yet; call `resume` soon.
     """
 
     def __init__(
@@ -134,7 +135,9 @@ class IncrementalSnapshots:
         obeyed: bool = True,
         notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
         state: State | None = None,
+        undecided: Callable[[], list[str]] = list,
     ) -> None:
+        self._undecided, self._held_by = undecided, ""
         self._source, self._signal_table = source, signal_table
         self._keys, self._identifying, self._clock = keys, identifying, clock
         self._max_bytes, self._match_s = max_bytes, match_s
@@ -422,9 +425,24 @@ class IncrementalSnapshots:
             self._window = None
             state.queue, state.chunks = [], {}
 
+    def _held(self) -> bool:
+        """Wait for transactions that were delivered at PREPARE; tell whether there are any."""
+        held_by = ", ".join(map(repr, self._undecided()))
+        self.waiting = bool(held_by)
+        if held_by and held_by != self._held_by:
+            log.warning(
+                "incremental snapshot: waits until prepared transactions are decided whose rows were "
+                "delivered at PREPARE: %s",
+                _cut(held_by),
+            )
+        self._held_by = held_by
+        return self.waiting
+
     def _read_head(self, identifier: str) -> bool:
         """Read the next chunk of the queue's head; False when there is none, or none yet (`waiting`)."""
         request = self.state.queue[0]
+        if self._held():
+            return False
         try:
             relation = self._source.table(request)
             key = () if relation is None else self._chunk_key(request, relation)

@@ -167,6 +167,12 @@ class Assembler:
         """
         return self._open is None and self._begun is None and not self.backlog
 
+    @property
+    def undecided(self) -> list[str]:
+        """Return the GIDs of prepared transactions whose rows were handed out and which nobody has
+        decided on: what they did is not to be seen in the database."""
+        return self._early.undecided()
+
     def secure(self) -> None:
         """Make durable what a later run must know of the parts that were handed out so far; to be
         called before anything makes a position durable that contains them."""

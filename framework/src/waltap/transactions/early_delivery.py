@@ -58,6 +58,10 @@ class EarlyDeliveries:
         self._kept = False
         return True
 
+    def undecided(self) -> list[str]:
+        """Return the GIDs of those whose fate is not known yet, in the order of delivery."""
+        return [gid for (_, gid), entry in self._entries.items() if not entry.decided]
+
     def keep(self) -> None:
         """Make durable what has been noted, also where the file was deleted."""
         if self._path is None or (self._kept and (not self._entries or self._path.exists())):
