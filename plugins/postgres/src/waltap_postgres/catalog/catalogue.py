@@ -309,7 +309,7 @@ class PostgresCatalogue:
         """
         return bool(
             self.query(
-                "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                 " JOIN pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind = 'm'"
                 " AND n.nspname = %s AND c.relname = %s AND (age(%s::text::xid) <= age(r.xmin)"
                 "  OR NOT %s AND c.relfrozenxid::text <> '0'"

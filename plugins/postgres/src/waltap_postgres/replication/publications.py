@@ -160,7 +160,7 @@ class Publications:
             with self._connection.transaction():
                 self._connection.execute(f"SET LOCAL statement_timeout = '{PEEK_S}s'".encode())
                 self._connection.execute(
-                    "SELECT FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1,"
+                    "SELECT 1 FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1,"
                     " 'proto_version', '1', 'publication_names', %s) LIMIT 1",
                     (slot, identifier(name)),
                 )
