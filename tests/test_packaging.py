@@ -12,6 +12,7 @@ MEMBERS = {
     "framework": "waltap",
     "plugins/decoders": "waltap_decoders",
     "plugins/postgres": "waltap_postgres",
+    "plugins/types": "waltap_types",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",
     "plugins/spark": "waltap_spark",

@@ -5,10 +5,10 @@ import struct
 import pytest
 
 from waltap.mapping import DataType
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 from waltap_testing import TypeRig, TypeSuite
 
-SPECS = {spec.name: spec for spec in TYPE_SPECS}
+SPECS = {spec.name: spec for spec in installed_types()}
 POINT = bytes.fromhex("0101000020E6100000000000000000F03F0000000000000040")
 PLAIN = bytes.fromhex("0101000000000000000000F03F0000000000000040")
 

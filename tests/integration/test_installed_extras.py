@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -21,8 +22,12 @@ from waltap.host import Host
 from waltap.specs import KINDS
 
 ROOT = Path(__file__).parents[2]
-POSTGRES = ("framework", "plugins/decoders", "plugins/postgres")
 OURS = re.compile(r"waltap(-\w+)?$")
+EXTRAS = tomllib.loads((ROOT / "framework/pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+PARTS = [part.partition("==")[0].removeprefix("waltap-") for part in EXTRAS["postgres"]]
+POSTGRES = ("framework", *(f"plugins/{part}" for part in PARTS))
 
 pytestmark = pytest.mark.needs_postgres
 
@@ -88,6 +93,11 @@ def test_postgres_to_json_lines_needs_no_other_extra(
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["value"]["after"]["id"] for line in lines] == [1, 2]
+
+
+def test_postgres_brings_the_types_of_its_extensions(installed: Path, tmp_path: Path) -> None:
+    done = waltap(installed, "plugins", cwd=tmp_path)
+    assert re.search(r"types +waltap-types .* ok +types: PostGIS, vector", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize(("sink", "extra"), [("spark", "spark"), ("changelog", "sinks")])

@@ -18,7 +18,7 @@ from waltap.decode.relation import Column
 from waltap.arrow.misfit import MisfitCount
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 from waltap_postgres.types.array import parse_array
 
 __all__ = ["typed"]
@@ -108,7 +108,7 @@ def test_what_becomes_null_in_arrow_is_listed(typed: psycopg.Connection[Any]) ->
         column, values = both_once(typed, type_name, literals)
         counted = MisfitCount()
         chosen = TypeOptions(arrow_misfits=counted, include_unknown_datatypes=True)
-        mapping = TypeRegistry(TYPE_SPECS, chosen).column(column)
+        mapping = TypeRegistry(installed_types(), chosen).column(column)
         assert mapping is not None
         assert mapping.arrow is not None
         for text, sent in values:
@@ -129,7 +129,9 @@ def reasons(
 ) -> set[str]:
     """Return why values became null; fail where one did without a reason."""
     told: list[str] = []
-    registry = TypeRegistry(TYPE_SPECS, replace(chosen, on_misfit=lambda _, why: told.append(why)))
+    registry = TypeRegistry(
+        installed_types(), replace(chosen, on_misfit=lambda _, why: told.append(why))
+    )
     mapping = registry.column(column)
     if mapping is None:
         assert type_name in UNKNOWN

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from waltap.decode import Column, DataType
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,9 @@ def test_vectors_read_the_same_from_text_and_send_format(
 ) -> None:
     (oid,) = vectors.execute("SELECT oid FROM pg_type WHERE typname = %s", (name,)).fetchone()
     data_type = DataType(oid=oid, schema="public", name=name)
-    mapping = TypeRegistry(TYPE_SPECS).column(Column(name="v", type_oid=oid, data_type=data_type))
+    mapping = TypeRegistry(installed_types()).column(
+        Column(name="v", type_oid=oid, data_type=data_type)
+    )
     query = f"SELECT '{literal}'::{name}".encode()
     text = vectors.pgconn.exec_params(query, [], result_format=0).get_value(0, 0).decode()
     sent = vectors.pgconn.exec_params(query, [], result_format=1).get_value(0, 0)

@@ -15,7 +15,7 @@ from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 
 OUTPUT = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex"
@@ -130,7 +130,7 @@ def comparable(value: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.id)
 def test_rows_equal_the_recorded_events(variant: Variant, database: Database) -> None:
     options = type_options(variant)
-    registry = TypeRegistry(TYPE_SPECS, options)
+    registry = TypeRegistry(installed_types(), options)
     insert_rows(database, variant)
     compared = 0
     with database.connect(options=OUTPUT, autocommit=True) as connection:

@@ -13,7 +13,7 @@ from waltap.arrow.tuples import RelationCodec
 from waltap.json.schema import value_json
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 
 CASES = [pytest.param(name, id=name) for name in LITERALS]
 MODES = [
@@ -41,7 +41,7 @@ def test_text_made_from_send_format_is_the_servers(
     typed: psycopg.Connection[Any], type_name: str
 ) -> None:
     column, values = both_once(typed, type_name, LITERALS[type_name])
-    mapping = TypeRegistry(TYPE_SPECS).column(column)
+    mapping = TypeRegistry(installed_types()).column(column)
     assert mapping is not None
     assert mapping.from_binary is not None
     for text, sent in values:
@@ -53,8 +53,10 @@ def test_text_of_unknown_types_is_the_servers(
     typed: psycopg.Connection[Any], type_name: str
 ) -> None:
     column, values = both_once(typed, type_name, UNKNOWN[type_name])
-    assert TypeRegistry(TYPE_SPECS).column(column) is None
-    mapping = TypeRegistry(TYPE_SPECS, TypeOptions(include_unknown_datatypes=True)).column(column)
+    assert TypeRegistry(installed_types()).column(column) is None
+    mapping = TypeRegistry(installed_types(), TypeOptions(include_unknown_datatypes=True)).column(
+        column
+    )
     assert mapping is not None
     assert mapping.opaque or column.data_type.element is not None
     assert mapping.from_binary is not None
@@ -68,7 +70,7 @@ def test_json_is_the_json_of_the_connect_value(
     typed: psycopg.Connection[Any], type_name: str, options: TypeOptions
 ) -> None:
     column, values = both_once(typed, type_name, LITERALS[type_name])
-    mapping = TypeRegistry(TYPE_SPECS, options).column(column)
+    mapping = TypeRegistry(installed_types(), options).column(column)
     assert mapping is not None
     for text, _ in values:
         found = text if mapping.to_json is None else mapping.to_json(text)
@@ -93,7 +95,7 @@ def test_arrow_column_is_the_same_from_both_formats(
     column, values = both_once(typed, type_name, LITERALS[type_name])
     relation = Relation(oid=1, schema="s", table="t", columns=(column,))
     options = replace(TypeOptions(), arrow_misfit=policy)
-    codec = RelationCodec(relation, TypeRegistry(TYPE_SPECS, options))
+    codec = RelationCodec(relation, TypeRegistry(installed_types(), options))
     from_text = codec.batch([(None,), *((text,) for text, _ in values)])
     from_sent = codec.batch([(None,), *((sent,) for _, sent in values)])
     from_text.validate(full=True)

@@ -13,7 +13,7 @@ from tests.unit.types.columns import column, json_of, mapping
 from waltap.json.schema import value_json
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 from waltap_postgres.types.array import array_text, parse_array
 from waltap_postgres.types.hstore import parse_hstore
 
@@ -64,7 +64,7 @@ MODES = [
         binary_handling_mode="base64",
     ),
 ]
-REGISTRIES = [TypeRegistry(TYPE_SPECS, options) for options in MODES]
+REGISTRIES = [TypeRegistry(installed_types(), options) for options in MODES]
 TRUSTED = {"int2", "int4", "int8", "oid", "float4", "float8", "timestamptz"}
 """What the server prints of these is passed on, whole or in parts, without a look at each digit."""
 

@@ -5,7 +5,7 @@ from typing import Any
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS
 
 ARRAY_OIDS = {name: oid for oid, name in ARRAY_ELEMENTS.items()}
@@ -54,7 +54,7 @@ def mapping(
     name: str | DataType, *arguments: int, options: Any = None, **more: Any
 ) -> ColumnMapping:
     """Return the mapping of such a column under ``options``, which is a dict of modes."""
-    registry = TypeRegistry(TYPE_SPECS, TypeOptions(**(options or {})))
+    registry = TypeRegistry(installed_types(), TypeOptions(**(options or {})))
     found = registry.column(column(name, *arguments, **more))
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from waltap.arrow.tuples import RelationCodec
 from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit
 from waltap.mapping.type_mapping import TypeOptions
 from waltap.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 
 UTC = timezone.utc
 TYPES: list[tuple[Any, Any, str, Any]] = [
@@ -194,7 +194,7 @@ def test_text_of_another_form_is_refused(kind: Any, text: str, policy: str) -> N
 
 def codec(*columns: Column, **options: Any) -> RelationCodec:
     relation = Relation(oid=1, schema="public", table="t", columns=columns)
-    return RelationCodec(relation, TypeRegistry(TYPE_SPECS, TypeOptions(**options)))
+    return RelationCodec(relation, TypeRegistry(installed_types(), TypeOptions(**options)))
 
 
 def test_batch_keeps_relation_order_and_leaves_unknown_types_out() -> None:

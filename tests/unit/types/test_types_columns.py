@@ -13,7 +13,7 @@ from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.specs import TypeSpec
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.mapping.value_form import ValueForm, column_mapping
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 from waltap.mapping.column_default import default_text
 
 ISO = {"time_precision_mode": "isostring"}
@@ -247,14 +247,14 @@ def test_negative_scale_is_read_as_debezium_reads_it() -> None:
 )
 def test_arrays_debezium_does_not_know_are_left_out(name: str) -> None:
     for options in (TypeOptions(), TypeOptions(include_unknown_datatypes=True)):
-        assert TypeRegistry(TYPE_SPECS, options).column(column(name)) is None
+        assert TypeRegistry(installed_types(), options).column(column(name)) is None
 
 
 @pytest.mark.parametrize(
     "name", ["tsquery", "box", "pg_lsn", "int4multirange", "box[]", "stranger"]
 )
 def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
-    assert TypeRegistry(TYPE_SPECS).column(column(name)) is None
+    assert TypeRegistry(installed_types()).column(column(name)) is None
     found = mapping(name, options={"include_unknown_datatypes": True})
     kind = found.schema.items.kind if found.schema.items else found.schema.kind
     assert kind is Kind.BYTES
@@ -294,13 +294,13 @@ def test_array_of_a_domain_is_of_unknown_elements() -> None:
     array = DataType(
         oid=60_001, schema="public", name="_posint", kind=TypeKind.ARRAY, element=posint
     )
-    assert TypeRegistry(TYPE_SPECS).column(column(array)) is None
+    assert TypeRegistry(installed_types()).column(column(array)) is None
     found = mapping(array, options={"include_unknown_datatypes": True})
     assert found.to_connect("{1,2}") == [b"1", b"2"]
 
 
 def test_column_without_catalogue_is_mapped_by_oid() -> None:
-    registry = TypeRegistry(TYPE_SPECS)
+    registry = TypeRegistry(installed_types())
     for oid, kind in ((23, Kind.INT32), (1184, Kind.STRING), (1007, Kind.ARRAY)):
         found = registry.column(Column(name="x", type_oid=oid))
         assert found is not None
@@ -310,13 +310,13 @@ def test_column_without_catalogue_is_mapped_by_oid() -> None:
 
 def test_user_type_of_a_built_in_name_is_not_taken_for_it() -> None:
     impostor = DataType(oid=55_555, schema="public", name="int4")
-    assert TypeRegistry(TYPE_SPECS).column(column(impostor)) is None
+    assert TypeRegistry(installed_types()).column(column(impostor)) is None
     vector = DataType(oid=55_556, schema="public", name="vector", kind=TypeKind.ENUM, labels=("a",))
     assert mapping(vector).schema.name == "io.debezium.data.Enum"
 
 
 def test_mapping_is_made_once_per_column() -> None:
-    registry = TypeRegistry(TYPE_SPECS)
+    registry = TypeRegistry(installed_types())
     assert registry.column(column("int4")) is registry.column(column("int4"))
     assert registry.column(column("int4")) is not registry.column(column("int4", nullable=False))
 
@@ -337,7 +337,7 @@ def test_plugin_adds_and_overrides_rows_of_the_table() -> None:
         claims=lambda found: found.name in {"colour", "text"},
         build=build,
     )
-    registry = TypeRegistry([*TYPE_SPECS, colour])
+    registry = TypeRegistry([*installed_types(), colour])
     for name in ("colour", "text"):
         found = registry.column(column(name))
         assert found is not None

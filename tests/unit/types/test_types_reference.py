@@ -7,7 +7,7 @@ import pytest
 from waltap.host import Host
 from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap.mapping.type_reference import schema_text, types_page
-from waltap_postgres.types import TYPE_SPECS
+from waltap_testing.installed import installed_types
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
 
@@ -16,11 +16,11 @@ def test_page_of_types_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == types_page(Host().types), "run `waltap docs`"
 
 
-@pytest.mark.parametrize("spec", TYPE_SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", installed_types(), ids=lambda spec: spec.name)
 def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None:
     from waltap.mapping.type_registry import TypeRegistry
 
-    registry = TypeRegistry(TYPE_SPECS)
+    registry = TypeRegistry(installed_types())
     assert spec.samples
     assert spec.examples
     for sample in spec.samples:

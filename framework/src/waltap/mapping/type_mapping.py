@@ -165,6 +165,12 @@ class TypeSample:
     text: str
     misfits: tuple[str, ...] = ()
 
+    @classmethod
+    def of_extension(cls, name: str, text: str) -> "TypeSample":
+        """Return a sample of the type ``name`` of an extension, which has an OID of its own everywhere."""
+        data_type = DataType(oid=16_384, schema="public", name=name)
+        return cls(declaration=name, data_type=data_type, text=text)
+
 
 def types_named(*names: str) -> Callable[[DataType], bool]:
     """Return a `TypeSpec.claims` for base types of an extension, whatever schema it was created in."""

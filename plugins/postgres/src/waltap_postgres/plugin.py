@@ -50,7 +50,7 @@ def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
 
 @hookimpl
 def register_types() -> "Iterable[TypeSpec]":
-    """Every built-in type, and the extensions that people use."""
+    """Every built-in type, and those of the extensions that come with PostgreSQL."""
     from waltap_postgres.types import TYPE_SPECS
 
     return TYPE_SPECS

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.mapping import DataType, Field, Kind, Schema, TypeSample, simple_type, types_named
+from waltap.mapping import Field, Kind, Schema, TypeSample, simple_type, types_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,12 +37,6 @@ SPEC = simple_type(
     parse=parse,
     zero=dict.fromkeys(PARTS, 0),
     arrow=arrow,
-    samples=[
-        TypeSample(
-            declaration="semver",
-            data_type=DataType(oid=16_400, schema="public", name="semver"),
-            text="1.2.3",
-        )
-    ],
+    samples=[TypeSample.of_extension("semver", "1.2.3")],
 )
 # [/type]

@@ -281,7 +281,10 @@ class Preflight:
         return check if fatal else _advice(check)
 
     def _left_out(self) -> list[Check]:
-        included = "include.unknown.datatypes=true delivers the bytes of their text; "
+        included = (
+            "a plugin that knows the type delivers the values (`waltap plugins` lists the types), "
+            "include.unknown.datatypes=true the bytes of their text; "
+        )
         if self._context.capture.include_unknown_datatypes:
             included = "a generated column of type text delivers such a value; "  # money[]
         return [

@@ -7,7 +7,6 @@ One module per family; `TYPE_SPECS` is what the plugin registers. The rows of th
 from dataclasses import replace
 
 from waltap.specs import TypeSpec
-from waltap_postgres.extension_types import EXTENSION_SPECS
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
 from waltap_postgres.types.enum import ENUM_SPECS
@@ -39,7 +38,6 @@ _SPECS: tuple[TypeSpec, ...] = (
     *RANGE_SPECS,
     *SEARCH_SPECS,
     *GEOMETRY_SPECS,
-    *EXTENSION_SPECS,
     *HSTORE_SPECS,
     *UNKNOWN_SPECS,
 )

@@ -25,10 +25,6 @@ def _array(name: str) -> DataType:
     )
 
 
-def _extension(name: str) -> DataType:
-    return DataType(oid=_USER_OID, schema="public", name=name)
-
-
 def _numeric(precision: int, scale: int) -> int:
     return ((precision << 16) | (scale & 0x7FF)) + 4
 
@@ -45,10 +41,6 @@ def _sample(
     return TypeSample(
         declaration=declaration, data_type=data_type, typmod=typmod, text=text, misfits=misfits
     )
-
-
-def _added(name: str, text: str) -> TypeSample:
-    return _sample(name, text, of=_extension(name))
 
 
 _MOOD = DataType(
@@ -87,9 +79,9 @@ SAMPLES: dict[str, tuple[TypeSample, ...]] = {
     ),
     "char": (_sample('"char"', "a", of="char"),),
     "name": (_sample("name", "pg_class"),),
-    "citext": (_added("citext", "Word"),),
-    "isbn": (_added("isbn", "0-393-04002-X"),),
-    "ltree": (_added("ltree", "Top.Science"),),
+    "citext": (TypeSample.of_extension("citext", "Word"),),
+    "isbn": (TypeSample.of_extension("isbn", "0-393-04002-X"),),
+    "ltree": (TypeSample.of_extension("ltree", "Top.Science"),),
     "uuid": (_sample("uuid", "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b"),),
     "json": (_sample("json", '{"a":  1}'), _sample("jsonb", '{"a": 1}')),
     "xml": (_sample("xml", "<a/>"),),
@@ -133,7 +125,7 @@ SAMPLES: dict[str, tuple[TypeSample, ...]] = {
     ),
     "tsvector": (_sample("tsvector", "'cat':3B 'fat':2"),),
     "point": (_sample("point", "(1,2)"),),
-    "hstore": (_added("hstore", '"a"=>"1", "b"=>NULL'),),
+    "hstore": (TypeSample.of_extension("hstore", '"a"=>"1", "b"=>NULL'),),
     "unknown": (
         _sample("tsquery", "'fat' & 'rat'"),
         _sample("box", "(1,1),(0,0)"),

@@ -96,11 +96,6 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-def _sample(name: str, text: str) -> TypeSample:
-    data_type = DataType(oid=16_384, schema="public", name=name)
-    return TypeSample(declaration=name, data_type=data_type, text=text)
-
-
 POSTGIS_SPECS = (
     TypeSpec(
         name="PostGIS",
@@ -110,8 +105,10 @@ POSTGIS_SPECS = (
         order=100,
         examples=("geometry", "geography"),
         samples=(
-            _sample("geometry", "0101000000000000000000F03F0000000000000040"),
-            _sample("geography", "0101000020E6100000000000000000F03F0000000000000040"),
+            TypeSample.of_extension("geometry", "0101000000000000000000F03F0000000000000040"),
+            TypeSample.of_extension(
+                "geography", "0101000020E6100000000000000000F03F0000000000000040"
+            ),
         ),
     ),
 )

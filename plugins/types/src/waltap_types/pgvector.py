@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from waltap.mapping import (
     Column,
     ColumnMapping,
-    DataType,
     Field,
     Kind,
     Schema,
@@ -44,10 +43,6 @@ def _numbers(text: str) -> list[float]:
 
 def _vector_json(text: str) -> str:
     return f"[{','.join(number_json(n, single=False) for n in _numbers(text))}]"
-
-
-def _vector_connect(text: str) -> list[float]:
-    return _numbers(text)
 
 
 def _half_json(text: str) -> str:
@@ -121,98 +116,73 @@ def _sparse_struct(text: str) -> dict[str, object]:
     return {"dimensions": dimensions, "vector": list(pairs.items())}
 
 
-def _build_vector(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    form = ValueForm(
-        schema=Schema(
-            kind=Kind.ARRAY,
-            name="io.debezium.data.DoubleVector",
-            version=1,
-            items=Schema(kind=Kind.FLOAT64),
-        ),
-        to_json=_vector_json,
-        to_connect=_vector_connect,
-        zero=[],
-        from_binary=_vector_from_binary,
-        arrow=converted("vector", _list_type, _numbers),
-    )
-    return column_mapping(column, mapper.options, form)
-
-
-def _build_half(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    form = ValueForm(
-        schema=Schema(
-            kind=Kind.ARRAY,
-            name="io.debezium.data.FloatVector",
-            version=1,
-            items=Schema(kind=Kind.FLOAT32),
-        ),
-        to_json=_half_json,
-        to_connect=_half_connect,
-        zero=[],
-        from_binary=_half_from_binary,
-        arrow=converted("halfvec", _list_type, _numbers),
-    )
-    return column_mapping(column, mapper.options, form)
-
-
-_SPARSE = Schema(
-    kind=Kind.STRUCT,
-    name="io.debezium.data.SparseDoubleVector",
-    version=1,
-    doc="Sparse double vector",
-    fields=(
-        Field("dimensions", Schema(kind=Kind.INT16)),
-        Field(
-            "vector",
-            Schema(kind=Kind.MAP, keys=Schema(kind=Kind.INT16), values=Schema(kind=Kind.FLOAT64)),
+_VECTOR = ValueForm(
+    schema=Schema(
+        kind=Kind.ARRAY,
+        name="io.debezium.data.DoubleVector",
+        version=1,
+        items=Schema(kind=Kind.FLOAT64),
+    ),
+    to_json=_vector_json,
+    to_connect=_numbers,
+    zero=[],
+    from_binary=_vector_from_binary,
+    arrow=converted("vector", _list_type, _numbers),
+)
+_HALFVEC = ValueForm(
+    schema=Schema(
+        kind=Kind.ARRAY,
+        name="io.debezium.data.FloatVector",
+        version=1,
+        items=Schema(kind=Kind.FLOAT32),
+    ),
+    to_json=_half_json,
+    to_connect=_half_connect,
+    zero=[],
+    from_binary=_half_from_binary,
+    arrow=converted("halfvec", _list_type, _numbers),
+)
+_SPARSEVEC = ValueForm(
+    schema=Schema(
+        kind=Kind.STRUCT,
+        name="io.debezium.data.SparseDoubleVector",
+        version=1,
+        doc="Sparse double vector",
+        fields=(
+            Field("dimensions", Schema(kind=Kind.INT16)),
+            Field(
+                "vector",
+                Schema(
+                    kind=Kind.MAP, keys=Schema(kind=Kind.INT16), values=Schema(kind=Kind.FLOAT64)
+                ),
+            ),
         ),
     ),
+    to_json=_sparse_json,
+    to_connect=_sparse_connect,
+    zero={"dimensions": 0, "vector": {}},
+    from_binary=_sparse_from_binary,
+    arrow=converted("sparsevec", _sparse_type, _sparse_struct),
 )
 
 
-def _build_sparse(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    form = ValueForm(
-        schema=_SPARSE,
-        to_json=_sparse_json,
-        to_connect=_sparse_connect,
-        zero={"dimensions": 0, "vector": {}},
-        from_binary=_sparse_from_binary,
-        arrow=converted("sparsevec", _sparse_type, _sparse_struct),
+def _spec(name: str, summary: str, form: ValueForm, sample: str) -> TypeSpec:
+    def build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+        return column_mapping(column, mapper.options, form)
+
+    return TypeSpec(
+        name=name,
+        summary=summary,
+        claims=types_named(name),
+        build=build,
+        order=100,
+        examples=(name,),
+        samples=(TypeSample.of_extension(name, sample),),
     )
-    return column_mapping(column, mapper.options, form)
-
-
-def _sample(name: str, text: str) -> TypeSample:
-    data_type = DataType(oid=16_384, schema="public", name=name)
-    return TypeSample(declaration=name, data_type=data_type, text=text)
 
 
 PGVECTOR_SPECS = (
-    TypeSpec(
-        name="vector",
-        summary="dense vectors of pgvector",
-        claims=types_named("vector"),
-        examples=("vector",),
-        samples=(_sample("vector", "[1,2.5]"),),
-        build=_build_vector,
-        order=100,
-    ),
-    TypeSpec(
-        name="halfvec",
-        summary="dense half-precision vectors of pgvector",
-        claims=types_named("halfvec"),
-        examples=("halfvec",),
-        samples=(_sample("halfvec", "[1,2.5]"),),
-        build=_build_half,
-        order=100,
-    ),
-    TypeSpec(
-        name="sparsevec",
-        summary="sparse vectors of pgvector",
-        claims=types_named("sparsevec"),
-        examples=("sparsevec",),
-        samples=(_sample("sparsevec", "{1:1.5,3:2}/5"),),
-        build=_build_sparse,
-        order=100,
-    ),
+    _spec("vector", "dense vectors of pgvector", _VECTOR, "[1,2.5]"),
+    _spec("halfvec", "dense half-precision vectors of pgvector", _HALFVEC, "[1,2.5]"),
+    _spec("sparsevec", "sparse vectors of pgvector", _SPARSEVEC, "{1:1.5,3:2}/5"),
 )
