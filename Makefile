@@ -19,7 +19,7 @@ help: ## list the commands
 setup: ## virtual environment, Java: what the demo needs
 	@scripts/setup demo
 
-setup-test: ## and PostgreSQL with output plugins: what the tests need
+setup-test: ## and PostgreSQL with output plugins, Kafka, a registry: what the tests need
 	@scripts/setup test
 
 demo: setup ## PostgreSQL to live Spark tables on real data, compared row by row at the end

@@ -6,6 +6,8 @@
 - ``yb_database``: the same with the output plugin ``yboutput``, a double of YugabyteDB's;
 - ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
 - ``newest_database``: a database on PostgreSQL 18, of the package that the demo uses;
+- ``kafka``: an Apache Kafka broker, one per worker; ``private_kafka``: one of the test's own that may be
+  killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
@@ -22,8 +24,12 @@ from typing import Any
 import pytest
 
 from tests.servers import output_plugin, postgres
+from tests.servers.child import ChildFailed
+from tests.servers.jars import MissingProgram
 from tests.servers.java import OLDEST, java_home, java_version
+from tests.servers.kafka import Kafka
 from tests.servers.postgres import Cluster, Database, Server, Unavailable
+from tests.servers.registry import Registry
 from tests.servers.requirement import missing
 
 STATE = "WALTAP_TEST_STATE"
@@ -32,7 +38,7 @@ STATE = "WALTAP_TEST_STATE"
 POSTGRES_FIXTURES = frozenset(
     {"server", "database", "private_server", "yb_server", "yb_database", "newest_database"}
 )
-JAVA_FIXTURES = frozenset({"java", "spark", "peer"})
+JAVA_FIXTURES = frozenset({"java", "spark", "peer", "kafka", "private_kafka", "registry"})
 
 _numbers = itertools.count(1)
 
@@ -176,3 +182,38 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """Return the Kafka broker of this worker; name topics, groups and transactional ids by
+    `Kafka.topic_name`, and change no setting of the broker."""
+    made = _broker()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def private_kafka() -> Iterator[Kafka]:
+    """Return a broker of this test's own: ``stop``, ``kill``, ``start``, ``log``."""
+    made = _broker()
+    yield made
+    made.remove()
+
+
+def _broker() -> Kafka:
+    try:
+        return Kafka.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no Kafka broker: {reason}")
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[Registry]:
+    """Return the schema registry of this worker; subjects need names of the test's own."""
+    try:
+        made = Registry.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no schema registry: {reason}")
+    yield made
+    made.remove()

@@ -32,6 +32,7 @@ __all__ = [
     "Database",
     "Server",
     "Unavailable",
+    "docker_answers",
     "embedded_programs",
     "locked",
     "program",
@@ -449,7 +450,7 @@ def describe() -> str:
     if address := os.environ.get(ADDRESS):
         server = server_at(address)
         return f"{_readable(server.version)} (server at {server.host}:{server.port})"
-    if _docker_answers():
+    if docker_answers():
         return f"container of {IMAGE}"
     try:
         programs = server_programs()
@@ -472,7 +473,7 @@ def shared(state: Path) -> Server:
         record = state / "server.json"
         if record.exists():
             return _load(json.loads(record.read_text()))
-        server = _start_container(state) if _docker_answers() else Cluster.create()
+        server = _start_container(state) if docker_answers() else Cluster.create()
         record.write_text(json.dumps(asdict(server), default=str))
         return server
 
@@ -559,7 +560,8 @@ def _readable(version: int) -> str:
     return f"{version // 10000}.{version % 10000}"
 
 
-def _docker_answers() -> bool:
+def docker_answers() -> bool:
+    """Tell whether a Docker engine does."""
     if not Path("/var/run/docker.sock").exists() and "DOCKER_HOST" not in os.environ:
         return False  # importing the client costs 0.3 s
     import docker

@@ -1,0 +1,100 @@
+"""A server as a child process: it is waited for, stopped, killed, and dies with the test run."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+__all__ = ["Child", "ChildFailed", "free_ports"]
+
+WAIT_SECONDS = 120.0
+
+DYING = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)  # the test run died before this line
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What a child begins with: the kernel is asked to kill it with the process that started it."""
+
+
+class ChildFailed(Exception):
+    """A server did not come up; the text has the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that nobody listens on right now, all different."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+class Child:
+    """One server process with a log file."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command, self.log = list(command), log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._logged_before = 0
+
+    @property
+    def pid(self) -> int:
+        """The process id of the one that runs, or ran last."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more, or never did."""
+        return self._process is None or self._process.poll() is not None
+
+    def start(self) -> None:
+        """Start the process; `wait_until` tells when it serves."""
+        self._logged_before = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", DYING, str(os.getpid()), *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_until(self, serves: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+        """Wait until ``serves()``. Raises: ChildFailed when the process ends, or takes longer."""
+        deadline = time.monotonic() + seconds
+        while not serves():
+            if self.ended:
+                raise ChildFailed(f"{self._command[0]} ended:\n{self.said()}")
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"{self._command[0]} does not serve:\n{self.said()}")
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        """Return the end of what it logged since its last start."""
+        text = self.log.read_bytes()[self._logged_before :] if self.log.exists() else b""
+        return text.decode(errors="replace")
+
+    def stop(self, seconds: float = 60) -> None:
+        """End it with SIGTERM, after ``seconds`` with SIGKILL. No error when it has ended."""
+        if self._process is None or self.ended:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it with SIGKILL. No error when it has ended."""
+        if self._process is not None and not self.ended:
+            self._process.kill()
+        if self._process is not None:
+            self._process.wait()

@@ -1,0 +1,167 @@
+"""Java programs as Maven artifacts: fetched once into the user's cache, by Maven or by Spark's Ivy.
+
+Where a program's files come from, in this order: the folder that ``WALTAP_JARS_<NAME>`` names, the cache
+``$XDG_CACHE_HOME/waltap-services``, Maven (which honours the machine's own settings), and the Ivy that
+pyspark brings, which needs Java alone.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["MissingProgram", "archive", "jars"]
+
+FETCH_SECONDS = 420
+"""Below the time that one test may take."""
+
+
+class MissingProgram(Exception):
+    """A Java program cannot be had; the text says what was tried."""
+
+
+def jars(name: str, coordinates: Sequence[str]) -> Path:
+    """Return a folder with the jars of ``coordinates`` (group:artifact:version) and all they need.
+
+    Raises: MissingProgram.
+    """
+
+    def fill(scratch: Path, made: Path) -> None:
+        project = scratch / "pom.xml"
+        project.write_text(_pom(coordinates))
+        if not _maven(
+            "-f", project, "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={made}",
+        ):  # fmt: skip
+            needs = "".join(
+                '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(
+                    *each.split(":")
+                )
+                for each in coordinates
+            )
+            _ivy(scratch, made, needs, poms=True)
+        if not any(made.glob("*.jar")):
+            raise MissingProgram(f"no jar came for {', '.join(coordinates)}")
+
+    return _kept(name, "\n".join(coordinates), fill)
+
+
+def archive(name: str, artifact: str) -> Path:
+    """Return the folder of an unpacked tar archive, ``group:artifact:version:type:classifier``.
+
+    Raises: MissingProgram.
+    """
+    group, program, version, kind, classifier = artifact.split(":")
+
+    def fill(scratch: Path, made: Path) -> None:
+        if not _maven("dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"):
+            # without POMs: a parent that cannot be had would fail a file that stands alone
+            needs = (
+                f'<dependency org="{group}" name="{program}" rev="{version}" transitive="false" '
+                f'conf="default->default"><artifact name="{program}" type="{kind}" ext="{kind}" '
+                f'm:classifier="{classifier}"/></dependency>'
+            )
+            _ivy(scratch, scratch, needs, poms=False)
+        packed = scratch / f"{program}-{version}-{classifier}.{kind}"
+        if not packed.is_file():
+            raise MissingProgram(f"no file came for {artifact}")
+        with tarfile.open(packed) as opened:
+            opened.extractall(made, filter="data")
+
+    return _kept(name, artifact, fill)
+
+
+def _kept(name: str, what: str, fill: Callable[[Path, Path], None]) -> Path:
+    if given := os.environ.get(f"WALTAP_JARS_{name.upper()}"):
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltap-services"
+    folder = cache / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    if shutil.which("java") is None:
+        raise MissingProgram(f"no 'java' on PATH to run {name} with")
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+        if not folder.is_dir():  # another process may have been first
+            made = Path(scratch) / "made"
+            made.mkdir()
+            fill(Path(scratch), made)
+            made.rename(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _pom(coordinates: Sequence[str]) -> str:
+    needs = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
+        "</dependency>".format(*each.split(":"))
+        for each in coordinates
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>local</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{needs}</dependencies></project>"
+    )
+
+
+def _maven(*arguments: object) -> bool:
+    """Tell whether Maven is there and did it; Ivy has its turn otherwise."""
+    if shutil.which("mvn") is None:
+        return False
+    try:
+        _call("mvn", "-B", "-q", *arguments)
+    except MissingProgram as reason:
+        print(f"going on without Maven: {reason}", file=sys.stderr)
+        return False
+    return True
+
+
+def _ivy(scratch: Path, into: Path, needs: str, *, poms: bool) -> None:
+    spec = importlib.util.find_spec("pyspark")
+    found = (
+        [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("jars/ivy-*")
+    )
+    ivy = next(iter(found), None)
+    if ivy is None:
+        raise MissingProgram("neither mvn (package maven) nor pyspark is there to fetch jars with")
+    (scratch / "settings.xml").write_text(
+        '<ivysettings><settings defaultResolver="central"/><resolvers>'
+        f'<ibiblio name="central" m2compatible="true" usepoms="{str(poms).lower()}"/>'
+        "</resolvers></ivysettings>"
+    )
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="local" module="jars"/><configurations><conf name="default"/>'
+        f"</configurations><dependencies>{needs}</dependencies></ivy-module>"
+    )
+    _call(
+        "java", "-jar", ivy, "-settings", scratch / "settings.xml", "-cache", scratch / "ivy",
+        "-ivy", scratch / "ivy.xml", "-confs", "default",
+        "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]",
+    )  # fmt: skip
+
+
+def _call(*command: object) -> None:
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MissingProgram(f"{words[0]} did not end within {FETCH_SECONDS} s") from error
+    if done.returncode:
+        raise MissingProgram(f"{words[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
