@@ -56,6 +56,7 @@ def test_help_lists_every_command(arguments: tuple[str, ...]) -> None:
         "explain",
         "run",
         "tail",
+        "signal",
         "status",
         "offsets",
         "slot",
@@ -66,7 +67,19 @@ def test_help_lists_every_command(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["init", "doctor", "explain", "run", "tail", "status", "offsets", "slot", "plugins", "docs"],
+    [
+        "init",
+        "doctor",
+        "explain",
+        "run",
+        "tail",
+        "signal",
+        "status",
+        "offsets",
+        "slot",
+        "plugins",
+        "docs",
+    ],
 )
 def test_every_command_has_help(command: str) -> None:
     answer = waltap(command, "--help")

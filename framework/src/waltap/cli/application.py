@@ -32,6 +32,7 @@ COMMANDS = (
     "explain",
     "run",
     "tail",
+    "signal",
     "status",
     "offsets",
     "slot",

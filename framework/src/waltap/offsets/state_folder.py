@@ -5,10 +5,13 @@ from typing import Final
 
 from waltap.offsets.durable_file import draft_of
 
-__all__ = ["BELONGINGS", "LOCK", "OFFSET", "RELATIONS", "SPILL", "TABLES", "own_files"]
+__all__ = ["BELONGINGS", "CONTROL", "LOCK", "OFFSET", "RELATIONS", "SPILL", "TABLES", "own_files"]
 
 LOCK: Final = "lock"
 """Held by the process that runs the pipeline (`PipelineLock`)."""
+
+CONTROL: Final = "control.sock"
+"""Socket of the process that runs the pipeline (`ControlSocket`); one that died may leave it behind."""
 
 OFFSET: Final = "offset.json"
 """What was delivered and is durable (`Offset`), unless ``waltap.offset.file`` is elsewhere."""
@@ -30,4 +33,4 @@ def own_files(folder: Path) -> list[Path]:
     """Return what there is in ``folder`` of the pipeline's own, its lock left out."""
     files = [folder / name for name in (OFFSET, BELONGINGS, TABLES, RELATIONS)]
     paths = [path for file in files for path in (file, draft_of(file))]
-    return [path for path in (*paths, folder / SPILL) if path.exists()]
+    return [path for path in (*paths, folder / SPILL, folder / CONTROL) if path.exists()]

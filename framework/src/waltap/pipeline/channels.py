@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,6 +11,7 @@ from waltap.clock import Chance, Clock, new_identifier
 from waltap.config.profile import Profile
 from waltap.host import Host
 from waltap.notifications.notification import Notification
+from waltap.signals.inbox import Inbox, SignalAnswer, begun
 from waltap.signals.signal import Signal
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Channels:
 
     They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
     failure of a channel ends the run: each is told in the log, again when it has become another.
+    ``inbox`` takes signals from any thread, whatever channels the profile names.
     """
 
     def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
@@ -37,7 +40,8 @@ class Channels:
         self._period_s = profile.engine.signal_poll_interval_ms / 1000
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
-        self._waiting: deque[Signal] = deque()
+        self.inbox = Inbox()
+        self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._told: dict[str, str] = {}
         self._next = 0.0
 
@@ -50,7 +54,12 @@ class Channels:
         self._next = self._clock.monotonic()
 
     def close(self) -> None:
-        """Close them all; may be called twice."""
+        """Close them all, and answer the signals that were not acted on; may be called twice."""
+        ended = "the pipeline has ended"
+        self.inbox.close(ended)
+        while self._waiting:
+            signal, asked = self._waiting.popleft()
+            _answer(signal, asked, ended)
         for name, signals in self._signals.items():
             self._try(name, signals.close)
         for name, notified in self._notifications.items():
@@ -59,17 +68,22 @@ class Channels:
 
     # --- signals ------------------------------------------------------------------------------
 
-    def poll_if_due(self, now: float, act: Callable[[Signal], None]) -> None:
-        """Ask every channel when the period is over; ``act`` on each signal, in order.
+    def poll_if_due(self, now: float, act: Callable[[Signal], str]) -> None:
+        """Ask every channel when the period is over, the inbox always; ``act`` on each signal, in order:
+        it returns why a signal is left out, "" for one that is not.
 
         A signal on which `act` raises waits for the next connection.
         """
+        while (given := self.inbox.take()) is not None:
+            self._waiting.append(given)
         if now >= self._next:
             self._next = now + self._period_s
             for name, channel in self._signals.items():
-                self._waiting.extend(self._try(name, channel.poll) or ())
+                self._waiting.extend((s, None) for s in self._try(name, channel.poll) or ())
         while self._waiting:
-            act(self._waiting[0])
+            signal, asked = self._waiting[0]
+            if asked is None or begun(asked):
+                _answer(signal, asked, act(signal))
             self._waiting.popleft()
 
     # --- notifications ------------------------------------------------------------------------
@@ -104,3 +118,8 @@ class Channels:
             return None
         self._told.pop(name, None)
         return answer
+
+
+def _answer(signal: Signal, asked: "Future[SignalAnswer] | None", why: str) -> None:
+    if asked is not None and begun(asked):
+        asked.set_result(SignalAnswer(signal.identifier, taken=not why, reason=why))

@@ -10,19 +10,28 @@ stored or confirmed; where the engine may go on, it makes the sink anew and star
 """
 
 import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
+
+import msgspec
 
 from waltap.clock import Chance, Clock, SystemClock, new_identifier, system_chance
 from waltap.config.profile import Profile
+from waltap.control.server import ControlSocket
 from waltap.errors import ConnectionLost, Retry, SinkError, SnapshotError, WaltapError
 from waltap.host import Host
+from waltap.offsets.state_folder import CONTROL
 from waltap.pipeline.connection import Connection
+from waltap.pipeline.control import ENVELOPE_BYTES, Control
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, state_unusable
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
 from waltap.pipeline.status import Status
+from waltap.signals.inbox import SignalAnswer
+from waltap.signals.signal import Signal
 from waltap.sink.sink import ReaderGone
 from waltap.source.connector import StopRequested
 from waltap.source.position import Position, Positions
@@ -75,12 +84,26 @@ class Engine:
         """Ask for a clean end: what was written is flushed and confirmed first."""
         self._run.stop.set()
 
+    def signal(
+        self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
+    ) -> "Future[SignalAnswer]":
+        """Give a signal of type ``kind`` (``execute-snapshot``, ``log``, …), as a row of the signal table
+        would: ``data`` is an object, or JSON text. Any thread may call, before and during `run`.
+
+        The future tells what became of it once the stream goes on: signals wait while the initial snapshot
+        is read. It is done at the latest when the run ends; a wait for it in the engine's own thread
+        (a sink, an observer) never ends.
+        """
+        text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+        made = identifier or new_identifier(self._run.chance)
+        return self._run.channels.inbox.put(Signal(made, kind, text))
+
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
         run, name = self._run, self.profile.name
         run.begin()
         try:
-            with PipelineLock(run.state_dir):
+            with PipelineLock(run.state_dir), self._control():
                 stages = build(
                     self.profile, self.host, run_id=self.run_id, stopping=run.stop.is_set
                 )
@@ -102,6 +125,16 @@ class Engine:
         except BaseException as error:
             run.enter("failed", str(error))
             raise
+
+    def _control(self) -> ControlSocket:
+        run = self._run
+        control = Control(
+            run.channels.inbox.put,
+            lambda: self.state,
+            identifier=lambda: new_identifier(run.chance),
+        )
+        longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
+        return ControlSocket(run.state_dir / CONTROL, control.answer, longest=longest)
 
     def _run_until_done(self, stages: Stages) -> None:
         """Connect as often as it takes."""

@@ -59,18 +59,19 @@ class SignalTable:
         if self._watcher is not None and self._watcher.waiting:
             self._watcher.resume(self._now_us())
 
-    def take(self, signal: Signal) -> None:
-        """Act on a signal that came by another channel; what it asks for is stored with the offset."""
+    def take(self, signal: Signal) -> str:
+        """Act on a signal that came by another channel; what it asks for is stored with the offset.
+
+        Returns why it was left out, "" where it was not.
+        """
         if self._watcher is None:
-            log.warning(
-                "signal ignored: %s",
-                "without signal.data.collection nothing can be read incrementally",
-                extra={"error_code": SignalIgnored.code},
-            )
-            return
-        self._watcher.take(signal, self._now_us())
+            why = "without signal.data.collection nothing can be read incrementally"
+            log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
+            return why
+        why = self._watcher.take(signal, self._now_us())
         self._delivery.signals = self._watcher.stored
         self._delivery.keep_signals()
+        return why
 
     def process(self, parts: list[TransactionPart]) -> list[Part]:
         """Return ``parts`` with what was asked for between them; it counts when they are written."""

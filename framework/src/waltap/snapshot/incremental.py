@@ -248,12 +248,16 @@ class IncrementalSnapshots:
             self.take(signal, now)
         return []
 
-    def take(self, signal: Signal, now: int) -> None:
-        """Act on a signal, whichever channel it came by. Raises: SourceError, the signal then waits."""
+    def take(self, signal: Signal, now: int) -> str:
+        """Act on a signal, whichever channel it came by; return why it was left out, "" where it was not.
+        Raises: SourceError, the signal then waits."""
         self._stored = None
-        action = self._understood(signal)
-        if action is not None:
-            action(now)
+        found = self._understood(signal)
+        if isinstance(found, str):
+            log.warning("signal ignored: %s", found, extra={"error_code": SignalIgnored.code})
+            return found
+        found(now)
+        return ""
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a row of the signal table, "" for what is not there."""
@@ -269,8 +273,8 @@ class IncrementalSnapshots:
     def _low(self) -> str | None:
         return None if self._window is None else f"{self._window.identifier}-open"
 
-    def _understood(self, signal: Signal) -> Callable[[int], None] | None:
-        """Return what a signal asks to be done; None, and a warning, when it cannot be read."""
+    def _understood(self, signal: Signal) -> Callable[[int], None] | str:
+        """Return what a signal asks to be done, or why it cannot be read."""
         try:
             action = self._action(signal, signal.arguments(self._max_bytes))
         except SignalUnusable as error:
@@ -282,8 +286,7 @@ class IncrementalSnapshots:
         else:
             self._report(signal.kind, signal.identifier, signal.data)
             return action
-        log.warning("signal ignored: %s", _cut(why), extra={"error_code": SignalIgnored.code})
-        return None
+        return _cut(why)
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Callable[[int], None]:
         """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""

@@ -1,0 +1,40 @@
+"""The other end of the control socket: commands that reach a running pipeline."""
+
+from pathlib import Path
+
+from waltap.control.address import address, unix_socket
+from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
+from waltap.control.protocol import Answer, SignalRequest, answered, asked
+from waltap.offsets.lock_file import holder
+from waltap.offsets.state_folder import CONTROL, LOCK
+
+__all__ = ["ask"]
+
+PATIENCE_S = 10.0
+"""How long an answer may take beyond the time that the request itself waits."""
+
+
+def ask(folder: Path, request: SignalRequest) -> Answer:
+    """Send ``request`` to the process that runs the pipeline whose state is in ``folder``; return its
+    answer. Raises: PipelineNotRunning, ControlSocketUnusable."""
+    pid = holder(folder / LOCK)
+    path = folder / CONTROL
+    if pid is None:
+        left = "; the control socket there is a dead process's" if path.is_socket() else ""
+        raise PipelineNotRunning(f"no process runs the pipeline of {folder}{left}")
+    try:
+        with unix_socket() as connection, address(path) as name:
+            connection.settimeout(PATIENCE_S)
+            connection.connect(name)
+            connection.settimeout(PATIENCE_S + request.wait_ms / 1000)
+            connection.sendall(asked(request))
+            with connection.makefile("rb") as lines:
+                line = lines.readline()
+    except OSError as error:
+        why = "time is up" if isinstance(error, TimeoutError) else error.strerror or error
+        raise ControlSocketUnusable(f"process {pid} cannot be reached at {path}: {why}") from error
+    try:
+        return answered(line)
+    except ValueError as error:
+        said = "ended without an answer" if not line else "gave an answer that is none"
+        raise ControlSocketUnusable(f"process {pid}, at {path}, {said}") from error

@@ -1,0 +1,147 @@
+"""Signals that are given to a running pipeline: by `Engine.signal`, and by ``waltap signal``."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from waltap.signals.inbox import SignalAnswer
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+WAIT_S = 60.0
+READ_T = {"data-collections": ["public.t"]}
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute(
+        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);"
+    )
+    return Pipeline(
+        database,
+        tmp_path,
+        {
+            "signal.data.collection": "public.signals",
+            "snapshot.mode": "no_data",
+            "incremental.snapshot.chunk.size": 10,
+        },
+    )
+
+
+def test_a_signal_given_to_the_engine_reads_a_table(pipeline: Pipeline) -> None:
+    with pipeline.running() as run:
+        answer = run.engine.signal("execute-snapshot", READ_T, identifier="mine").result(WAIT_S)
+        assert answer == SignalAnswer("mine", taken=True)
+        run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
+    assert run.notices.signals == [("execute-snapshot", "mine")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "why"),
+    [
+        pytest.param("explode", "", "'explode' is not known", id="unknown-type"),
+        pytest.param("execute-snapshot", "{", "not JSON", id="no-json"),
+        pytest.param("execute-snapshot", {"data-collections": 3}, "must be a list", id="no-list"),
+        pytest.param("execute-snapshot", "x" * (2 << 20), "larger than", id="large"),
+    ],
+)
+def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
+    pipeline: Pipeline, database: Database, kind: str, data: str | dict[str, object], why: str
+) -> None:
+    with pipeline.running() as run:
+        answer = run.engine.signal(kind, data).result(WAIT_S)
+        assert not answer.taken
+        assert why in answer.reason
+        database.execute("INSERT INTO t VALUES (100)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [100], "the row")
+
+
+def test_signals_from_many_threads_are_all_answered(pipeline: Pipeline) -> None:
+    answers: list[SignalAnswer] = []
+
+    def give(number: int) -> None:
+        future = run.engine.signal("log", {"message": "at {}"}, identifier=str(number))
+        answers.append(future.result(WAIT_S))
+
+    with pipeline.running() as run:
+        threads = [threading.Thread(target=give, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert sorted(int(answer.identifier) for answer in answers) == list(range(20))
+    assert all(answer.taken for answer in answers)
+
+
+def test_a_signal_after_the_end_is_refused(pipeline: Pipeline) -> None:
+    with pipeline.running() as run:
+        run.stop()
+        late = run.engine.signal("log", {}).result(WAIT_S)
+    assert late.reason == "the pipeline has ended"
+
+
+def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: Pipeline) -> None:
+    held, free = threading.Event(), threading.Event()
+
+    def hold(_batch: object) -> None:
+        held.set()
+        assert free.wait(WAIT_S)
+
+    with pipeline.running() as run:
+        pipeline.destination.before_write = hold
+        assert pipeline.database is not None
+        pipeline.database.execute("INSERT INTO t VALUES (100)")
+        run.until(held.is_set, "the engine to be held")
+        cancelled = run.engine.signal("execute-snapshot", READ_T, identifier="not this")
+        assert cancelled.cancel()
+        kept = run.engine.signal("log", {}, identifier="but this")
+        free.set()
+        assert kept.result(WAIT_S).taken
+    assert run.notices.signals == [("log", "but this")]
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Give a signal to the pipeline ``p``, whose state is in ``folder``/state."""
+    (folder / "p.toml").write_text(
+        'name = "p"\n[source]\ntype = "postgres"\n"waltap.state.dir" = "state"\n'
+        '"database.hostname" = "nowhere.invalid"\n"database.dbname" = "x"\n"database.user" = "x"\n'
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "waltap", "signal", "p.toml", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_command_reaches_a_running_pipeline_without_its_database(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    with pipeline.running() as run:
+        done = waltap_signal(
+            tmp_path, "execute-snapshot", json.dumps(READ_T), "--id", "cli-1", "--wait", "60"
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "p: signal cli-1 (execute-snapshot) is acted on\n"
+        run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
+        bad = waltap_signal(tmp_path, "explode", "--json", "--wait", "60")
+    assert bad.returncode == 1
+    answer = json.loads(bad.stdout)
+    assert answer["taken"] is False
+    assert "'explode' is not known" in answer["reason"]
+
+
+def test_the_command_tells_that_nothing_runs(tmp_path: Path) -> None:
+    done = waltap_signal(tmp_path, "log")
+    assert done.returncode == 1
+    assert "WT-6201" in done.stderr
+    assert "waltap run FILE" in " ".join(done.stderr.split())

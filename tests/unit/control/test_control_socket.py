@@ -1,0 +1,185 @@
+"""The control socket: who may use it, what it answers, and what is told where nobody listens."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from waltap.control.address import address, unix_socket
+from waltap.control.client import ask
+from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
+from waltap.control.protocol import SignalRequest
+from waltap.control.server import ControlSocket
+from waltap.offsets.state_folder import CONTROL, own_files
+from waltap.pipeline.control import Control
+from waltap.pipeline.lock import PipelineLock
+from waltap.signals.inbox import SignalAnswer
+from waltap.signals.signal import Signal
+
+LOG = SignalRequest(kind="log", identifier="a-1", data={"message": "here"}, wait_ms=60_000)
+
+
+class Engine:
+    """Acts on signals as ``verdict`` says: a reason, "" for none, None for not yet."""
+
+    def __init__(self, verdict: Callable[[Signal], str | None] = lambda _signal: "") -> None:
+        self.verdict, self.given = verdict, list[Signal]()
+
+    def give(self, signal: Signal) -> Future[SignalAnswer]:
+        self.given.append(signal)
+        future: Future[SignalAnswer] = Future()
+        why = self.verdict(signal)
+        if why is not None:
+            future.set_result(SignalAnswer(signal.identifier, taken=not why, reason=why))
+        return future
+
+    def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
+        control = Control(self.give, lambda: "streaming", lambda: "made-1")
+        return ControlSocket(folder / CONTROL, control.answer, longest=longest)
+
+
+def talk(folder: Path, *lines: bytes) -> list[dict]:
+    """Send lines over one connection; return the answers until its end."""
+    with unix_socket() as connection, address(folder / CONTROL) as name:
+        connection.settimeout(60)
+        connection.connect(name)
+        connection.sendall(b"".join(lines))
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answers:
+            return [json.loads(line) for line in answers]
+
+
+def test_a_signal_arrives_and_its_fate_comes_back(tmp_path: Path) -> None:
+    engine = Engine()
+    with PipelineLock(tmp_path), engine.socket(tmp_path):
+        answer = ask(tmp_path, LOG)
+    assert engine.given == [Signal("a-1", "log", '{"message":"here"}')]
+    assert (answer.ok, answer.taken, answer.identifier) == (True, True, "a-1")
+    assert answer.state == "streaming"
+
+
+def test_a_signal_that_is_left_out_is_answered_with_the_reason(tmp_path: Path) -> None:
+    with PipelineLock(tmp_path), Engine(lambda s: f"type {s.kind!r} is odd").socket(tmp_path):
+        answer = ask(tmp_path, LOG)
+    assert (answer.ok, answer.taken, answer.reason) == (True, False, "type 'log' is odd")
+
+
+def test_without_a_fate_in_time_the_state_is_told(tmp_path: Path) -> None:
+    with PipelineLock(tmp_path), Engine(lambda _: None).socket(tmp_path):
+        answer = ask(tmp_path, SignalRequest(kind="log"))
+    assert (answer.ok, answer.taken, answer.state) == (True, None, "streaming")
+    assert answer.identifier == "made-1"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        pytest.param(b"not json", "malformed", id="no-json"),
+        pytest.param(b"[1]", "Expected `object`", id="no-object"),
+        pytest.param(b'{"do": "signal"}', "`type`", id="no-type"),
+        pytest.param(b'{"do": "dance", "type": "log"}', "'dance'", id="unknown-request"),
+        pytest.param(b'{"do": "signal", "type": "log", "dta": {}}', "`dta`", id="unknown-member"),
+        pytest.param(b'{"do": "signal", "type": "log", "data": 3}', "`$.data`", id="data-type"),
+        pytest.param(b'{"do": "signal", "type": "log", "wait_ms": -1}', "wait_ms", id="wait"),
+        pytest.param(b'{"do": "signal", "type": "\xff"}', "utf-8", id="no-utf-8"),
+        pytest.param(
+            b'{"do": "signal", "type": "log", "data": ' + b'{"a":' * 4000 + b"1" + b"}" * 4001,
+            "nested too deep",
+            id="deep",
+        ),
+    ],
+)
+def test_what_is_no_request_is_answered_and_the_next_line_counts(
+    tmp_path: Path, line: bytes, why: str
+) -> None:
+    engine = Engine()
+    with engine.socket(tmp_path, longest=100_000):
+        first, second = talk(
+            tmp_path, line + b"\n", b'\n{"do": "signal", "type": "log", "id": "b"}\n'
+        )
+    assert first["ok"] is False
+    assert why in first["reason"]
+    assert (second["ok"], second["id"]) == (True, "b")
+    assert [signal.identifier for signal in engine.given] == ["b"]
+
+
+def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
+    engine = Engine()
+    with engine.socket(tmp_path, longest=1000):
+        (answer,) = talk(tmp_path, b"x" * 1001)
+        assert answer["ok"] is False
+        assert ask_again(tmp_path) == "made-1"
+
+
+def ask_again(folder: Path) -> str:
+    (answer,) = talk(folder, b'{"do": "signal", "type": "log"}\n')
+    return answer["id"]
+
+
+def test_only_the_owner_may_use_it_and_it_goes_with_the_process(tmp_path: Path) -> None:
+    path = tmp_path / CONTROL
+    with Engine().socket(tmp_path):
+        mode = path.stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+    assert not path.exists()
+
+
+def test_a_folder_may_have_a_long_name(tmp_path: Path) -> None:
+    folder = tmp_path / ("long-" * 20) / ("name-" * 20)
+    folder.mkdir(parents=True)
+    with PipelineLock(folder), Engine().socket(folder):
+        assert ask(folder, LOG).taken
+
+
+def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> None:
+    with unix_socket() as idle, Engine().socket(tmp_path), address(tmp_path / CONTROL) as name:
+        idle.connect(name)
+        talk(tmp_path, b'{"do": "signal", "type": "log"}\n')
+    assert [t for t in threading.enumerate() if t.name.startswith("waltap-control")] == []
+
+
+def test_where_no_socket_can_be_made_the_pipeline_is_told_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / CONTROL / "in-the-way").mkdir(parents=True)
+    with PipelineLock(tmp_path), Engine().socket(tmp_path):
+        assert "no control socket" in caplog.text
+        with pytest.raises(ControlSocketUnusable, match=f"process {os.getpid()}"):
+            ask(tmp_path, LOG)
+
+
+# --- processes that are gone --------------------------------------------------------------------
+
+
+def test_a_pipeline_that_does_not_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineNotRunning, match="no process runs"):
+        ask(tmp_path / "never", LOG)
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from waltap.control.server import ControlSocket
+from waltap.pipeline.lock import PipelineLock
+folder = Path(sys.argv[1])
+with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: line, longest=99):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_socket_of_a_dead_process_is_told_as_such_and_replaced(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False, timeout=60)
+    assert (tmp_path / CONTROL).is_socket()
+    assert tmp_path / CONTROL in own_files(tmp_path)
+    with pytest.raises(PipelineNotRunning, match="a dead process's"):
+        ask(tmp_path, LOG)
+    with PipelineLock(tmp_path), Engine().socket(tmp_path):
+        assert ask(tmp_path, LOG).taken
