@@ -1,7 +1,8 @@
-"""Fixtures with real servers. They start on first use, once for the whole run, workers included.
+"""Fixtures with real servers. They start on first use, once for each worker: what another worker's test
+does to a server (long transactions, slots, WAL) is nothing that a test has to live with.
 
-- ``server``: a PostgreSQL with ``wal_level=logical``, from ``WALTAP_TEST_POSTGRES``, else a
-  container, else the installed programs;
+- ``server``: a PostgreSQL with ``wal_level=logical``, from ``WALTAP_TEST_POSTGRES``, which workers
+  share, else a container, else the installed programs;
 - ``database``: a fresh database on it, dropped with its slots; a slot still in use fails the test;
 - ``yb_database``: the same with the output plugin ``yboutput``, a double of YugabyteDB's;
 - ``private_server``: a PostgreSQL of the test's own that may be stopped, killed, started again;
@@ -13,6 +14,7 @@
 What is missing is a skip with its reason, or a failure with ``CI=true``.
 """
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -51,10 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the shared server, in the process that outlives the workers."""
+    """Remove what workers shared, in the process that outlives them."""
     if "PYTEST_XDIST_WORKER" not in os.environ and STATE in os.environ:
         state = Path(os.environ.pop(STATE))
-        postgres.stop_shared(state)
         output_plugin.remove(state)
         shutil.rmtree(state, ignore_errors=True)
 
@@ -76,12 +77,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Server:
-    """Return the PostgreSQL server of this run; it is shared: change no setting of it."""
-    try:
-        return postgres.shared(Path(os.environ[STATE]))
-    except Unavailable as reason:
-        missing(str(reason))
+def server() -> Iterator[Server]:
+    """Return the PostgreSQL server of this worker; its tests share it: change no setting of it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(postgres.running())
+        except Unavailable as reason:
+            missing(str(reason))
+        yield made
 
 
 @pytest.fixture
@@ -92,12 +95,12 @@ def database(server: Server) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def yb_server(server: Server) -> Iterator[Server]:
-    """Return a server that can load the output plugin ``yboutput``: the shared one where it can."""
+    """Return a server that can load the output plugin ``yboutput``: the worker's where it can."""
     try:
         if output_plugin.loadable(server, output_plugin.built(Path(os.environ[STATE]))):
             yield server
             return
-        made = Cluster.create()  # the shared one is elsewhere, or of another version
+        made = Cluster.create()  # the worker's is elsewhere, or of another version
     except Unavailable as reason:
         missing(str(reason))
     yield made

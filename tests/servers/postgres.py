@@ -7,7 +7,6 @@ our own; it alone can be stopped, killed and started again.
 import contextlib
 import fcntl
 import importlib.util
-import json
 import os
 import pwd
 import re
@@ -18,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,9 @@ __all__ = [
     "embedded_programs",
     "locked",
     "program",
+    "running",
     "server_at",
     "server_programs",
-    "shared",
-    "stop_shared",
 ]
 
 ADDRESS = "WALTAP_TEST_POSTGRES"
@@ -462,34 +460,23 @@ def describe() -> str:
     return f"{said.stdout.split()[2]} (programs in {programs})"
 
 
-def shared(state: Path) -> Server:
-    """Return the session's server, started by the first who asks; processes meet in ``state``.
+@contextlib.contextmanager
+def running() -> Iterator[Server]:
+    """Give a server: the one at the address, else a container's, else one of installed programs.
 
     Raises: Unavailable when there is none to be had.
     """
     if address := os.environ.get(ADDRESS):
-        return server_at(address)
-    with locked(state):
-        record = state / "server.json"
-        if record.exists():
-            return _load(json.loads(record.read_text()))
-        server = _start_container(state) if docker_answers() else Cluster.create()
-        record.write_text(json.dumps(asdict(server), default=str))
-        return server
-
-
-def stop_shared(state: Path) -> None:
-    """Stop what `shared` started with this ``state``; called once, by the process that outlives all."""
-    record = state / "server.json"
-    if not record.exists():
-        return
-    server = _load(json.loads(record.read_text()))
-    if isinstance(server, Cluster):
-        server.remove()
-    elif (container := state / "container").exists():
-        import docker
-
-        docker.from_env().containers.get(container.read_text()).remove(force=True, v=True)
+        yield server_at(address)
+    elif docker_answers():
+        with _container() as server:
+            yield server
+    else:
+        made = Cluster.create()
+        try:
+            yield made
+        finally:
+            made.remove()
 
 
 def sweep() -> None:
@@ -532,14 +519,6 @@ def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
             raise TimeoutError(f"slots of {database} cannot be dropped: {slots}")
 
 
-def _load(record: dict[str, Any]) -> Server:
-    if "folder" not in record:
-        return Server(**record)
-    return Cluster(
-        **{**record, "folder": Path(record["folder"]), "programs": Path(record["programs"])}
-    )
-
-
 def _account() -> str | None:
     """Return the user to run a server as: PostgreSQL refuses root."""
     if os.geteuid() != 0:
@@ -572,38 +551,38 @@ def docker_answers() -> bool:
         return False
 
 
-def _start_container(state: Path) -> Server:
-    # the reaper would remove the container with the worker that started it; `stop_shared` does so
-    os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
+@contextlib.contextmanager
+def _container() -> Iterator[Server]:
     from testcontainers.core.container import DockerContainer
 
     password = "waltap"
     options = [item for name, value in SETTINGS.items() for item in ("-c", f"{name}={value}")]
-    container = (
+    with (
         DockerContainer(IMAGE)
         .with_env("POSTGRES_PASSWORD", password)
         .with_command(["postgres", *options])
         .with_exposed_ports(5432)
-    )
-    container.start()
-    (state / "container").write_text(container.get_wrapped_container().id)
-    server = Server(
-        host=container.get_container_host_ip(),
-        port=int(container.get_exposed_port(5432)),
-        user="postgres",
-        password=password,
-        origin=f"container of {IMAGE}",
-    )
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            server.execute("SELECT 1")
-        except psycopg.OperationalError as error:
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the container of {IMAGE} does not answer: {error}") from error
-            time.sleep(0.2)
-        else:
-            return server
+    ) as container:
+        server = Server(
+            host=container.get_container_host_ip(),
+            port=int(container.get_exposed_port(5432)),
+            user="postgres",
+            password=password,
+            origin=f"container of {IMAGE}",
+        )
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                server.execute("SELECT 1")
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"the container of {IMAGE} does not answer: {error}"
+                    ) from error
+                time.sleep(0.2)
+            else:
+                break
+        yield server
 
 
 @contextlib.contextmanager
