@@ -10,7 +10,7 @@ import pytest
 from waltap_sinks.changelog import ChangeLog
 
 from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Database
+from tests.servers.postgres import Database, Server
 
 DECODERS = {
     "pgoutput": {},
@@ -130,6 +130,24 @@ def test_it_is_another_too_where_a_truncate_comes_first(rig: Rig) -> None:
         second = rig.oid()
         rig.rows("INSERT INTO t VALUES (1, 'c')")
     assert [entry[0] for entry in rig.entries()] == [first, second]
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["plain", "savepoint"])
+@pytest.mark.parametrize("mode", ["lag"], indirect=True)
+def test_it_is_another_too_beside_an_open_transaction(
+    rig: Rig, server: Server, saved: bool
+) -> None:
+    """It holds back the horizon that would tell the table's age."""
+    first = rig.oid()
+    with server.connect(autocommit=False) as other, rig.running():
+        other.execute("SELECT txid_current()")
+        rig.rows("INSERT INTO t VALUES (1, 'a')")
+        rig.ddl("DROP TABLE t")
+        made = (TABLE, "INSERT INTO t VALUES (1, 'b')")
+        rig.rows(*(("BEGIN", "SAVEPOINT s", *made, "RELEASE s", "COMMIT") if saved else made))
+        second = rig.oid()
+        rig.rows("INSERT INTO t VALUES (2, 'c')")
+    assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 2)]
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])

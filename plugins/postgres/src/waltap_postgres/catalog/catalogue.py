@@ -75,7 +75,9 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
        coalesce((SELECT sa.xmin::text FROM pg_attribute sa
                   WHERE sa.attrelid = c.oid AND sa.attnum = -1), '0'), c.relfrozenxid::text,
        (SELECT array_agg(da.xmin::text) FROM pg_attribute da
-         WHERE da.attrelid = c.oid AND da.attnum > 0 AND da.attisdropped)
+         WHERE da.attrelid = c.oid AND da.attnum > 0 AND da.attisdropped),
+       EXISTS (SELECT FROM pg_attribute sa
+                WHERE sa.attrelid = c.oid AND sa.attnum = -1 AND sa.cmin::text = '0')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
@@ -120,6 +122,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     name: the row type has the table's name and schema, and is not written when the table is altered.
     ``made`` is the one that made the table, ``frozen`` the id below which none ran when it was made,
     or rewritten, or vacuumed since (0: not known), ``dropped`` those that dropped columns.
+    ``made_first``: no command of its transaction wrote anything before the one that made the table.
     ``defaults_known``: False while someone has locked the table; its columns have no defaults here
     then.
     """
@@ -137,6 +140,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     named: int = 0
     made: int = 0
     frozen: int = 0
+    made_first: bool = False
     dropped: tuple[int, ...] = ()
     defaults_known: bool = True
 
@@ -437,6 +441,7 @@ class PostgresCatalogue:
             made=int(by[2]),
             frozen=int(by[3]),
             dropped=tuple(int(xid) for xid in by[4] or ()),
+            made_first=by[5],
             defaults_known=defaults is not None,
         )
 

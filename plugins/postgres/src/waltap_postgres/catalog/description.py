@@ -276,7 +276,9 @@ def _came_later(now: Table, then: Relation, moment: Moment, columns: Sequence[Co
 
     A later id may be that of a subtransaction. Then columns of a row that only one of the two can have
     tell, and the frozen horizon of a table that was made with this name: no transaction older than it
-    was running, so that one which made it is not.
+    was running, so that one which made it is not. Whoever else was running holds that horizon back. But
+    a transaction whose first command made the table under a savepoint got both ids at once, and another
+    one had to free the name before that.
     """
     if not moment.precedes(now.named):
         return False
@@ -286,7 +288,8 @@ def _came_later(now: Table, then: Relation, moment: Moment, columns: Sequence[Co
     if of_now != of_then:
         return of_then
     if now.named == now.made and now.frozen:
-        return moment.is_before(now.frozen)
+        apart = (now.made - moment.xid) % WRAP
+        return (now.made_first and apart > 1) or moment.is_before(now.frozen)
     return True
 
 

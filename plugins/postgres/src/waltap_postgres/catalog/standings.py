@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.moment import Moment
+from waltap_postgres.catalog.moment import WRAP, Moment
 from waltap_postgres.visibility import Visibility
 
 __all__ = ["Standings"]
@@ -48,9 +48,10 @@ class _Answer:
 
     def for_transaction(self, xid: int) -> tuple[Hashable, ...]:
         """Return what stands for ``xid``: another value before and after each later transaction that
-        wrote something of it."""
+        wrote something of it; and another one if the next id did, which may be of its savepoint."""
         moment = Moment(xid, self.horizon)
-        return self.text, frozenset(writer for writer in self.writers if moment.precedes(writer))
+        later = frozenset(writer for writer in self.writers if moment.precedes(writer))
+        return self.text, later, (xid + 1) % WRAP in later
 
 
 class Standings:
@@ -118,7 +119,7 @@ class Standings:
                 assert seen is not None
             name = schema, table
             texts = " ".join(text for text in told[3:] if text).replace("i", "").split()
-            answer = _Answer(tuple(told), frozenset(map(int, texts)), seen.xmax % (1 << 32))
+            answer = _Answer(tuple(told), frozenset(map(int, texts)), seen.xmax % WRAP)
             self._answers[name] = answer
             self._ahead = self._ahead or bool(answer.for_transaction(xid)[1])
             if told[0] is None:
