@@ -23,7 +23,7 @@ database.hostname database.port database.user database.password database.dbname
 database.query.timeout.ms database.initial.statements database.tcpKeepAlive database.sslmode
 database.sslcert database.sslkey database.sslpassword database.sslrootcert
 slot.name slot.drop.on.stop slot.failover slot.stream.params slot.max.retries slot.retry.delay.ms
-offset.mismatch.strategy publication.name publication.autocreate.mode publish.via.partition.root
+offset.mismatch.strategy lsn.flush.mode xmin.fetch.interval.ms streaming.delay.ms publication.name publication.autocreate.mode publish.via.partition.root
 replica.identity.autoset.values status.update.interval.ms message.prefix.include.list
 message.prefix.exclude.list
 topic.prefix schema.include.list schema.exclude.list table.include.list table.exclude.list
@@ -63,7 +63,7 @@ schema.history.internal.kafka.topic schema.history.internal producer.override.ac
 connection.validation.timeout.ms database.autosave driver.autosave driver.socketTimeout
 include.schema.changes internal.create.slot.command.timeout lsn.flush.timeout.ms
 lsn.flush.timeout.action query.fetch.size legacy.snapshot.max.threads
-snapshot.max.threads.multiplier snapshot.max.threads.multiplier.public.t streaming.delay.ms
+snapshot.max.threads.multiplier snapshot.max.threads.multiplier.public.t
 snapshot.mode.configuration.based.snapshot.schema
 snapshot.mode.configuration.based.snapshot.on.schema.error
 incremental.snapshot.allow.schema.changes signal.emit.failure.max.retries
@@ -83,10 +83,6 @@ REFUSED = {
     "database.sslfactory": "a.B",
     "database.connection.factory.class": "a.B",
     "driver.targetServerType": "primary",
-    "internal.slot.seek.to.known.offset.on.start": "true",
-    "lsn.flush.mode": "manual",
-    "flush.lsn.source": "false",
-    "xmin.fetch.interval.ms": "100",
     "transaction.metadata.factory": "a.B",
     "sourceinfo.struct.maker": "a.B",
     "converters": "isbn",
@@ -101,7 +97,6 @@ REFUSED = {
 """Value that would change what users get, and is refused with its reason; the default is accepted."""
 
 HARMLESS = {
-    "lsn.flush.mode": "CONNECTOR_AND_DRIVER",
     "read.only": "False",
 }
 
@@ -158,7 +153,10 @@ DEFAULTS = {
     "snapshot.isolation.mode": "serializable",
     "snapshot.lock.timeout.ms": "10000",
     "snapshot.locking.mode": "none",
+    "lsn.flush.mode": "connector",
     "snapshot.max.threads": "1",
+    "streaming.delay.ms": "0",
+    "xmin.fetch.interval.ms": "0",
     "snapshot.mode.configuration.based.snapshot.data": "false",
     "snapshot.mode.configuration.based.snapshot.on.data.error": "false",
     "snapshot.mode.configuration.based.start.stream": "false",
@@ -232,6 +230,24 @@ def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(
 @pytest.mark.parametrize(("name", "value"), HARMLESS.items())
 def test_a_value_that_changes_nothing_is_accepted(name: str, value: str) -> None:
     assert name in examined(**{name: value}).ignored
+
+
+SUCCEEDED = [
+    ("flush.lsn.source", "true", "lsn.flush.mode", "connector"),
+    ("flush.lsn.source", "false", "lsn.flush.mode", "manual"),
+    ("internal.slot.seek.to.known.offset.on.start", "TRUE", "offset.mismatch.strategy", "trust_offset"),
+    ("internal.slot.seek.to.known.offset.on.start", "false", "offset.mismatch.strategy", "no_validation"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "value", "name", "meaning"), SUCCEEDED)
+def test_a_deprecated_switch_means_what_succeeded_it(
+    old: str, value: str, name: str, meaning: str
+) -> None:
+    resolution = examined(**{old: value})
+    (explained,) = (each for each in resolution.explained if each.name == name)
+    assert explained.value == meaning
+    assert any(f"write {name}" in warning for warning in resolution.warnings)
 
 
 CHANNELS = [

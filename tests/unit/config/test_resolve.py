@@ -51,6 +51,8 @@ class ToyProperties(Properties):
         summary="Publication.",
     )
     libpq: dict[str, str] = declare_family("driver.NAME", pattern=r"driver\..+", summary="Libpq.")
+    flush: str = declare("lsn.flush.mode", default="connector", summary="Who moves the slot.")
+    mismatch: str = declare("offset.mismatch.strategy", default="no_validation", summary="Truth.")
     tables: CommaList = declare("toy.tables", default=(), summary="Tables.")
 
 

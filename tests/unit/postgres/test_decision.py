@@ -5,12 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from waltap.errors import WaltapError
+from waltap.errors import Retry, WaltapError
 from waltap.host import Host
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.source.position import Position
 from waltap_postgres.decision import Decision, Situation, decide
-from waltap_postgres.errors import PositionGap, SlotMissing, SlotNotOurs, SlotUnfit
+from waltap_postgres.errors import (
+    PositionGap,
+    SlotMissing,
+    SlotNotOurs,
+    SlotSynchronized,
+    SlotUnfit,
+)
 from waltap_postgres.replication.slot import Slot
 
 SLOT = Slot(
@@ -90,6 +96,13 @@ def test_somebody_elses_slot_needs_consent() -> None:
 def test_a_slot_of_another_plugin_or_database_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(SlotUnfit):
         decided(slot=SLOT, known=True, **wrong)
+
+
+def test_a_slot_that_a_standby_copies_is_waited_for() -> None:
+    copied = msgspec.structs.replace(SLOT, synchronized=True)
+    with pytest.raises(SlotSynchronized) as waits:
+        decided(slot=copied, offset=WHOLE, of_database=True)
+    assert waits.value.retry is Retry.RECONNECT
 
 
 @pytest.mark.parametrize(("lost", "slot"), [(GONE, None), (GAP, SLOT)])

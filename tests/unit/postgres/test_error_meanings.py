@@ -18,6 +18,7 @@ from waltap_postgres.errors import (
     SlotExists,
     SlotInvalidated,
     SlotMissing,
+    SlotSynchronized,
     SlotUnfit,
     WalLevelTooLow,
     ErrorMeanings,
@@ -47,6 +48,7 @@ MEANINGS = ErrorMeanings()
         ("55000", 'can no longer get changes from replication slot "s"', SlotInvalidated),
         ("55000", 'can no longer access replication slot "s"', SlotInvalidated),
         ("55000", 'replication slot "s" was not created in this database', SlotUnfit),
+        ("55000", 'cannot use replication slot "s" for logical decoding', SlotSynchronized),
         ("55000", "cannot use a logical replication slot for physical replication", SlotUnfit),
         ("55000", "cannot use physical replication slot for logical decoding", SlotUnfit),
         ("55000", "logical decoding requires wal_level >= logical", WalLevelTooLow),
@@ -71,7 +73,7 @@ def test_what_the_server_says_is_understood(
     assert type(error) is kind
     assert text in str(error)  # the server's words, and a remedy whose fields are all there
     assert (error.retry is Retry.RECONNECT) is issubclass(
-        kind, ConnectionLost | SlotActive | ConnectionsUsedUp
+        kind, ConnectionLost | SlotActive | SlotSynchronized | ConnectionsUsedUp
     )
 
 

@@ -119,18 +119,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "lsn.flush.timeout.ms",
         "lsn.flush.timeout.action",
     ),
-    "internal.slot.seek.to.known.offset.on.start": Known(
-        "false", why="write offset.mismatch.strategy=trust_offset"
-    ),
-    "lsn.flush.mode": Known(
-        "connector",
-        harmless=("connector_and_driver",),
-        why="waltap always confirms what is durable; who else moves the slot makes a gap",
-    ),
-    "flush.lsn.source": Known(
-        "true", why="waltap always confirms what is durable; who else moves the slot makes a gap"
-    ),
-    "xmin.fetch.interval.ms": Known("0", why="events have no source.xmin"),
     # 4. capture and event shape
     "transaction.metadata.factory": Known(
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
@@ -153,7 +141,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "include.schema.changes",
         "snapshot.mode.configuration.based.snapshot.schema",
         "snapshot.mode.configuration.based.snapshot.on.schema.error",
-        "streaming.delay.ms",
         "signal.emit.failure.max.retries",
         "signal.emit.failure.backoff.ms",
         "signal.file",
@@ -237,6 +224,8 @@ OLD_NAMES: dict[str, str] = {
     "heartbeat.topics.prefix": "topic.heartbeat.prefix",
     "transaction.topic": "topic.transaction",
     "snapshot.custom.class": "snapshot.mode.custom.name",
+    "flush.lsn.source": "lsn.flush.mode",
+    "internal.slot.seek.to.known.offset.on.start": "offset.mismatch.strategy",
 }
 """Names of older Debezium versions → the present name."""
 
@@ -245,6 +234,10 @@ OLD_VALUES: dict[tuple[str, str], str] = {
     ("snapshot.mode", "exported"): "initial",
     ("field.name.adjustment.mode", "true"): "avro",
     ("field.name.adjustment.mode", "false"): "none",
+    ("lsn.flush.mode", "true"): "connector",
+    ("lsn.flush.mode", "false"): "manual",
+    ("offset.mismatch.strategy", "true"): "trust_offset",
+    ("offset.mismatch.strategy", "false"): "no_validation",
 }
 """(present name, old value) → the present value."""
 

@@ -141,7 +141,8 @@ class JsonFormat(Format):
             f'{_in_sequence(previous)},\\"'
         )
         b = f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}'
-        origin = _NO_ORIGIN if part.origin is None else _origin(part)
+        plain = part.origin is None and part.xmin is None
+        origin = _NO_ORIGIN if plain else _origin(part)
         self._changes(part.changes, Texts(part, a, b, origin, stamps, order, out))
         if order is not None and part.complete:
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
@@ -416,9 +417,12 @@ def _counts(order: TransactionOrder) -> str:
 
 
 def _origin(part: TransactionPart) -> str:
-    """Return the end of the source block of a transaction that was replayed from elsewhere."""
+    """Return the end of the source block of a transaction that was replayed from elsewhere, or whose slot
+    is asked for its xmin."""
+    xmin = "null" if part.xmin is None else part.xmin
+    origin = "null" if part.origin is None else quote(part.origin)
     lsn = "null" if part.origin_lsn is None else part.origin_lsn
-    return f',"xmin":null,"origin":{quote(part.origin or "")},"origin_lsn":{lsn}}}'
+    return f',"xmin":{xmin},"origin":{origin},"origin_lsn":{lsn}}}'
 
 
 def _in_sequence(lsn: int | None) -> str:

@@ -74,6 +74,8 @@ class Confirmation:
         partition = self._delivery.offset.partitions[self._partition]
         stored = partition.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
+        if not self._stream.confirms:
+            return
         self._stream.confirm(lsn)
         self._run.confirmed_lsn = lsn
         self._run.slot_notice("confirmed", partition, lsn)

@@ -53,6 +53,8 @@ class Connection:
                 start, delivery = self._start(connector, _newest(stored, held))
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
+                    if start.stream and not run.stop.is_set():
+                        run.wait(run.profile.engine.streaming_delay_ms / 1000)
                 stream = None
                 if start.stream and not run.stop.is_set():
                     stream = connector.stream(delivery.written.sole)

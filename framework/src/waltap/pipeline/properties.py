@@ -52,6 +52,14 @@ class EngineProperties(Properties):
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
         unit="ms",
     )
+    streaming_delay_ms: int = declare(
+        "streaming.delay.ms",
+        default=0,
+        ge=0,
+        advanced=True,
+        summary="Wait between the end of an initial snapshot and the stream.",
+        unit="ms",
+    )
     spill_memory_bytes: int = declare(
         "waltap.spill.memory.bytes",
         default=64 * 1024 * 1024,

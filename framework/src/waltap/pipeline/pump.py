@@ -1,5 +1,7 @@
 """From the stream to the sink: receives, assembles, gathers, writes."""
 
+from collections.abc import Callable
+
 from waltap.decode.message import Message
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.gathering import Gathering
@@ -20,8 +22,8 @@ since memory that is given back as a whole is asked for again at once (10 % of p
 class Pump:
     """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
 
-    ``overlap`` is what a snapshot has read already. ``gathered`` waits for ``waltap.linger.ms``, or until
-    a batch is full.
+    ``overlap`` is what a snapshot has read already; ``slot_xmin`` is `Connector.slot_xmin`. ``gathered``
+    waits for ``waltap.linger.ms``, or until a batch is full.
     """
 
     def __init__(
@@ -32,12 +34,13 @@ class Pump:
         signals: SignalTable,
         delivery: Delivery,
         overlap: Overlap | None,
+        slot_xmin: Callable[[], int | None],
     ) -> None:
         engine = run.profile.engine
         self._run, self._stream, self._assembler = run, stream, assembler
         self._signals, self._delivery = signals, delivery
         self._batch_events = engine.batch_events
-        self._overlap = overlap
+        self._overlap, self._slot_xmin = overlap, slot_xmin
         self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
@@ -53,6 +56,10 @@ class Pump:
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
         if parts:
+            xmin = self._slot_xmin()
+            if xmin is not None:
+                for part in parts:
+                    part.xmin = xmin
             self._run.received_lsn = parts[-1].end_lsn or parts[-1].commit_lsn
             self.gathered.add(parts, self._run.clock.monotonic())
         if len(messages) < FEW_MESSAGES:

@@ -85,7 +85,9 @@ class Streaming:
         run, stream, delivery = self._run, self._stream, self._delivery
         clock, stopping = run.clock.monotonic, run.stop.is_set
         overlap = self._connector.overlap(delivery.offset)
-        pump = self._pump = Pump(run, stream, self._assembler, signals, delivery, overlap)
+        pump = self._pump = Pump(
+            run, stream, self._assembler, signals, delivery, overlap, self._connector.slot_xmin
+        )
         end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
         heartbeats = Heartbeats(run, self._connector, delivery)
         now = clock()

@@ -197,7 +197,13 @@ class Overlap(Protocol):
 
 
 class ChangeStream(abc.ABC):
-    """An open replication stream. `receive` belongs to one thread; `confirm` to any."""
+    """An open replication stream. `receive` belongs to one thread; `confirm` to any.
+
+    ``confirms``: the server hears what is durable. Where it does not, because somebody else moves the
+    slot, `confirm` is not called.
+    """
+
+    confirms: bool = True
 
     @abc.abstractmethod
     def receive(self, timeout: float) -> list[Message]:
@@ -317,6 +323,12 @@ class Connector(abc.ABC):
         stand, and will after `prepare`: what was written to them meanwhile does not come. Changes
         nothing. Raises: SourceError."""
         return frozenset()
+
+    def slot_xmin(self) -> int | None:
+        """Return what becomes ``source.xmin`` of the changes that have just come, None for nothing. Asked
+        with each batch of them: a connector asks its server as seldom as the profile wants it.
+        Raises: SourceError."""
+        return None
 
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         """Return, for identifiers of tables where it can be known, who streams the table and how: texts,

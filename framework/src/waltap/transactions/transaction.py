@@ -23,8 +23,9 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     tell whether its begin and its commit belong to this part. ``previous_end_lsn`` is the end LSN of
     the transaction (or non-transactional message) delivered before this one, None when none was
     since the very start: the first half of Debezium's ``source.sequence``. ``end_lsn`` is 0 until
-    ``complete``. A non-transactional logical message is a part of its own: ``xid`` None, one change.
-    Times are µs since 1970 UTC.
+    ``complete``. ``xmin`` is Debezium's ``source.xmin``, the oldest transaction that the slot keeps the
+    catalogue for, as the server said last; None where nobody asked. A non-transactional logical message
+    is a part of its own: ``xid`` None, one change. Times are µs since 1970 UTC.
     """
 
     xid: int | None
@@ -39,6 +40,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     complete: bool = True
     origin: str | None = None
     origin_lsn: int | None = None
+    xmin: int | None = None
     wire_count: int | None = None
     """How many changes of the wire this part stands for, where some were left out; None: all."""
 

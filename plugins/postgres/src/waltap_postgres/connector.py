@@ -68,6 +68,8 @@ class PostgresConnector(Connector):
         self._reading = False
         self._exported: str | None = None
         self._made_slot = self._in_send_format = False
+        self._xmin: int | None = None
+        self._xmin_due = 0.0
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
@@ -192,6 +194,7 @@ class PostgresConnector(Connector):
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
         if not decision.stream:
             return self._read_only_start(offset, snapshot=snapshot)
+        self._slots.refuse_failover()
         if snapshot:
             unreadable = tables_unreadable(self.catalogue, self._snapshot_tables(), self.properties)
             if unreadable is not None:
@@ -204,6 +207,9 @@ class PostgresConnector(Connector):
                 slot = self._read_slot()  # it went with the connection that made it
             else:
                 self._take(slot, decision, offset)
+                if self.properties.slot_failover and not (slot.failover or decision.anew):
+                    self._replication = self._replication_session()
+                    self._slots.set_failover(self._replication, slot.name)
         self._publications.make(new_slot=decision.anew)
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
@@ -383,6 +389,7 @@ class PostgresConnector(Connector):
             status_interval=self._status_interval(),
             receive_timeout=self._watch.timeout_s,
             ended=self._ended,
+            confirms=self.properties.lsn_flush_mode != "manual",
         )
 
     def _ended(self, error: PublicationGone | SendFormatUnreadable) -> SourceError:
@@ -529,6 +536,13 @@ class PostgresConnector(Connector):
                 meaning.problem,
                 extra={"error_code": meaning.code},
             )
+
+    def slot_xmin(self) -> int | None:
+        interval_s = self.properties.xmin_fetch_interval_ms / 1000
+        if interval_s and time.monotonic() >= self._xmin_due:
+            self._xmin = self._slots.xmin(self.properties.slot_name)
+            self._xmin_due = time.monotonic() + interval_s
+        return self._xmin
 
     # --- end ----------------------------------------------------------------------------------
 

@@ -11,7 +11,13 @@ from waltap.offsets.offset import Offset
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.source.connector import ConnectorContext
 from waltap.source.position import lsn_text
-from waltap_postgres.errors import PublicationGone, SlotNotOurs, SlotUnfit, SlotUnreadable
+from waltap_postgres.errors import (
+    PublicationGone,
+    SlotNotOurs,
+    SlotSynchronized,
+    SlotUnfit,
+    SlotUnreadable,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
 from waltap_postgres.resumption import Resumption
@@ -83,6 +89,7 @@ def decide(situation: Situation) -> Decision:
     | whole | fits, nothing is lost | go on from the offset |
     | whole | missing, invalidated, ahead | the error, or a new snapshot where the mode recovers |
     | any | of another plugin or database | `SlotUnfit` |
+    | any | copied by a standby from its primary | `SlotSynchronized` |
 
     Raises: SourceError, OffsetError, SnapshotError when there is no way to go on.
     """
@@ -194,6 +201,10 @@ def belonging(
 
 
 def _fits(slot: Slot, situation: Situation) -> None:
+    if slot.synchronized:
+        raise SlotSynchronized(
+            f"the server is a standby, and copies slot {slot.name!r} from its primary"
+        )
     if slot.plugin != situation.plugin or slot.database != situation.database:
         raise SlotUnfit(
             f"slot {slot.name!r} belongs to database {slot.database!r} and plugin "

@@ -17,6 +17,7 @@ __all__ = [
     "DatabaseMissing",
     "EncodingNotConverted",
     "ErrorMeanings",
+    "FailoverUnavailable",
     "IdentityMissing",
     "InsertsPublicationGone",
     "NothingCaptured",
@@ -40,6 +41,7 @@ __all__ = [
     "SlotInvalidated",
     "SlotMissing",
     "SlotNotOurs",
+    "SlotSynchronized",
     "SlotUnfit",
     "SlotUnreadable",
     "SnapshotInterrupted",
@@ -298,6 +300,27 @@ class SlotNotOurs(SourceError):
     )
 
 
+class FailoverUnavailable(SourceError):
+    """The profile wants a slot that standbys copy, which this server cannot make."""
+
+    code = "WT-2121"
+    remedy = (
+        "Take slot.failover out of the profile; after a failover the slot is then missing (WT-2103). On "
+        "PostgreSQL 17 and later, make the slot on the primary: database.hostname."
+    )
+
+
+class SlotSynchronized(SourceError):
+    """The server is a standby that copies the slot from its primary: nobody reads it until promotion."""
+
+    code = "WT-2122"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Point database.hostname at the primary (a comma list with driver.target_session_attrs=read-write "
+        "finds it), or promote this server: SELECT pg_promote(). waltap tries again by itself."
+    )
+
+
 class PublicationMissing(SourceError):
     """The publication does not exist or does not cover what is to be captured."""
 
@@ -481,6 +504,8 @@ class ErrorMeanings:
             return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
         if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
             return SlotInvalidated(text, slot=slot)
+        if sqlstate == "55000" and text.startswith("cannot use replication slot"):
+            return SlotSynchronized(text)
         if sqlstate == "55000" and "slot" in text:
             return SlotUnfit(text, slot=slot)
         if sqlstate in {"22021", "22P05"}:

@@ -210,6 +210,25 @@ class PostgresProperties(Properties):
         "offset is a gap and always refused unless trust_slot or trust_greater_lsn says otherwise.",
     )
 
+    lsn_flush_mode: Literal["connector", "connector_and_driver", "manual"] = declare(
+        "lsn.flush.mode",
+        default="connector",
+        advanced=True,
+        summary="Who moves the slot. connector and connector_and_driver: waltap, which confirms what is "
+        "durable, and where nothing captured is pending what the server has read. manual: somebody else; "
+        "waltap confirms nothing, the server keeps WAL until the slot is moved, and a slot that is moved "
+        "past the stored offset is a gap.",
+    )
+    xmin_fetch_interval_ms: int = declare(
+        "xmin.fetch.interval.ms",
+        default=0,
+        ge=0,
+        advanced=True,
+        summary="How often the slot is asked for its catalog_xmin, which becomes source.xmin of streamed "
+        "events; 0: never, source.xmin is null.",
+        unit="ms",
+    )
+
     key_index: Literal["sound", "debezium"] = declare(
         "waltap.key.index",
         default="debezium",

@@ -11,6 +11,16 @@ from waltap_postgres.errors import PrivilegeMissing
 __all__ = ["ServerIdentity"]
 
 
+TIMELINE_SQL = """
+SELECT system_identifier::text,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int4 END
+  FROM pg_control_system()
+"""
+"""The timeline that WAL is written on. The control file names that of the last checkpoint: after a
+promotion the former one, until there is another."""
+
+
 class ServerIdentity:
     """Asks a PostgreSQL server. ``replication`` opens a session for replication commands."""
 
@@ -23,15 +33,14 @@ class ServerIdentity:
     def identify(self) -> ServerInfo:
         """Return what tells this server from others; the same as long as its data is. Raises: SourceError.
 
-        By SQL; where a role may not ask that, by a walsender: REPLICATION is enough there.
+        By SQL; where a role may not ask that, and of a standby, by a walsender: REPLICATION is enough.
         """
         try:
-            rows = self.catalogue.query(
-                "SELECT system_identifier::text, timeline_id"
-                " FROM pg_control_system(), pg_control_checkpoint()"
-            )
+            rows = self.catalogue.query(TIMELINE_SQL)
             system_id, timeline = rows[0]
         except PrivilegeMissing:
+            timeline = None
+        if timeline is None:
             with closing(self.replication()) as session:
                 system_id, timeline, *_ = session.execute("IDENTIFY_SYSTEM")[0]
         return ServerInfo(

@@ -38,10 +38,17 @@ from waltap_postgres.replication.publication import (
     identifier,
     published,
 )
+from waltap_postgres.replication.slot import failover_refusal
 
 __all__ = ["Preflight", "tables_unreadable"]
 
-SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "output_plugin_libraries")
+SETTINGS = (
+    "wal_level",
+    "max_replication_slots",
+    "max_wal_senders",
+    "output_plugin_libraries",
+    "synchronized_standby_slots",
+)
 HOSTED_ROLES = ["rds_replication", "rds_superuser"]
 """Roles of hosted servers whose members may replicate and publish without the attributes."""
 NAMED = 20
@@ -112,6 +119,13 @@ class Preflight:
             self._privileges(may_replicate=superuser or replication or hosted),
             _output_plugin(settings, self._decoder.output_plugin),
         ]
+        refused_failover = failover_refusal(
+            self._properties, self._server.version_num, standby=standby
+        )
+        if refused_failover is not None:
+            checks.append(Check.failed("slot.failover", refused_failover))
+        elif self._properties.slot_failover:
+            checks.append(_failover(settings))
         checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
             text = f"not used by {self._decoder.output_plugin}"
@@ -425,6 +439,23 @@ def _start(decision: Decision) -> Check:
             remedy="Choose another slot.name if another consumer needs it",
         )
     return Check(name="start", verdict="ok", found=found)
+
+
+def _failover(settings: dict[str, str]) -> Check:
+    """Look whether what is delivered is sure to be on the standby: the server sends it only then where
+    the standby's own slot is named."""
+    waits = settings.get("synchronized_standby_slots", "")
+    if waits:
+        found = f"the slot is copied to standbys, and changes wait for {waits}"
+        return Check(name="slot.failover", verdict="ok", found=found)
+    return Check(
+        name="slot.failover",
+        verdict="warning",
+        found="the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
+        "when it is promoted has been delivered all the same",
+        remedy="Name the slot that the standby itself streams from (its primary_slot_name): ALTER SYSTEM "
+        "SET synchronized_standby_slots = 'SLOT'; SELECT pg_reload_conf();",
+    )
 
 
 def _version(version_num: int) -> Check:

@@ -11,14 +11,15 @@ from waltap.errors import SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import SlotActive
+from waltap_postgres.errors import FailoverUnavailable, SlotActive
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots"]
+__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal"]
 
 log = logging.getLogger(__name__)
 
 CREATE_DEADLINE_S = 120.0
+FAILOVER_SINCE = 170000
 DROP_DEADLINE_S = 3.0
 POLL_S = 0.1
 SLOT_SILENCE_S = 1.5
@@ -48,6 +49,9 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_flush_lsn: int
     wal_status: str
     two_phase: bool
+    failover: bool = False
+    synchronized: bool = False
+    """The server is a standby and copies the slot from its primary: it cannot be used before promotion."""
 
     @property
     def invalidated(self) -> bool:
@@ -64,6 +68,23 @@ class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None
 
 
+def failover_refusal(
+    properties: PostgresProperties, version_num: int, *, standby: bool
+) -> FailoverUnavailable | None:
+    """Return why ``slot.failover`` cannot be had, None when it can or is not wanted."""
+    if not properties.slot_failover:
+        return None
+    if version_num < FAILOVER_SINCE:
+        why = f"PostgreSQL {version_num // 10000} copies no slots to standbys (17 and later do)"
+    elif properties.slot_temporary:
+        why = "slot.temporary: no server copies temporary slots"
+    elif standby:
+        why = "the server is a standby: only a primary's slots are copied"
+    else:
+        return None
+    return FailoverUnavailable(f"slot.failover is asked for, and {why}")
+
+
 class Slots:
     """The slots of one database, as PostgreSQL keeps them."""
 
@@ -78,9 +99,13 @@ class Slots:
         version_num = self._version_num
         wal_status = "wal_status" if version_num >= 130000 else "NULL"
         two_phase = "two_phase" if version_num >= 140000 else "false"
+        # after a promotion a slot stays marked as copied, and is one as any other
+        copied = (
+            "failover, synced AND pg_is_in_recovery()" if version_num >= 170000 else "false, false"
+        )
         rows = self._catalogue.query(
             "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
-            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}"
+            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied}"
             " FROM pg_replication_slots WHERE slot_name = %s",
             (name,),
         )
@@ -97,7 +122,17 @@ class Slots:
             confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
             wal_status=row[7] or "",
             two_phase=bool(row[8]),
+            failover=bool(row[9]),
+            synchronized=bool(row[10]),
         )
+
+    def xmin(self, name: str) -> int | None:
+        """Return the slot's ``catalog_xmin``, None where it has none. Raises: SourceError."""
+        rows = self._catalogue.query(
+            "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        )
+        return rows[0][0] if rows else None
 
     def names(self) -> set[str]:
         """Return the names of all slots of this database. Raises: SourceError."""
@@ -146,14 +181,26 @@ class Slots:
         kind = "TEMPORARY " if self._properties.slot_temporary else ""
         if self._version_num >= 150000:
             options = ["SNAPSHOT 'export'"]
-            if self._properties.slot_failover and self._version_num >= 170000:
-                options.append("FAILOVER true")
             if two_phase:
                 options.append("TWO_PHASE true")
+            if self._properties.slot_failover:
+                options.append("FAILOVER true")
             tail = f"({', '.join(options)})"
         else:
             tail = "EXPORT_SNAPSHOT"
         return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
+
+    def refuse_failover(self) -> None:
+        """Raises: FailoverUnavailable, where ``slot.failover`` cannot be had; SourceError."""
+        if self._properties.slot_failover:
+            ((standby,),) = self._catalogue.query("SELECT pg_is_in_recovery()")
+            refusal = failover_refusal(self._properties, self._version_num, standby=standby)
+            if refusal is not None:
+                raise refusal
+
+    def set_failover(self, session: Session, name: str) -> None:
+        """Have a slot that nobody reads copied to standbys from now on. Raises: SourceError."""
+        session.execute(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER true)')
 
     def drop(self, name: str, ours: Collection[int] = ()) -> bool:
         """Drop the slot; False when there is none. A walsender that has just been left gets a moment to

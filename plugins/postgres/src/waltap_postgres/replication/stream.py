@@ -31,6 +31,8 @@ __all__ = ["ReplicationStream", "start_replication_sql"]
 
 _ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare))
 JOIN_S = 0.5
+NOTHING_FLUSHED = 0
+"""An LSN that the server leaves out of account: a shutdown then waits for what was written alone."""
 EPOCH_2000_US = 946_684_800_000_000
 _lsn = itemgetter(0)
 
@@ -55,13 +57,16 @@ class ReplicationStream(ChangeStream):
         confirmed: int,
         status_interval: float,
         receive_timeout: float = 0.0,
+        confirms: bool = True,
         ended: Callable[[PublicationGone | SendFormatUnreadable], SourceError] = lambda error: (
             error
         ),
     ) -> None:
         """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
         ``receive_timeout`` (0: silence never counts as a lost link). ``ended`` returns what to raise
-        when the slot cannot be read on, or not in this format."""
+        when the slot cannot be read on, or not in this format. Without ``confirms`` the server hears
+        that we are there, and never of a durable position: no status moves the slot."""
+        self.confirms = confirms
         self._ended = ended
         self._timeout_s = receive_timeout
         self._heard, self._asked = time.monotonic(), False
@@ -163,7 +168,8 @@ class ReplicationStream(ChangeStream):
         with self._send_lock:
             clock = time.time_ns() // 1000 - EPOCH_2000_US
             written = max(self._received, self._confirmed)
-            self._transport.send(status_update(written, self._confirmed, clock, reply=reply))
+            flushed = self._confirmed if self.confirms else NOTHING_FLUSHED
+            self._transport.send(status_update(written, flushed, clock, reply=reply))
 
     def _keep_alive(self) -> None:
         while not self._stopping.wait(self._status_interval):
