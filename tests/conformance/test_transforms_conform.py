@@ -10,7 +10,7 @@ SPECS = {spec.name: spec for spec in waltap.plugin.register_transforms()}
 CASES = {
     "a table left out": ("filter", {"tables": r"public\.notes"}),
     "an operation left out": ("filter", {"operations": "u,t"}),
-    "everything left out": ("filter", {}),
+    "everything left out": ("filter", {"tables": ".*"}),
     "one table elsewhere": ("route", {"regex": r"public\.(i.*)", "replacement": "all.$1"}),
     "no table elsewhere": ("route", {"regex": r"other\.x", "replacement": "y"}),
 }

@@ -47,6 +47,8 @@ def test_drop_shows_asks_and_removes_everything_but_the_output(
     database.execute("CREATE PUBLICATION of_somebody_else")
     asked = waltap("drop", profile, cwd=profile.parent)  # nobody answers
     assert asked.returncode == 1
+    assert "--yes goes on unasked" in asked.stderr
+    assert "Aborted" not in asked.stderr
     for shown in (f"slot {database.name}", f"publication {database.name}", "offset.json"):
         assert shown in asked.stdout
     assert list(database.slots()) == [database.name]
@@ -60,6 +62,27 @@ def test_drop_shows_asks_and_removes_everything_but_the_output(
     run(profile)  # and it can start over
     assert (profile.parent / "out.jsonl").read_text().count("\n") == 2
     assert waltap("drop", profile, "--yes", cwd=profile.parent).returncode == 0
+
+
+def test_a_pipeline_at_rest_needs_no_plugin_of_sink_format_or_transform(
+    profile: Path, database: Database
+) -> None:
+    run(profile)
+    text = profile.read_text().replace("[sink]\n", "[gone]\n").partition("[gone]")[0]
+    profile.write_text(
+        f'{text}"notification.enabled.channels" = "acme"\n[sink]\ntype = "acme-sink"\nurl = "x"\n'
+        '[format]\ntype = "acme-format"\nlevel = 3\n[[transforms]]\ntype = "acme-transform"\n'
+    )
+    refused = waltap("run", profile, cwd=profile.parent)
+    assert refused.returncode == 2
+    for gone in ("acme-sink", "acme-format", "acme-transform"):
+        assert gone in refused.stderr
+    for looks in (["status"], ["slot", "show"], ["offsets", "show"]):
+        done = waltap(*looks, profile, "--set", "sink.url=y", cwd=profile.parent)
+        assert done.returncode == 0, done.stderr
+    done = waltap("drop", profile, "--yes", cwd=profile.parent)
+    assert done.returncode == 0, done.stderr
+    assert database.slots() == {}
 
 
 def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(

@@ -22,6 +22,7 @@ from typing import ClassVar
 from waltap.system_advice import ADVICE, system_advice
 
 __all__ = [
+    "COMMAND_LINE",
     "NOT_UTF8",
     "ConfigurationError",
     "ConnectionLost",
@@ -37,6 +38,9 @@ __all__ = [
     "WaltapError",
 ]
 
+
+COMMAND_LINE = "the command line"
+"""The origin of a `ConfigurationError` whose problems are arguments and options, not a profile's."""
 
 NOT_UTF8 = (
     "The database holds text that is not UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
@@ -147,6 +151,12 @@ class ConfigurationError(WaltapError):
         noun = "problem" if len(problems) == 1 else "problems"
         super().__init__(f"{origin} has {len(problems)} {noun}:{lines}\n", origin=origin)
         self.problems = problems
+
+    def advice(self) -> str:
+        """Return where to read on: a profile's properties, or what the command takes."""
+        if self.fields["origin"] == COMMAND_LINE and system_advice(self.__cause__) is None:
+            return "Correct what is named above; --help behind the command shows what it takes."
+        return super().advice()
 
 
 class PluginError(WaltapError):

@@ -3,6 +3,7 @@
 import pytest
 from waltap.cli.failure import exit_code, show, show_bug
 from waltap.errors import (
+    COMMAND_LINE,
     ConfigurationError,
     ConnectionLost,
     OffsetError,
@@ -76,6 +77,15 @@ def test_problems_of_a_profile_are_a_list(capsys: pytest.CaptureFixture[str]) ->
         "",
         "Correct what is named above; `waltap explain FILE` shows every property with its meaning.",
     ]
+
+
+def test_a_mistake_on_the_command_line_leads_to_the_commands_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(ConfigurationError([Problem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
+    assert text(capsys).splitlines()[-1] == (
+        "Correct what is named above; --help behind the command shows what it takes."
+    )
 
 
 def test_a_bug_shows_where_and_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:

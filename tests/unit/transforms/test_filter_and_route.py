@@ -6,9 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.json.rig import NOW, Server, events, json_format, table, values
+from waltap.config.layers import read_tables
+from waltap.config.resolve import survey
 from waltap.decode.message import Insert
 from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import ConfigurationError
+from waltap.host import Host
 from waltap.transactions.transaction import Batch
 from waltap.source.position import Position
 from waltap.transforms.filter import FilterProperties, PredicateFailed, changes_filter
@@ -58,6 +61,14 @@ ALL = ["ca1", "ca2", "cb7", "ua1", "da2", "ta", "tb", "m", "ra5", "ra6"]
 )
 def test_filter_leaves_out_what_it_concerns_and_nothing_else(properties, expected) -> None:
     assert kept(**properties) == expected
+
+
+def test_a_filter_without_conditions_is_refused() -> None:
+    tables = {"source": {"type": "postgres", "database.dbname": "d"}, "sink": {"type": "null"}}
+    raw = read_tables({**tables, "transforms": [{"type": "filter"}]})
+    [problem] = survey(raw, Host()).problems
+    assert problem.property == "transform 1 filter"
+    assert "tables, operations or predicate is missing" in problem.what
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def write(
                 cause.strerror if isinstance(cause, OSError) else "this is not the name of a folder"
             )
             problem = Problem("--folder", f"cannot be used: {why}", value=str(folder))
-            raise ConfigurationError([problem], origin="the command line") from cause
+            raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     for path in stale:
         typer.echo(f"stale: {path}" if check else f"wrote {path}")
     if check and stale:

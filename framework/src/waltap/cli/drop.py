@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
+from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.cli.question import confirm
 
 if TYPE_CHECKING:
     from waltap.offsets.belongings import Belonging
@@ -26,13 +27,10 @@ def command(
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
-    from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.offsets.state_folder import BELONGINGS, own_files
     from waltap.pipeline.lock import PipelineLock
 
-    host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
+    profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()
@@ -44,9 +42,7 @@ def command(
             typer.echo(f"{profile.name}: there is nothing to remove")
             lock.leave_nothing()
             return
-        if not yes:
-            question = "Remove all of this? Changes that were not delivered yet are lost."
-            typer.confirm(question, abort=True)
+        confirm("Remove all of this? Changes that were not delivered yet are lost.", yes=yes)
         for entry in reversed(known):  # slots before publications: what the server refuses ends it
             if entry.made:
                 connector.drop(entry)

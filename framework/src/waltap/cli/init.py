@@ -1,15 +1,15 @@
 """``waltap init``: writes a commented profile to start from."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltap.cli.profile_source import read
+from waltap.cli.question import answered
 from waltap.config.secrecy import looks_secret
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 if TYPE_CHECKING:
     from waltap.config.property import Declaration, Properties
@@ -53,20 +53,20 @@ def command(
 
     if file.exists() and not force:
         problem = Problem(str(file), "exists already", allowed="another name, or --force")
-        raise ConfigurationError([problem], origin="the command line")
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
     host = Host()
-    uri = dsn or _asked(
+    uri = dsn or answered(
         "--dsn", "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
     )
     raw = read(uri)
     if "source" not in raw.types:
         problem = Problem("--dsn", "names no database", allowed="postgres://user@host:port/db")
-        raise ConfigurationError([problem], origin="the command line")
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
         sinks = ", ".join(sorted(host.sinks))
-        sink = _asked("--sink", f"Sink ({sinks})", default=_default_sink(host))
+        sink = answered("--sink", f"Sink ({sinks})", default=_default_sink(host))
     name, _, value = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
@@ -77,22 +77,11 @@ def command(
         file.write_text(text, encoding="utf-8")
     except OSError as cause:
         problem = Problem(str(file), f"cannot be written: {cause.strerror}")
-        raise ConfigurationError([problem], origin="the command line") from cause
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     typer.echo(f"wrote {file}")
     for name, variable in variables.items():
         typer.echo(f"{name} is not in it: export {variable}=…")
     typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
-
-
-def _asked(option: str, question: str, *, default: str) -> str:
-    """Return the answer to a question. Raises: ConfigurationError where nobody is there to answer."""
-    try:
-        return str(typer.prompt(question, default=default))
-    except typer.Abort:
-        if sys.stdin.isatty():
-            raise
-    problem = Problem(option, "is not given, and standard input has no answer", allowed=default)
-    raise ConfigurationError([problem], origin="the command line")
 
 
 def compose(

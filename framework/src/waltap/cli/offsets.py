@@ -2,13 +2,20 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
-from waltap.errors import ConfigurationError, OffsetError, Problem, WaltapError
+from waltap.cli.profile_source import (
+    FileArgument,
+    SetOption,
+    any_sink,
+    at_rest,
+    overrides,
+    read,
+)
+from waltap.cli.question import confirm
+from waltap.errors import COMMAND_LINE, ConfigurationError, OffsetError, Problem, WaltapError
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -40,7 +47,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
 
     from waltap.source.position import SOLE
 
-    profile, stages = _stages(file, set_)
+    profile, stages = _at_rest(file, set_)
     offset = stages.store.load()
     if offset is None:
         typer.echo(f"{profile.name}: no offset is stored", err=True)
@@ -65,14 +72,16 @@ def set_position(
 
     Slot and sink have a say in that: what they make of the position is told before anything is stored.
     """
+    from waltap.pipeline.lock import PipelineLock
     from waltap.source.position import Position, lsn_text, parse_lsn
 
     try:
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
         problem = Problem("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848")
-        raise ConfigurationError([problem], origin="the command line") from cause
-    with _locked(file, set_) as (profile, stages):
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+    profile, stages = _with_sink(file, set_)
+    with PipelineLock(stages.state_dir):
         store = stages.store
         offset = store.load()
         if offset is None:
@@ -90,7 +99,7 @@ def set_position(
         question = (
             f"{profile.name}: from {offset.sole.position} to {lsn_text(position.end_lsn)} {effect}"
         )
-        _confirm(question, yes=yes)
+        confirm(f"{question}. Go on?", yes=yes)
         store.store(moved)
         typer.echo(f"{profile.name}: stored {position}")
 
@@ -98,17 +107,20 @@ def set_position(
 @command.command()
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
-    with _locked(file, set_) as (profile, stages):
+    from waltap.pipeline.lock import PipelineLock
+
+    profile, stages = _at_rest(file, set_)
+    with PipelineLock(stages.state_dir):
         store = stages.store
         try:
             offset = store.load()
         except OffsetError as error:  # what cannot be read can be forgotten all the same
-            _confirm(f"{profile.name}: {error.problem}; forget it", yes=yes)
+            confirm(f"{profile.name}: {error.problem}; forget it. Go on?", yes=yes)
         else:
             if offset is None:
                 typer.echo(f"{profile.name}: no offset is stored")
                 return
-            _confirm(f"{profile.name}: forget the offset {offset.sole.position}", yes=yes)
+            confirm(f"{profile.name}: forget the offset {offset.sole.position}. Go on?", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
@@ -136,16 +148,6 @@ def _what_it_comes_to(
         yield f"the next start will refuse this position ({lost.code}): {lost.problem}"
 
 
-@contextmanager
-def _locked(file: str, set_: list[str] | None) -> "Iterator[tuple[Profile, Stages]]":
-    """Give the stages of a pipeline that does not run meanwhile. Raises: PipelineRunning."""
-    from waltap.pipeline.lock import PipelineLock
-
-    profile, stages = _stages(file, set_)
-    with PipelineLock(stages.state_dir):
-        yield profile, stages
-
-
 def _keep_slot(stages: "Stages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
     from waltap.offsets.belongings import Belonging
@@ -161,7 +163,15 @@ def _keep_slot(stages: "Stages", offset: "Offset") -> None:
         stages.belongings.keep(entry)
 
 
-def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
+def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
+    from waltap.pipeline.setup import build
+
+    profile, host = at_rest(file, set_)
+    return profile, build(profile, host, run_id="")
+
+
+def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
+    """Return the stages with the sink, which has a say in the position."""
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.setup import build
@@ -169,8 +179,3 @@ def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
     return profile, build(profile, host, run_id="")
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if not yes:
-        typer.confirm(f"{question}. Go on?", abort=True)

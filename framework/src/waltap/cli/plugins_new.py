@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from waltap import __version__
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 __all__ = ["Kind", "generate", "new"]
 
@@ -124,4 +124,4 @@ def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
 
 
 def _refused(problem: Problem) -> ConfigurationError:
-    return ConfigurationError([problem], origin="the command line")
+    return ConfigurationError([problem], origin=COMMAND_LINE)

@@ -8,10 +8,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import typer
 
 from waltap.config.secrecy import HIDDEN, looks_secret, redacted
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
+    from waltap.config.profile import Profile
+    from waltap.host import Host
 
 __all__ = [
     "FileArgument",
@@ -19,11 +21,11 @@ __all__ = [
     "SinkOption",
     "SourceArgument",
     "any_sink",
+    "at_rest",
     "overrides",
     "read",
 ]
 
-COMMAND_LINE = "the command line"
 URI_FORM = "postgres://user@host:port/db?sslmode=…, or a profile's file"
 KEY_VALUE = re.compile(r"^\s*\w+\s*=|\s\w+\s*=")
 PARAMETERS = {
@@ -67,6 +69,18 @@ def read(source: str) -> "RawProfile":
         problem = Problem("DSN", "is given as key=value pairs", allowed=URI_FORM)
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     return load(Path(source))
+
+
+def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
+    """Return the profile of a pipeline that is looked at and not run, and the plugins there are.
+
+    Sink and format need not be there, nor their plugins. Raises: ConfigurationError.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+
+    host, raw = Host(), read(source)
+    return resolve(raw, host, overrides=overrides(raw, set_), at_rest=True), host
 
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:

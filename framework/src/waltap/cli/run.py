@@ -78,7 +78,7 @@ def limits_of(
     max_seconds: float | None,
 ) -> Any:
     """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
-    from waltap.errors import ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
     from waltap.pipeline import Limits
     from waltap.source.position import parse_lsn
 
@@ -88,7 +88,7 @@ def limits_of(
         problem = Problem(
             "--until-lsn", "is not an LSN", value=until_lsn, allowed="e.g. 16/B374D848"
         )
-        raise ConfigurationError([problem], origin="the command line") from cause
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     return Limits(
         until_idle=until_idle, until_lsn=lsn, max_records=max_records, max_seconds=max_seconds
     )

@@ -1,15 +1,12 @@
 """``waltap slot``: show or drop a pipeline's replication slot."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from waltap.cli.connection import connected
-from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
-
-if TYPE_CHECKING:
-    from waltap.config.profile import Profile
-    from waltap.host import Host
+from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.cli.question import confirm
 
 __all__ = ["command"]
 
@@ -27,7 +24,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     from waltap.cli.screen import answers
     from waltap.source.position import lsn_text
 
-    with connected(*_profile(file, set_)) as (connector, _):
+    with connected(*at_rest(file, set_)) as (connector, _):
         slot = connector.slot()
     if slot is None:
         typer.echo("there is no slot", err=True)
@@ -56,23 +53,14 @@ def drop(
     """
     from waltap.pipeline.lock import PipelineLock
 
-    profile, host = _profile(file, set_)
+    profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder), connected(profile, host) as (connector, _):
         slot = connector.slot()
         if slot is None:
             typer.echo("there is no slot", err=True)
             raise typer.Exit(1)
-        if not yes:
-            question = f"Drop slot {slot.name} with {slot.lag_bytes} bytes of WAL not delivered?"
-            typer.confirm(question, abort=True)
+        question = f"Drop slot {slot.name} with {slot.lag_bytes} bytes of WAL not delivered?"
+        confirm(question, yes=yes)
         connector.drop_slot()
     typer.echo(f"dropped {slot.name}")
-
-
-def _profile(file: str, set_: list[str] | None) -> "tuple[Profile, Host]":
-    from waltap.config.resolve import resolve
-    from waltap.host import Host
-
-    host, raw = Host(), read(file)
-    return resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_)), host

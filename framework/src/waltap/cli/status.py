@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
+from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 
 if TYPE_CHECKING:
     from waltap.errors import WaltapError
@@ -22,16 +22,12 @@ def command(
 ) -> None:
     """Show stored offset, replication slot and lag. Exit code 1 when streaming cannot go on."""
     from waltap.cli.connection import connected
-    from waltap.config.resolve import resolve
-    from waltap.host import Host
 
-    host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
-    with connected(profile, host) as (connector, parts):
+    with connected(*at_rest(file, set_)) as (connector, parts):
         offset, slot = parts.store.load(), connector.slot()
         lost = _refused(connector) if offset is None else connector.lost(offset)
         new = [] if offset is None else parts.new_tables.unknown(connector, offset)
-    document = {**_document(profile.name, offset, slot, lost), "new_tables": new}
+    document = {**_document(parts.profile.name, offset, slot, lost), "new_tables": new}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:

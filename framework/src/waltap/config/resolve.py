@@ -59,6 +59,14 @@ SHARING: tuple[type[Spec], ...] = (
 )  # fmt: skip
 """Kinds whose components share one namespace."""
 
+OF_RUNS: Mapping[type[Spec], str | None] = {
+    SinkSpec: "null",
+    FormatSpec: DEFAULT_FORMAT,
+    SignalChannelSpec: None,
+    NotificationChannelSpec: None,
+}
+"""Kinds that a pipeline at rest does without → what stands in for one whose plugin is gone."""
+
 SOURCE_CHANNEL = "source"
 JAVA_CHANNELS = {"jmx", "in-process"}
 """Channels of the Java process that Debezium runs in: nothing comes by them here, nobody listens."""
@@ -85,14 +93,17 @@ def resolve(
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
+    at_rest: bool = False,
 ) -> Profile:
     """Return the profile that ``raw`` describes; warnings are logged.
 
     ``sink`` is ``NAME`` or ``NAME:VALUE`` and takes the place of the profile's sink; ``overrides``
-    are further properties (``sink.NAME`` for the sink's). Raises: ConfigurationError with every
-    problem there is; PluginError when two plugins claim something the profile needs.
+    are further properties (``sink.NAME`` for the sink's). ``at_rest`` is for who looks at a pipeline and
+    does not run it: transforms are left out, and what only a run needs (`OF_RUNS`) may be missing.
+    Raises: ConfigurationError with every problem there is; PluginError when two plugins claim something
+    the profile needs.
     """
-    resolution = examine(raw, host, sink=sink, overrides=overrides)
+    resolution = _Resolver(raw, host, sink, overrides or {}, at_rest=at_rest).resolution()
     for warning in resolution.warnings:
         logger.warning("%s", warning)
     return resolution.profile
@@ -144,9 +155,16 @@ class _Resolver:
     """One resolution: chooses the components, fills their models, raises at the end."""
 
     def __init__(
-        self, raw: RawProfile, host: "Host", sink: str | None, overrides: Mapping[str, str]
+        self,
+        raw: RawProfile,
+        host: "Host",
+        sink: str | None,
+        overrides: Mapping[str, str],
+        *,
+        at_rest: bool = False,
     ) -> None:
         self._raw, self._host, self._sink_argument = raw, host, sink
+        self._at_rest, self._done_without = at_rest, False
         self._findings = Findings(
             debezium=raw.debezium, folder=raw.folder, problems=list(raw.problems)
         )
@@ -218,7 +236,8 @@ class _Resolver:
             "notification.enabled.channels",
         )
         transforms = [
-            self._transform(number, table) for number, table in enumerate(self._raw.transforms, 1)
+            self._transform(number, table)
+            for number, table in enumerate(() if self._at_rest else self._raw.transforms, 1)
         ]
         self._leftovers(sink is not None)
         findings.hide()
@@ -250,6 +269,8 @@ class _Resolver:
 
     def _leftovers(self, sink: bool) -> None:
         """Report unknown names, also while a component is not there: one of its kind was meant."""
+        if self._done_without:
+            return
         missing = [(kind, meant) for kind, meant in self._missing if kind is not TransformSpec]
         for kind, _ in missing:
             space = self._sink if kind is SinkSpec else self._flat
@@ -318,6 +339,8 @@ class _Resolver:
         try:
             found = self._host.find(kind, name)
         except SpecMissing as missing:
+            if self._at_rest and kind in OF_RUNS:
+                return self._stand_in(kind)
             problem = Problem(
                 place,
                 missing.what,
@@ -336,6 +359,14 @@ class _Resolver:
             return None
         self._chosen.setdefault(role, found.name)
         return found
+
+    def _stand_in(self, kind: type[S]) -> S | None:
+        """Return what takes the place of a component that is gone, whose settings nobody can judge."""
+        self._done_without = True
+        if kind is SinkSpec:
+            self._sink.settings.clear()
+        name = OF_RUNS[kind]
+        return None if name is None else self._host.find(kind, name)
 
     def _typed(self, kind: type[S], section: str, default: str) -> S | None:
         setting = self._types.get(section)
@@ -383,6 +414,8 @@ class _Resolver:
         if self._sink_argument is None:
             if given is not None:
                 return self._find(SinkSpec, str(given.value), place)
+            if self._at_rest:
+                return self._stand_in(SinkSpec)
             what = "is missing: where should the changes go?"
             known = ", ".join(sorted(self._host.sinks))
             allowed = f"[sink] type = NAME, or --sink NAME:VALUE; names: {known}"
@@ -443,6 +476,9 @@ class _Resolver:
                 spec = self._host.find(kind, name)
             except SpecMissing as missing:
                 if name.casefold() in JAVA_CHANNELS:
+                    continue
+                if self._at_rest:
+                    self._stand_in(kind)
                     continue
                 own = {SOURCE_CHANNEL} if kind is SignalChannelSpec else set()
                 allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))

@@ -4,9 +4,10 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
@@ -73,6 +74,15 @@ class FilterProperties(Properties):
         if unknown:
             raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, r, t, m")
         return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.tables or self.operations or self.predicate):
+            raise ValueError(
+                "says nothing of what it leaves out, which would be everything: tables, operations or "
+                "predicate is missing"
+            )
+        return self
 
 
 def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:

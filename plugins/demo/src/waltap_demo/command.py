@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.errors import ConfigurationError, Problem
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 from waltap_demo.embedded_server import (
     EmbeddedServer,
     embedded_server,
@@ -64,10 +64,10 @@ def demo(
         chosen = dt.date.fromisoformat(day)
     except ValueError as cause:
         problem = Problem("--day", "is not a date", value=day, allowed="2013-01-01 to 2013-12-31")
-        raise ConfigurationError([problem], origin="the command line") from cause
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
     if chosen.year != 2013:
         problem = Problem("--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31")
-        raise ConfigurationError([problem], origin="the command line")
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
     require_java()
     _Demo(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
 
@@ -117,7 +117,7 @@ class _Demo:
                 problem = Problem(
                     "--output", "is a folder with other files in it", value=str(self.folder)
                 )
-                raise ConfigurationError([problem], origin="the command line")
+                raise ConfigurationError([problem], origin=COMMAND_LINE)
             running = running_server(self.folder / "postgres")
             if running is not None:
                 problem = Problem(
@@ -125,7 +125,7 @@ class _Demo:
                     f"has a demo that still runs; kill {running} ends its server",
                     value=str(self.folder),
                 )
-                raise ConfigurationError([problem], origin="the command line")
+                raise ConfigurationError([problem], origin=COMMAND_LINE)
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         marker.touch()

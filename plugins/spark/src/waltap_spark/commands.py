@@ -51,13 +51,13 @@ def apply(
     import logging
 
     from waltap.cli.screen import notices
-    from waltap.errors import ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
     from waltap_spark.applier import ApplyOptions
     from waltap_spark.driver import asked_to_stop, run_driver
 
     if type_change not in ("fail", "string"):
         problem = Problem("--type-change", "is unknown", value=type_change, allowed="fail, string")
-        raise ConfigurationError([problem], origin="the command line")
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
     settings = _settings(set_ or [])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -189,7 +189,7 @@ def verify(
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:
-    from waltap.errors import ConfigurationError, Problem
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
     wrong = [pair for pair in pairs if "=" not in pair or not pair.startswith("spark.")]
     if wrong:
@@ -197,7 +197,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
             Problem("--set", "is not a Spark setting", value=pair, allowed="spark.NAME=VALUE")
             for pair in wrong
         ]
-        raise ConfigurationError(problems, origin="the command line")
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
     return dict(pair.split("=", 1) for pair in pairs)
 
 
