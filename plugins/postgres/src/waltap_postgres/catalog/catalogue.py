@@ -288,6 +288,16 @@ class PostgresCatalogue:
         rows = self.query(RELATION_SQL + " AND n.nspname = %s AND c.relname = %s", (schema, table))
         return self._one(rows)
 
+    def named_since(self, xid: int) -> list[Table]:
+        """Return the tables that transaction ``xid``, or a later one, gave the name that they have now."""
+        rows = self.query(
+            RELATION_SQL + " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
+            " <= age(%s::text::xid)",
+            (xid,),
+        )
+        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
+        return self._tables(rows)
+
     def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
         """Return which of these relations exist no more, and the end of the WAL after that was so."""
         rows = self.query(

@@ -156,7 +156,7 @@ class Descriptions:
         ):
             return None
         if now is None:
-            return then
+            return then or self._renamed(schema, table, columns, moment)
         oid, keyed = now.relation.oid, any(column.in_identity for column in now.relation.columns)
         if keyed:
             self._keyed[oid] = moment.horizon
@@ -178,6 +178,30 @@ class Descriptions:
             for column in now.relation.columns
         )
         return msgspec.structs.replace(now.relation, identity=then.identity, columns=columns)
+
+    def _renamed(
+        self, schema: str, table: str, columns: Sequence[Column], moment: Moment
+    ) -> Relation | None:
+        """Return a table under a name that nobody has any more, and nobody is known to have had: it was
+        renamed by the transaction at hand, or later, before anyone could ask. ``columns`` must tell which
+        one, or none is returned."""
+        if not moment.xid or not columns:
+            return None
+        shown = {column.name for column in columns}
+        found = [
+            table
+            for table in self._catalogue.named_since(moment.xid)
+            if fits(columns, known := self._memory.get(table.relation.oid) or table.relation)
+            and shown.issuperset(known.primary_key or ())
+        ]
+        if len(found) != 1:
+            return None
+        now = found[0]
+        moment = self._told(moment, now)
+        then = self._memory.get(now.relation.oid)
+        newer = then is not None and any(moment.precedes(xid) for xid in now.writers)
+        chosen = then if newer and then is not None else now.relation
+        return msgspec.structs.replace(chosen, schema=schema, table=table)
 
     def start(self, tables: Iterable[Table]) -> None:
         """Remember tables that nothing is known of: at the start of a stream they are what its changes
