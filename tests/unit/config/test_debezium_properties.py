@@ -39,7 +39,8 @@ topic.transaction topic.regex topic.replacement topic.key.enforce.uniqueness top
 topic.key.field.regex topic.key.field.replacement heartbeat.interval.ms heartbeat.action.query
 snapshot.mode snapshot.mode.custom.name snapshot.isolation.mode snapshot.locking.mode
 snapshot.lock.timeout.ms snapshot.include.collection.list snapshot.select.statement.overrides
-snapshot.fetch.size snapshot.max.threads snapshot.delay.ms incremental.snapshot.chunk.size
+snapshot.fetch.size snapshot.max.threads snapshot.max.threads.multiplier
+snapshot.tables.order.by.row.count snapshot.delay.ms incremental.snapshot.chunk.size
 incremental.snapshot.watermarking.strategy signal.data.collection
 max.batch.size errors.max.retries retriable.restart.connector.wait.ms
 """.split()
@@ -63,7 +64,6 @@ schema.history.internal.kafka.topic schema.history.internal producer.override.ac
 connection.validation.timeout.ms database.autosave driver.autosave driver.socketTimeout
 include.schema.changes internal.create.slot.command.timeout lsn.flush.timeout.ms
 lsn.flush.timeout.action query.fetch.size legacy.snapshot.max.threads
-snapshot.max.threads.multiplier snapshot.max.threads.multiplier.public.t
 snapshot.mode.configuration.based.snapshot.schema
 snapshot.mode.configuration.based.snapshot.on.schema.error
 incremental.snapshot.allow.schema.changes signal.emit.failure.max.retries
@@ -91,7 +91,6 @@ REFUSED = {
     "snapshot.locking.mode.custom.name": "x",
     "snapshot.query.mode": "custom",
     "snapshot.query.mode.custom.name": "x",
-    "snapshot.tables.order.by.row.count": "descending",
     "guardrail.collections.limit.action": "fail",
 }
 """Value that would change what users get, and is refused with its reason; the default is accepted."""

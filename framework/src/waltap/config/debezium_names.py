@@ -135,7 +135,6 @@ KNOWN_NAMES: dict[str, Known] = {
     # 6. snapshot, signal, notification
     **_ignored(
         "query.fetch.size",
-        "snapshot.max.threads.multiplier",
         "legacy.snapshot.max.threads",
         "incremental.snapshot.allow.schema.changes",
         "include.schema.changes",
@@ -155,9 +154,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "select_all", why="snapshot.select.statement.overrides gives a table another SELECT"
     ),
     "snapshot.query.mode.custom.name": Known("", why="it names a Java class"),
-    "snapshot.tables.order.by.row.count": Known(
-        "disabled", why="tables are read in the order of their names"
-    ),
     # 7. run time
     **_ignored(
         "max.queue.size",

@@ -90,7 +90,7 @@ class SnapshotPhase:
     def _cut(self, piece: SnapshotRows) -> None:
         left = self._left()
         if left is not None and left < len(piece.rows):
-            piece.rows, piece.complete = piece.rows[:left], False
+            piece.rows, piece.complete, piece.ends_chunk = piece.rows[:left], False, False
 
     def _table_done(self, table: str, rows: int) -> None:
         if table:

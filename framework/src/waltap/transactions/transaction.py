@@ -96,6 +96,10 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
     snapshot: up to there the stream leaves out the table's changes that the rows contain.
 
+    A connector may read a table in chunks, several at a time: ``chunk`` is the index of the piece's chunk,
+    ``ends_chunk`` says that it is the last of that one. Pieces of a table's chunks come in any order; the
+    very last is ``complete``. A chunk without rows is one piece without rows.
+
     ``ts`` is the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn``
     and ``xid`` are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
     """
@@ -112,6 +116,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     visible: str = ""
     opens: bool = False
     complete: bool = False
+    chunk: int = 0
+    ends_chunk: bool = False
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):

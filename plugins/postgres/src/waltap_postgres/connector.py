@@ -89,7 +89,14 @@ class PostgresConnector(Connector):
             belonging=lambda name: self._belonging("publication", name),
         )
         self._snapshot = InitialSnapshot(
-            properties, context, self.catalogue, self._captured_of, self._watch, dialect.reading
+            properties,
+            context,
+            self.catalogue,
+            self._captured_of,
+            self._watch,
+            dialect.reading,
+            dialect.planner,
+            version_num,
         )
         try:
             self.server = self._identity.identify()

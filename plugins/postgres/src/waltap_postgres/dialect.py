@@ -14,6 +14,7 @@ from waltap_postgres.replication.publications import Publications
 from waltap_postgres.replication.slot import Slots
 from waltap_postgres.server_identity import ServerIdentity
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
+from waltap_postgres.snapshot.plan import Planner
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
 __all__ = ["POSTGRESQL", "Dialect"]
@@ -28,8 +29,9 @@ class Dialect:
     such.
     ``identity`` tells one server from another. ``slots`` is their life. ``publications`` says what is
     streamed. ``decide`` says how a start goes on. ``reading`` begins in the snapshot that came with the
-    slot, and sees where tables were changed meanwhile. ``chunks`` reads incremental snapshots, and says
-    what a chunk has seen. ``preflight`` checks all that before a start.
+    slot, and sees where tables were changed meanwhile. ``planner`` cuts tables into ranges for several
+    readers. ``chunks`` reads incremental snapshots, and says what a chunk has seen. ``preflight`` checks
+    all that before a start.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Dialect:
     publications: type[Publications] = Publications
     decide: Callable[[Situation], Decision] = decide
     reading: type[ReadingTransaction] = ReadingTransaction
+    planner: type[Planner] = Planner
     chunks: type[PostgresChunks] = PostgresChunks
     preflight: type[Preflight] = Preflight
 

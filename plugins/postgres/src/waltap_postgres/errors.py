@@ -45,6 +45,7 @@ __all__ = [
     "SlotUnfit",
     "SlotUnreadable",
     "SnapshotInterrupted",
+    "SnapshotNotShared",
     "SnapshotReadFailed",
     "TableOvertaken",
     "TableUnreadable",
@@ -449,6 +450,17 @@ class TableOvertaken(SnapshotError):
     remedy = (
         "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
         "{table} has been read."
+    )
+
+
+class SnapshotNotShared(SnapshotError):
+    """A connection that reads a part of a snapshot does not see what the others see."""
+
+    code = "WT-4004"
+    retry = Retry.RECONNECT
+    remedy = (
+        "The snapshot is taken again by itself. Where something between waltap and the server hands "
+        "connections to several servers, name one in database.hostname, or set snapshot.max.threads=1."
     )
 
 

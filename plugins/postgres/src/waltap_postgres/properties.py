@@ -289,8 +289,28 @@ class PostgresProperties(Properties):
         "snapshot.max.threads",
         default=1,
         ge=1,
+        le=256,
+        summary="Connections that read an initial snapshot at a time: several tables, and ranges of large "
+        "ones, all in the same snapshot of the server.",
+    )
+    snapshot_threads_multiplier: int = declare(
+        "snapshot.max.threads.multiplier",
+        default=1,
+        ge=1,
         advanced=True,
-        summary="Taken from Debezium's files; one connection reads a snapshot whatever it says.",
+        summary="Ranges that a large table is cut into, for each of several snapshot.max.threads.",
+    )
+    snapshot_threads_multipliers: dict[str, str] = declare_family(
+        "snapshot.max.threads.multiplier.SCHEMA.TABLE",
+        pattern=r"snapshot\.max\.threads\.multiplier\..+",
+        summary="The same for one table.",
+    )
+    snapshot_order_by_row_count: Literal["disabled", "ascending", "descending"] = declare(
+        "snapshot.tables.order.by.row.count",
+        default="disabled",
+        advanced=True,
+        summary="Read tables with few rows first (ascending) or those with many (descending), else by "
+        "table.include.list and name.",
     )
     snapshot_delay_ms: int = declare(
         "snapshot.delay.ms",
@@ -306,6 +326,15 @@ class PostgresProperties(Properties):
         advanced=True,
         summary="SQL that is run with each heartbeat.",
     )
+
+    @field_validator("snapshot_threads_multipliers")
+    @classmethod
+    def _multipliers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
+                message = f"{name} is {text!r}: a number from 1 to 99999"
+                raise ValueError(message)
+        return value
 
     @field_validator("snapshot_include_collection_list")
     @classmethod

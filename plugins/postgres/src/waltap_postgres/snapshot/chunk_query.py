@@ -1,14 +1,12 @@
 """Chunks of a table in key order, for incremental snapshots; nulls come last, as in an index.
 
-Bounds are literals of unknown type, which the server reads as the column's own type. A filter from a
-signal is looked at first (condition.py), and then run read-only and with a limit of time.
+A filter from a signal is looked at first (condition.py), and then run read-only and with a limit of time.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
@@ -21,13 +19,14 @@ from waltap_postgres.errors import ConditionRefused, QueryCancelled
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
+from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch
 
-__all__ = ["PostgresChunks", "after_sql", "up_to_sql"]
+__all__ = ["PostgresChunks"]
 
 
 class PostgresChunks:
@@ -198,41 +197,3 @@ def _where(terms: list[str], request: SnapshotRequest) -> str:
     # The line break ends a comment that the condition may end in.
     parts = [*terms, f"({request.condition}\n)"] if request.condition else terms
     return f" WHERE {' AND '.join(parts)}" if parts else ""
-
-
-def _literal(value: object) -> str:
-    return sql.Literal(value).as_string(None)
-
-
-def _above(column: tuple[str, bool | None], value: object) -> str:
-    name, nullable = column
-    if value is None:
-        return "false"
-    text = f"{name} > {_literal(value)}"
-    return f"({text} OR {name} IS NULL)" if nullable else text
-
-
-def _equal(column: tuple[str, bool | None], value: object) -> str:
-    return f"{column[0]} IS NULL" if value is None else f"{column[0]} = {_literal(value)}"
-
-
-def after_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
-    """Return the predicate "comes after ``bound``"; ``columns`` are (quoted name, nullable)."""
-    if not any(nullable for _, nullable in columns):
-        return f"{_row([name for name, _ in columns])} > {_row([_literal(v) for v in bound])}"
-    alternatives = []
-    for place, column in enumerate(columns):
-        equal = [_equal(columns[before], bound[before]) for before in range(place)]
-        alternatives.append("(" + " AND ".join([*equal, _above(column, bound[place])]) + ")")
-    return "(" + " OR ".join(alternatives) + ")"
-
-
-def up_to_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
-    """Return the predicate "comes no later than ``bound``"."""
-    if not any(nullable for _, nullable in columns):
-        return f"{_row([name for name, _ in columns])} <= {_row([_literal(v) for v in bound])}"
-    return f"NOT {after_sql(columns, bound)}"
-
-
-def _row(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"ROW({', '.join(items)})"

@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 
 from waltap.source.connector import ConnectorContext
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.connection import watch
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
+from waltap_postgres.snapshot.parallel import ParallelReading
+from waltap_postgres.snapshot.plan import Planner, Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Target
 from waltap_postgres.waiting import Watch
@@ -22,6 +26,10 @@ ISOLATION = {
     "read_committed": "READ COMMITTED READ ONLY",
     "read_uncommitted": "READ UNCOMMITTED READ ONLY",
 }
+ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
+"""The modes in which all statements see the same."""
+ROWS_AHEAD = 20480
+"""So many rows, of all threads together, are in the making: memory is bounded whatever their number."""
 
 
 class InitialSnapshot:
@@ -36,14 +44,18 @@ class InitialSnapshot:
         context: ConnectorContext,
         now: PostgresCatalogue,
         captured: Callable[[PostgresCatalogue], list[Table]],
-        watch: Watch,
+        watching: Watch,
         reading: type[ReadingTransaction],
+        planner: type[Planner],
+        version_num: int,
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
         self._properties, self._context, self._now = properties, context, now
-        self._captured, self._watch, self._reading = captured, watch, reading
+        self._captured, self._watch, self._reading = captured, watching, reading
+        self._planner, self._version_num = planner, version_num
         self._transaction: ReadingTransaction | None = None
         self._exported = False
+        self._given: str | None = None  # the snapshot, for connections that read at the same time
         self.estimates: dict[int, int] = {}
 
     def targets(self, captured: list[Table]) -> list[Target]:
@@ -85,7 +97,21 @@ class InitialSnapshot:
         self._exported = exported is not None
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
+        if self._properties.snapshot_max_threads > 1:
+            self._share(transaction)
         return transaction.seen()
+
+    def _share(self, transaction: ReadingTransaction) -> None:
+        """Let other connections read the snapshot too, where there is one that lasts."""
+        steady = self._exported or self._properties.snapshot_isolation_mode in ONE_FOR_ALL
+        self._given = transaction.export() if steady else None
+        if self._given is None:
+            why = "snapshot.isolation.mode" if not steady else "a server that exports no snapshot"
+            log.warning(
+                "one connection reads the snapshot: %s leaves nothing for several to share",
+                why,
+                extra={"property": "snapshot.max.threads"},
+            )
 
     def _opened(self) -> ReadingTransaction:
         if self._transaction is None:
@@ -107,9 +133,55 @@ class InitialSnapshot:
         point = self._point(transaction, lsn)
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
         self.estimates = {target.oid: target.table.estimate for target in targets}
-        reader = TablesReader(transaction, point, self._properties, self._new)
-        yield from mark(reader.read(targets))
+        transaction.expect(targets)
+        works = self._planner(self._properties, self._now, self._version_num).plan(
+            transaction, targets
+        )
+        yield from mark(self._read(transaction, point, works))
         self.close()
+
+    def _read(
+        self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[Work]
+    ) -> Iterator[SnapshotRows]:
+        """Yield what the works give, by as many connections as may read."""
+        properties, threads = self._properties, self._properties.snapshot_max_threads
+        if self._given is not None:
+            together = max(1, min(properties.snapshot_fetch_size, ROWS_AHEAD // threads))
+
+            def opened(ends: Callable[[], bool]) -> AbstractContextManager[TablesReader]:
+                return self._follower(leader, point, together, ends)
+
+            reading = ParallelReading(works, threads, opened, self._context.stopping)
+            with closing(reading.pieces()) as pieces:
+                yield from pieces
+            return
+        reader = TablesReader(leader, point, properties, self._new)
+        for work in works:
+            for piece in reader.read(work):
+                work.arrived(piece)
+                yield piece
+
+    @contextmanager
+    def _follower(
+        self,
+        leader: ReadingTransaction,
+        point: SnapshotPoint,
+        together: int,
+        ends: Callable[[], bool],
+    ) -> Iterator[TablesReader]:
+        """Open a reader of its own connection in the leader's snapshot, for a thread."""
+        assert self._given is not None
+        ending = watch(self._properties, ends)
+
+        def new() -> ReadingTransaction:
+            return self._reading(self._properties, self._now, ending)
+
+        transaction = new()
+        try:
+            transaction.join(leader, self._given)
+            yield TablesReader(transaction, point, self._properties, new, together)
+        finally:
+            transaction.close()
 
     def _in_snapshot(
         self, then: PostgresCatalogue, captured: list[Table], published_as: Sequence[str]
@@ -147,4 +219,4 @@ class InitialSnapshot:
         """End the transaction; may be called twice."""
         if self._transaction is not None:
             self._transaction.close()
-            self._transaction = None
+            self._transaction = self._given = None

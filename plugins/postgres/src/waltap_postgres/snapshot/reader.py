@@ -1,7 +1,7 @@
 """Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.java_regex import java_pattern
@@ -16,6 +16,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.plan import Range, Work
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 __all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
-MOST_TOGETHER = 100
 PIECE_BYTES = 16 << 20
 """Bytes of COPY, about, after which a piece is handed on, however few rows it has."""
 
@@ -41,11 +41,6 @@ def snapshot_tables(
     captured: list[Table], properties: PostgresProperties, patterns: tuple[str, ...]
 ) -> list[Table]:
     """Return the tables a snapshot reads, in order. ``patterns`` is ``table.include.list``."""
-    if properties.snapshot_max_threads > 1:
-        log.warning(
-            "snapshot.max.threads has no effect: one connection reads the snapshot",
-            extra={"property": "snapshot.max.threads"},
-        )
     wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
@@ -95,16 +90,39 @@ class TablesReader:
         point: SnapshotPoint,
         properties: PostgresProperties,
         later: Callable[[], ReadingTransaction],
+        rows_together: int | None = None,
     ) -> None:
+        """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``."""
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
+        self._rows_together = rows_together or properties.snapshot_fetch_size
 
-    def read(self, targets: Sequence[Target]) -> Iterator[SnapshotRows]:
-        """Yield the rows of all tables, unmarked. Raises: SnapshotReadFailed, TableOvertaken,
-        ConnectionLost."""
-        self._transaction.expect(targets)
-        for group in _groups(targets, self._properties.snapshot_fetch_size):
-            yield from self._group(group)
+    def read(self, work: Work) -> Generator[SnapshotRows]:
+        """Yield the rows of some tables, or of as many ranges of one as are left, unmarked.
+
+        Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
+        """
+        yield from self._ranges(work) if work.ranges else self._group(work.targets)
+
+    def _ranges(self, work: Work) -> Iterator[SnapshotRows]:
+        (target,) = work.targets
+        transaction = self._transaction
+        try:
+            shape = transaction.hold([target]).get(target.oid)
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            raise _failed(target, error) from error
+        if shape is not None and transaction.unchanged(target, shape):
+            while (index := work.take()) is not None:
+                yield from self._rows(
+                    transaction, target, shape, part=work.ranges[index], chunk=index
+                )
+            transaction.let_go()
+            return
+        transaction.let_go()
+        if work.take_all():
+            yield from self._anew(target)
 
     def _group(self, group: Sequence[Target]) -> Iterator[SnapshotRows]:
         transaction = self._transaction
@@ -175,32 +193,49 @@ class TablesReader:
         raise TableOvertaken(f"{name} is rewritten again and again", table=name)
 
     def _rows(
-        self, transaction: ReadingTransaction, target: Target, shape: Shape, visible: str = ""
+        self,
+        transaction: ReadingTransaction,
+        target: Target,
+        shape: Shape,
+        visible: str = "",
+        *,
+        part: Range | None = None,
+        chunk: int = 0,
     ) -> Iterator[SnapshotRows]:
-        """Yield the rows of one table in pieces of about ``snapshot.fetch.size``."""
-        relation, size = target.table.relation, self._properties.snapshot_fetch_size
+        """Yield the rows of one table, or a part of it, in pieces of about ``snapshot.fetch.size``."""
+        relation, size = target.table.relation, self._rows_together
         session = transaction.session
         try:
             width, sql, pick = _select(session, target, shape, self._properties)
+            if part is not None:
+                sql = f"{sql} WHERE {part.where(shape)}"
             pending: list[Tuple] = []
             held, received = 0, _Counted(copy_out(session, f"COPY ({sql}) TO STDOUT"))
             for rows in copy_rows(received, width):
                 held += received.take()
                 if pending and held > PIECE_BYTES:  # few rows that are large
-                    yield self._piece(relation, pending, visible)
+                    yield self._piece(relation, pending, visible, chunk)
                     pending, held = [], 0
                 pending += map(pick, rows) if pick else rows
                 while len(pending) > size:
-                    yield self._piece(relation, pending[:size], visible)
+                    yield self._piece(relation, pending[:size], visible, chunk)
                     pending, held = pending[size:], 0
-            yield self._piece(relation, pending, visible, complete=True)
+            last = self._piece(relation, pending, visible, chunk, complete=part is None)
+            last.ends_chunk = True
+            yield last
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
             raise _failed(target, error) from error
 
     def _piece(
-        self, relation: Relation, rows: list[Tuple], visible: str = "", *, complete: bool = False
+        self,
+        relation: Relation,
+        rows: list[Tuple],
+        visible: str = "",
+        chunk: int = 0,
+        *,
+        complete: bool = False,
     ) -> SnapshotRows:
         point = self._point
         return SnapshotRows(
@@ -211,24 +246,14 @@ class TablesReader:
             xid=point.xid,
             visible=visible,
             complete=complete,
+            chunk=chunk,
+            ends_chunk=complete,
         )
 
 
 def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:
     name = target.table.relation.name
     return SnapshotReadFailed(f"{name} could not be read: {error.problem}", table=name)
-
-
-def _groups(targets: Sequence[Target], rows: int) -> Iterator[list[Target]]:
-    """Put small tables together, so that a question to the server is one for many."""
-    group: list[Target] = []
-    for target in targets:
-        group.append(target)
-        if len(group) >= MOST_TOGETHER or sum(t.table.estimate for t in group) >= rows:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _select(

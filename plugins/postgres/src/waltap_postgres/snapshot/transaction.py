@@ -14,11 +14,12 @@ taken before the first query of a REPEATABLE READ transaction come before its sn
 from collections.abc import Sequence
 
 import msgspec
+from psycopg import pq
 
-from waltap.errors import ConnectionLost, SourceError
+from waltap.errors import ConnectionLost, Retry, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import QueryFailed
+from waltap_postgres.errors import QueryFailed, SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.waiting import Watch
@@ -127,7 +128,7 @@ class ReadingTransaction:
         self.catalogue = now.on(self.session.connection)
         self._properties, self._now = properties, now
         self._begun = False
-        self._then: dict[int, Shape] = {}
+        self.then: dict[int, Shape] = {}
         # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
         # in the order they lie in, also when another scan of the table is under way.
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
@@ -162,6 +163,25 @@ class ReadingTransaction:
                 raise
             raise ConnectionLost(f"the exported snapshot is gone: {error.problem}") from error
 
+    def export(self) -> str | None:
+        """Return the name under which other connections can begin in this transaction's snapshot, for as
+        long as it lasts; None where the server cannot. To be called before anything is read."""
+        if self.catalogue.snapshot() is None:
+            return None
+        ((name,),) = self.session.execute("SELECT pg_export_snapshot()")
+        return name
+
+    def join(self, leader: "ReadingTransaction", given: str) -> None:
+        """Begin in the snapshot that ``leader`` exported as ``given``, and know the shapes that it knows.
+
+        Raises: as `begin`; SnapshotNotShared when this does not see what the leader sees.
+        """
+        self.begin(given, ONE_SNAPSHOT)
+        mine, wanted = self.catalogue.snapshot(), leader.catalogue.snapshot()
+        if mine != wanted:
+            raise SnapshotNotShared(f"a reader of snapshot {wanted} sees {mine}")
+        self.then = leader.then
+
     def _start(self, isolation: str) -> None:
         if not self._begun:
             self.session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
@@ -175,14 +195,34 @@ class ReadingTransaction:
 
     def expect(self, targets: Sequence[Target]) -> None:
         """Take note of the shapes that tables have in the snapshot."""
-        self._then.update(_shapes(self.catalogue, targets))
+        self.then.update(_shapes(self.catalogue, targets))
+
+    def source(self, target: Target) -> str:
+        """Return what stands after FROM, as names were in the snapshot."""
+        return self.then[target.oid].source(deep=target.deep)
+
+    def attempt(self, sql: str, lock_ms: int) -> list[tuple[str | None, ...]] | None:
+        """Run a query of which something depends, and nothing must: None when the server refuses it, or a
+        lock is in its way for longer than ``lock_ms``. Raises: ConnectionLost."""
+        self.session.execute(f"SAVEPOINT waltap_attempt; SET LOCAL lock_timeout = {lock_ms}")
+        try:
+            return self.session.execute(sql)
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            return None
+        finally:
+            if self.session.pgconn.status == pq.ConnStatus.OK:
+                self.session.execute(
+                    "ROLLBACK TO SAVEPOINT waltap_attempt; RELEASE SAVEPOINT waltap_attempt"
+                )
 
     def hold(self, targets: Sequence[Target]) -> dict[int, Shape]:
         """Lock tables and return the shapes that they now have, by OID; of those that are gone, none.
 
         Raises: SourceError, for one of several tables without saying which.
         """
-        shapes = {t.oid: self._then[t.oid] for t in targets if t.oid in self._then}
+        shapes = {t.oid: self.then[t.oid] for t in targets if t.oid in self.then}
         self.session.execute("SAVEPOINT waltap_tables")
         for _ in range(MOST_RENAMES):
             there = [target for target in targets if target.oid in shapes]
@@ -213,7 +253,7 @@ class ReadingTransaction:
 
     def unchanged(self, target: Target, shape: Shape) -> bool:
         """Tell whether the rows of a table that is held are as the snapshot has them."""
-        return shape.holds(self._then[target.oid])
+        return shape.holds(self.then[target.oid])
 
     def blocks(self, now: PostgresCatalogue) -> bool:
         """Tell whether a transaction that has written something waits for our locks."""

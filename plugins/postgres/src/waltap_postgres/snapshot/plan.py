@@ -1,0 +1,261 @@
+"""What an initial snapshot reads, cut into pieces of work that several connections can share.
+
+Small tables are one piece of work together, so that a question to the server is one for many. A large
+table is cut into ranges: of blocks (ctid), which the server reads as it would the whole table; where it
+cannot (before PostgreSQL 14, other storage, partitions and children together), of its key. A table with a
+SELECT of its own is one piece.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from waltap.errors import Retry, SourceError
+from waltap.transactions.transaction import SnapshotRows
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
+from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
+
+__all__ = ["Blocks", "KeyRange", "Planner", "Range", "Work"]
+
+log = logging.getLogger(__name__)
+
+MOST_TOGETHER = 100
+LEAST_BLOCKS = 4
+"""A range of fewer blocks is not worth a query."""
+MOST_RANGES = 4096
+COUNTED_BLOCKS = 1024
+"""Up to this size a table's rows are counted where their number decides the order, not estimated."""
+SAMPLED_BLOCKS, SAMPLED_ROWS = 2048, 400_000
+"""Of so many, about, the keys are looked at that bound ranges."""
+LOCK_WAIT_MS = 2000
+
+SIZES_SQL = """
+SELECT c.oid::int8, a.amname::text, greatest(c.relpages, 0)::int8,
+       (pg_relation_size(c.oid) / current_setting('block_size')::int8)::int8
+  FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, pg_class c
+  LEFT JOIN pg_am a ON a.oid = c.relam
+ WHERE s.done IS NOT NULL AND c.oid = ANY(%s::oid[])
+"""
+"""``pg_relation_size`` waits for whoever rewrites the table."""
+PAGES_SQL = SIZES_SQL.replace(
+    "(pg_relation_size(c.oid) / current_setting('block_size')::int8)::int8",
+    "greatest(c.relpages, 0)::int8",
+)
+TID_RANGES = 140000
+"""The version of the server from which it reads a range of ctid without reading the rest."""
+
+
+class Blocks(msgspec.Struct, frozen=True, tag="blocks"):
+    """Rows that lie in the blocks from ``first`` up to, not with, ``end``; None: to the last one."""
+
+    first: int
+    end: int | None
+
+    def where(self, _shape: Shape) -> str:
+        """Return the condition."""
+        terms = [f"ctid >= '({self.first},0)'::tid"]
+        if self.end is not None:
+            terms.append(f"ctid < '({self.end},0)'::tid")
+        return " AND ".join(terms)
+
+
+class KeyRange(msgspec.Struct, frozen=True, tag="key"):
+    """Rows whose key comes after one and no later than another; None: from the first, to the last.
+    ``columns`` are the key's column numbers; none of them has NULL."""
+
+    columns: tuple[int, ...]
+    after: tuple[str, ...] | None
+    up_to: tuple[str, ...] | None
+
+    def where(self, shape: Shape) -> str:
+        """Return the condition, with the names that columns have now."""
+        names: list[tuple[str, bool | None]] = [
+            (identifier(shape.columns[number][0]), False) for number in self.columns
+        ]
+        terms = []
+        if self.after is not None:
+            terms.append(after_sql(names, self.after))
+        if self.up_to is not None:
+            terms.append(up_to_sql(names, self.up_to))
+        return " AND ".join(terms) or "true"
+
+
+Range = Blocks | KeyRange
+
+
+class Work:
+    """Some tables that one connection reads whole, or one table whose ``ranges`` several share.
+
+    Whoever shares it holds a lock on the table from before it takes its first range until none is left to
+    take: so nobody changes the table between two ranges.
+    """
+
+    def __init__(self, targets: Sequence[Target], ranges: Sequence[Range] = ()) -> None:
+        self.targets, self.ranges = tuple(targets), tuple(ranges)
+        self._free = list(range(len(self.ranges)))
+        self._arrived = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> int | None:
+        """Return the index of the next range that nobody reads, None without any."""
+        with self._lock:
+            return self._free.pop(0) if self._free else None
+
+    def take_all(self) -> bool:
+        """Take every range; False when others have taken some, or all."""
+        with self._lock:
+            whole, self._free = len(self._free) == len(self.ranges), []
+            return whole
+
+    def arrived(self, piece: SnapshotRows) -> None:
+        """Take note of a piece that is handed over, and say of the last one that the table is complete.
+        Called by whoever hands over, in that order."""
+        if piece.complete or not (self.ranges and piece.ends_chunk):
+            return
+        self._arrived += 1
+        piece.complete = self._arrived == len(self.ranges)
+
+    @property
+    def left(self) -> bool:
+        """Tell whether there are ranges to take."""
+        return bool(self._free)
+
+
+class _Size(msgspec.Struct, frozen=True):
+    blocks: int
+    heap: bool
+
+
+class Planner:
+    """Cuts what is to be read into work. ``now`` is a catalogue that shows the present."""
+
+    def __init__(
+        self, properties: PostgresProperties, now: PostgresCatalogue, version_num: int
+    ) -> None:
+        self._properties, self._now, self._version_num = properties, now, version_num
+
+    def plan(self, transaction: ReadingTransaction, targets: Sequence[Target]) -> list[Work]:
+        """Return the work, in the order in which tables are delivered. Raises: SourceError."""
+        properties = self._properties
+        ordered = properties.snapshot_order_by_row_count != "disabled"
+        shared = properties.snapshot_max_threads > 1
+        sizes = self._sizes(targets) if ordered or shared else {}
+        if ordered:
+            targets = self._by_rows(transaction, targets, sizes)
+        return list(self._work(transaction, targets, sizes, shared=shared))
+
+    def _work(
+        self,
+        transaction: ReadingTransaction,
+        targets: Sequence[Target],
+        sizes: dict[int, _Size],
+        *,
+        shared: bool,
+    ) -> Iterator[Work]:
+        group: list[Target] = []
+        rows = 0
+        for target in targets:
+            size = sizes.get(target.oid)
+            ranges = self._ranges(transaction, target, size) if shared and size else ()
+            if len(ranges) > 1:
+                if group:
+                    yield Work(group)
+                yield Work([target], ranges)
+                group, rows = [], 0
+                continue
+            group.append(target)
+            rows += target.table.estimate
+            if len(group) >= MOST_TOGETHER or rows >= self._properties.snapshot_fetch_size:
+                yield Work(group)
+                group, rows = [], 0
+        if group:
+            yield Work(group)
+
+    def _sizes(self, targets: Sequence[Target]) -> dict[int, _Size]:
+        oids = [target.oid for target in targets]
+        try:
+            found = self._now.query(SIZES_SQL, (str(LOCK_WAIT_MS), oids))
+        except SourceError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            found = self._now.query(PAGES_SQL, (str(LOCK_WAIT_MS), oids))
+        return {
+            oid: _Size(size if size is not None else pages, method == "heap")
+            for oid, method, pages, size in found
+        }
+
+    def _by_rows(
+        self, transaction: ReadingTransaction, targets: Sequence[Target], sizes: dict[int, _Size]
+    ) -> list[Target]:
+        """Return the targets by their number of rows: counted where the table is small, or was never
+        analysed; else the planner's. Those with as many keep their order."""
+        rows: dict[int, int] = {}
+        for target in targets:
+            size, estimate = sizes.get(target.oid), target.table.estimate
+            small = size is None or target.deep or size.blocks <= COUNTED_BLOCKS
+            counted = self._count(transaction, target) if small or not estimate else None
+            rows[target.oid] = estimate if counted is None else counted
+        down = self._properties.snapshot_order_by_row_count == "descending"
+        return sorted(targets, key=lambda t: -rows[t.oid] if down else rows[t.oid])
+
+    def _count(self, transaction: ReadingTransaction, target: Target) -> int | None:
+        """Return how many rows a table has; None where that cannot be had, by a lock or a privilege."""
+        query = f"SELECT count(*)::text FROM {transaction.source(target)}"
+        rows = transaction.attempt(query, LOCK_WAIT_MS)
+        return None if rows is None else int(rows[0][0] or 0)
+
+    def _ranges(
+        self, transaction: ReadingTransaction, target: Target, size: _Size
+    ) -> tuple[Range, ...]:
+        """Return the ranges of a table; fewer than two: it is read whole."""
+        relation = target.table.relation
+        properties = self._properties
+        if relation.name in properties.snapshot_select_overrides:
+            return ()
+        name = f"snapshot.max.threads.multiplier.{relation.name}"
+        each = properties.snapshot_threads_multipliers.get(name)
+        multiplier = properties.snapshot_threads_multiplier if each is None else int(each)
+        count = min(properties.snapshot_max_threads * multiplier, MOST_RANGES)
+        if size.heap and not target.deep and self._version_num >= TID_RANGES:
+            count = min(count, max(1, size.blocks // LEAST_BLOCKS))
+            starts: list[int | None] = [size.blocks * n // count for n in range(count)]
+            return tuple(
+                Blocks(first or 0, end)
+                for first, end in zip(starts, [*starts[1:], None], strict=True)
+            )
+        return self._key_ranges(transaction, target, size, count)
+
+    def _key_ranges(
+        self, transaction: ReadingTransaction, target: Target, size: _Size, count: int
+    ) -> tuple[Range, ...]:
+        relation = target.table.relation
+        columns = {column.name: column for column in relation.columns}
+        key = [columns[name] for name in relation.primary_key or () if name in columns]
+        numbers = tuple(column.number or 0 for column in key)
+        if not key or any(column.nullable for column in key) or 0 in numbers:
+            return ()
+        names = ", ".join(identifier(column.name) for column in key)
+        texts = ", ".join(f"{identifier(column.name)}::text" for column in key)
+        share = min(
+            SAMPLED_BLOCKS / max(size.blocks, 1), SAMPLED_ROWS / max(target.table.estimate, 1)
+        )
+        sample = f" TABLESAMPLE SYSTEM ({100 * share:.6f})" if share < 1 else ""
+        rows = transaction.attempt(
+            f"SELECT {texts} FROM (SELECT DISTINCT ON (tile) {names}, tile FROM (SELECT {names},"
+            f" ntile({count}) OVER (ORDER BY {names}) AS tile FROM {transaction.source(target)}{sample}) s"
+            f" ORDER BY tile, {_descending(names)}) b ORDER BY tile",
+            LOCK_WAIT_MS,
+        )
+        ends = (rows or [])[:-1]
+        bounds: list[tuple[str, ...] | None] = [None, *(tuple(map(str, end)) for end in ends), None]
+        return tuple(KeyRange(numbers, after, up_to) for after, up_to in itertools.pairwise(bounds))
+
+
+def _descending(names: str) -> str:
+    return ", ".join(f"{name} DESC" for name in names.split(", "))

@@ -1,0 +1,23 @@
+"""About how large rows are."""
+
+from collections.abc import Sequence
+
+from waltap.decode.tuple_image import Tuple
+
+__all__ = ["text_bytes"]
+
+LOOKED_AT = 8
+ROW_BYTES = 64
+
+
+def text_bytes(rows: Sequence[Tuple]) -> int:
+    """Return about how many bytes of text rows hold, by a few of them; never 0."""
+    if not rows:
+        return ROW_BYTES
+    step = max(1, len(rows) // LOOKED_AT)
+    some = [rows[at] for at in range(0, len(rows), step)]
+    held = sum(
+        ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
+        for row in some
+    )
+    return held * len(rows) // len(some)
