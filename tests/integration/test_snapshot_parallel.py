@@ -211,16 +211,23 @@ def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
 def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_again(
     bank: Database, tmp_path: Path
 ) -> None:
-    def cut() -> None:
-        bank.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND application_name = 'waltap snapshot'"
-        )
-
     settings = {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
     pipeline = Pipeline(bank, tmp_path, settings)
-    with pipeline.running(When("progress", cut, "public.bank0")) as run:
-        assert run.engine.status().reconnects == 1
+    with bank.connect() as other:
+
+        def lock() -> None:
+            other.execute("LOCK TABLE bank2")  # no reader gets past it
+
+        def cut() -> None:
+            bank.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name = 'waltap snapshot'"
+            )
+            other.rollback()
+
+        acts = When("started", lock), When("progress", cut, "public.bank0")
+        with pipeline.running(*acts) as run:
+            assert run.engine.status().reconnects >= 1
     assert {f"bank{number}" for number in range(TABLES)} == {
         p.relation.table for p in pieces(pipeline.destination) if p.complete
     }
