@@ -738,3 +738,21 @@ def test_rows_are_those_that_the_stream_tells_of_a_table(
             for name in ("parent", "child", "root", "leaf", "middle", "deep")
         }
     assert {name: ids for name, ids in told.items() if ids} == own
+
+
+def test_observers_hear_of_it(large: Pipeline) -> None:
+    database = large.database
+    assert database is not None
+    with large.running(**{CHUNK: 10}) as run:
+        signal(database, data_collections=["public.u"])
+        run.until(lambda: ("completed", "", 0) in run.notices.snapshots, "the end")
+        [progress] = run.engine.status().snapshot
+    assert run.notices.snapshots == [
+        ("started", "", 0),
+        ("table_started", "public.u", 0),
+        ("progress", "public.u", 10),
+        ("progress", "public.u", 15),
+        ("table_completed", "public.u", 15),
+        ("completed", "", 0),
+    ]
+    assert (progress.table, progress.rows, progress.complete) == ("public.u", 15, True)

@@ -154,10 +154,13 @@ def on_transaction(pipeline: str, part: "TransactionPart") -> None:
 
 
 @hookspec
-def on_snapshot(pipeline: str, event: str, table: str, rows: int, total: int | None) -> None:
+def on_snapshot(
+    pipeline: str, event: str, table: str, rows: int, total: int | None, kind: str
+) -> None:
     """A snapshot advanced. ``event``: started, table_started, progress, table_completed, completed
     or aborted; ``table`` is "" for the first and the last two; ``rows`` are those read of the table
-    so far, ``total`` the planner's estimate or None. At most a few times a second."""
+    so far, ``total`` the planner's estimate or None. ``kind``: initial, blocking or incremental. Snapshots
+    of different kinds may overlap. At most a few times a second."""
 
 
 @hookspec

@@ -12,7 +12,7 @@ RING = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """One table of an initial snapshot: rows that the sink took, the estimate of all (None: unknown)."""
+    """One table of a snapshot: rows that the sink took, the estimate of all (None: unknown)."""
 
     table: str
     rows: int

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from waltap.decode.message import Message
-from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.gathering import Gathering
 from waltap.pipeline.limits import batches, cut
 from waltap.pipeline.run import Run
@@ -32,13 +31,12 @@ class Pump:
         stream: ChangeStream,
         assembler: Assembler,
         signals: SignalTable,
-        delivery: Delivery,
         overlap: Overlap | None,
         slot_xmin: Callable[[], int | None],
     ) -> None:
         engine = run.profile.engine
         self._run, self._stream, self._assembler = run, stream, assembler
-        self._signals, self._delivery = signals, delivery
+        self._signals = signals
         self._batch_events = engine.batch_events
         self._overlap, self._slot_xmin = overlap, slot_xmin
         self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
@@ -81,4 +79,4 @@ class Pump:
         if left is not None:
             parts, self._run.cut = cut(parts, left)
         for batch in batches(parts, self._batch_events):
-            self._delivery.write(self._signals.process(batch))
+            self._signals.write(batch)

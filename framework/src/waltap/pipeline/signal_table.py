@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from waltap.clock import new_identifier
-from waltap.pipeline.channels import INCREMENTAL
+from waltap.pipeline.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
+from waltap.pipeline.snapshot_report import IncrementalReport
 from waltap.signals.errors import SignalIgnored
 from waltap.signals.signal import Signal
 from waltap.snapshot.incremental import IncrementalSnapshots
@@ -38,9 +38,10 @@ class SignalTable:
         delivery: Delivery,
         undecided: Callable[[], list[str]],
     ) -> None:
-        self._clock, self._delivery = run.clock, delivery
+        self._clock, self._delivery, self._stopping = run.clock, delivery, run.stop.is_set
         self._obeyed = SOURCE in run.profile.engine.signal_channels
         self._watcher = _watcher(run, connector, stages, delivery, undecided, obeyed=self._obeyed)
+        self._reader = BlockingSnapshot(run, connector, delivery)
         if self._watcher is not None:
             self._watcher.resume(self._now_us())
 
@@ -53,6 +54,11 @@ class SignalTable:
     def waiting(self) -> bool:
         """Tell whether a chunk could not be read yet."""
         return self._watcher is not None and self._watcher.waiting
+
+    @property
+    def blocking(self) -> bool:
+        """Tell whether a blocking snapshot is to be taken."""
+        return self._watcher is not None and bool(self._watcher.state.blocking)
 
     def resume(self) -> None:
         """Try again to read the chunk that could not be read yet."""
@@ -73,13 +79,27 @@ class SignalTable:
         self._delivery.keep_signals()
         return why
 
-    def process(self, parts: list[TransactionPart]) -> list[Part]:
-        """Return ``parts`` with what was asked for between them; it counts when they are written."""
+    def write(self, parts: list[TransactionPart]) -> None:
+        """Give ``parts`` to the sink, with what was asked for between them. Raises: SinkError."""
         if self._watcher is None:
-            return list[Part](parts)
-        with_chunks = self._watcher.process(parts, self._now_us())
-        self._delivery.signals = self._watcher.stored
-        return list[Part](with_chunks)
+            self._delivery.write(list[Part](parts))
+            return
+        while parts:
+            with_chunks, parts = self._watcher.process(parts, self._now_us())
+            self._delivery.signals = self._watcher.stored
+            self._delivery.write(list[Part](with_chunks))
+            if self.blocking:
+                self.read_at_once()
+
+    def read_at_once(self) -> None:
+        """Deliver the tables of blocking snapshots that were asked for."""
+        watcher, delivery = self._watcher, self._delivery
+        if watcher is None or self._stopping():
+            return  # the next run takes it
+        if self._reader.take(watcher.state.blocking, watcher.point):
+            watcher.read_at_once(self._now_us())
+            delivery.signals = watcher.stored
+            delivery.keep_signals()
 
     def _now_us(self) -> int:
         return self._clock.time_ns() // 1000
@@ -117,7 +137,7 @@ def _watcher(
         max_bytes=engine.signal_max_bytes,
         match_s=engine.signal_match_timeout_ms / 1000,
         delete_closes=engine.watermarking == "insert_delete",
-        notice=partial(run.channels.tell, INCREMENTAL),
+        notice=IncrementalReport(run.host, run.channels, run.counts, pipeline=run.profile.name),
         obeyed=obeyed,
         state=State.restored(delivery.offset.signals),
         undecided=undecided,

@@ -86,7 +86,7 @@ class Streaming:
         clock, stopping = run.clock.monotonic, run.stop.is_set
         overlap = self._connector.overlap(delivery.offset)
         pump = self._pump = Pump(
-            run, stream, self._assembler, signals, delivery, overlap, self._connector.slot_xmin
+            run, stream, self._assembler, signals, overlap, self._connector.slot_xmin
         )
         end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
         heartbeats = Heartbeats(run, self._connector, delivery)
@@ -96,6 +96,9 @@ class Streaming:
             asks = end.asks
             run.channels.poll_if_due(now, signals.take)
             signals.resume()
+            if signals.blocking:
+                pump.write_rest()
+                signals.read_at_once()
             came = pump.pull(self._patience(pump, now, hurried=asks or signals.waiting))
             now = clock()
             if came:

@@ -15,8 +15,8 @@ class SignalIgnored(SnapshotError):
     code = "WT-4101"
     remedy = (
         "Send it again, corrected: type is execute-snapshot, stop-snapshot, pause-snapshot, "
-        "resume-snapshot or log; data is a JSON object with data-collections, additional-conditions, "
-        "surrogate-key."
+        "resume-snapshot or log; data is a JSON object with data-collections, type, "
+        "additional-conditions, surrogate-key."
     )
 
 

@@ -69,14 +69,16 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One table that a signal wants read: its filter (a predicate, incremental snapshots only) and
-    the column to order and cut by in place of the key."""
+    """One table that a signal wants read: its filter and the column to order and cut by in place of the
+    key. ``blocking``: the table is read at once and whole, and the filter is a SELECT that gives its
+    rows; else chunk by chunk beside the stream, and the filter is a predicate."""
 
     schema: str
     table: str
     signal: str
     condition: str | None = None
     surrogate_key: str | None = None
+    blocking: bool = False
 
     @property
     def name(self) -> str:
@@ -104,8 +106,10 @@ def requests(
     case-sensitive; one that fits nothing is taken literally. Raises: SignalUnusable.
     """
     kind = str(arguments.get("type", "incremental")).lower()
-    if kind != "incremental":
-        raise SignalUnusable(f"snapshot type {kind!r} is not known; known is incremental")
+    if kind not in {"incremental", "blocking"}:
+        raise SignalUnusable(
+            f"snapshot type {kind[:100]!r} is not known; known are incremental, blocking"
+        )
     conditions = _conditions(arguments)
     surrogate = arguments.get("surrogate-key")
     if surrogate is not None and not isinstance(surrogate, str):
@@ -127,6 +131,7 @@ def requests(
             signal=signal.identifier,
             condition=_condition((schema, table), conditions, patterns),
             surrogate_key=surrogate or None,
+            blocking=kind == "blocking",
         )
         for schema, table in found
     ]

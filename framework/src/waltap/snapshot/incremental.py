@@ -1,5 +1,5 @@
 """Incremental snapshots: tables are read in chunks while the stream goes on. Sans-IO: the database is
-behind `ChunkSource`, the clock is an argument.
+behind `ChunkSource` (chunk_source.py), the clock is an argument.
 
 Theory of operation. Signals queue tables. For the table at the head: read the next chunk by key, write
 a pair of watermarks, and go on streaming. Changes that stream by and are not in the chunk drop rows of
@@ -22,7 +22,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 import msgspec
 
@@ -35,7 +34,6 @@ from waltap.signals.errors import (
     SignalIgnored,
     SignalTableUnusable,
     SignalUnusable,
-    TableNotRead,
 )
 from waltap.signals.name_patterns import NamePatterns
 from waltap.signals.signal import (
@@ -44,11 +42,13 @@ from waltap.signals.signal import (
     names,
     requests,
 )
+from waltap.snapshot.chunk_source import Chunk, ChunkSource
 from waltap.snapshot.incremental_state import State
+from waltap.snapshot.request_texts import cut, key_text, listed, refused, some
 from waltap.snapshot.window import TextOf, Window
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
-__all__ = ["Chunk", "ChunkSource", "IncrementalSnapshots"]
+__all__ = ["IncrementalSnapshots", "StreamPoint"]
 
 log = logging.getLogger(__name__)
 
@@ -59,48 +59,14 @@ NO_KEY = (
     "the table has no key to read it by; message.key.columns may name one for all, "
     "a signal's surrogate-key one for itself"
 )
-LOGGED_NAMES = 10
-LOGGED_CHARACTERS = 2000
-"""A line of the log has no more of what a signal says."""
 
 
-class Chunk(msgspec.Struct):
-    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
-    where nothing tells: then every change between the watermarks counts as newer."""
+class StreamPoint(msgspec.Struct, frozen=True):
+    """Where in the stream a signal stands: the members of its part, and the LSN of its row."""
 
-    rows: list[Tuple]
-    saw: Callable[[int], bool] | None
-
-
-class ChunkSource(Protocol):
-    """What an incremental snapshot needs of a database."""
-
-    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
-        """Return every captured table that there is now, as (schema, table) → what is read where it is
-        named: itself, or the tables as which the stream brings its rows, such as its partitions."""
-
-    def table(self, request: SnapshotRequest) -> Relation | None:
-        """Return the relation to read, None when no such table is captured."""
-
-    def maximum(
-        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
-    ) -> Tuple | None:
-        """Return the values of the columns ``key`` in the last row, None when no row is asked for."""
-
-    def chunk(
-        self,
-        request: SnapshotRequest,
-        relation: Relation,
-        key: tuple[int, ...],
-        *,
-        after: Tuple | None,
-        maximum: Tuple,
-    ) -> "Chunk":
-        """Return the next rows in the order of ``key``, ``incremental.snapshot.chunk.size`` of them;
-        more where that many would not end between two values of a key that is not unique."""
-
-    def watermark(self, identifier: str, kind: str, data: str) -> None:
-        """Write a row into the signal table."""
+    lsn: int
+    xid: int | None
+    previous_end_lsn: int | None
 
 
 class IncrementalSnapshots:
@@ -111,10 +77,12 @@ class IncrementalSnapshots:
     which its replica identity knows a row. ``text_of`` as for `Window`.
     Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
     of ``clock``. ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told
-    (kind, id of the signal, members) what becomes of a snapshot, as notifications say it. ``identifier``
+    (kind, id of the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as
+    notifications say it. ``identifier``
     gives a new one for a row of the signal table. ``undecided`` gives the GIDs of transactions that were
     delivered and are not committed: a chunk would show their tables as before. ``waiting``: the next
-    chunk could not be read yet; call `resume` soon.
+    chunk could not be read yet; call `resume` soon. ``point``: the signal that asked for the blocking
+    snapshot which is to be read, where it came by the stream.
     """
 
     def __init__(
@@ -147,6 +115,7 @@ class IncrementalSnapshots:
         self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
         self._scanned = 0
         self.waiting = False
+        self.point: StreamPoint | None = None
         self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
         self._window: Window | None = None
@@ -183,14 +152,33 @@ class IncrementalSnapshots:
 
     def process(
         self, parts: list[TransactionPart], now: int
-    ) -> list[TransactionPart | SnapshotRows]:
-        """Return ``parts`` with chunks between them; ``now`` is µs since 1970 UTC."""
+    ) -> tuple[list[TransactionPart | SnapshotRows], list[TransactionPart]]:
+        """Return ``parts`` with chunks between them; ``now`` is µs since 1970 UTC.
+
+        Where a signal asks for a blocking snapshot they end behind it: its tables are to be read then
+        (``state.blocking``), and what is behind is returned apart.
+        """
         out: list[TransactionPart | SnapshotRows] = []
-        for part in parts:
+        for index, part in enumerate(parts):
             if part.xid is not None and part.complete:
                 self._recent.append(part.xid)
-            out.extend(self._part(part, now) if self._concerns(part) else (part,))
-        return out
+            if not self._concerns(part):
+                out.append(part)
+                continue
+            pieces, rest = self._part(part, now)
+            out += pieces
+            if rest is not None:
+                return out, [rest, *parts[index + 1 :]]
+        return out, []
+
+    def read_at_once(self, now: int) -> None:
+        """The tables of ``state.blocking`` were read, or never will be. Rows of a chunk that was read
+        before them are older: it is read again."""
+        self._stored = None
+        self.state.blocking, self.point = [], None
+        if self._window is not None:
+            self._window = None
+            self.resume(now)
 
     def _concerns(self, part: TransactionPart) -> bool:
         if self._window is not None:
@@ -206,24 +194,31 @@ class IncrementalSnapshots:
             self._signal_relations[change.relation] = known
         return known
 
-    def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
+    def _part(
+        self, part: TransactionPart, now: int
+    ) -> tuple[list[TransactionPart | SnapshotRows], TransactionPart | None]:
+        """Return ``part`` with chunks in it, and what of it is behind a signal that asks for a blocking
+        snapshot, None without such a signal."""
         self._stored = None
         out: list[TransactionPart | SnapshotRows] = []
         rest, watched = part, self._window if self._newer(part) else None
         for index, change in enumerate(part.changes):
             if self._is_signal(change):
                 rows = self._signalled(change, now)
+                done = part.first_index + index - rest.first_index
                 if rows:
-                    done = index - (rest.first_index - part.first_index)
                     if done:
                         before, rest = rest.split(done)
                         out.append(before)
                     out.append(self._rows(rows, change, part, now))
+                if self.state.blocking:
+                    before, rest = rest.split(part.first_index + index + 1 - rest.first_index)
+                    self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
+                    return [*out, before], rest
                 watched = self._window if self._newer(part) else None
             elif watched is not None:
                 watched.see(change)
-        out.append(rest)
-        return out
+        return [*out, rest], None
 
     def _newer(self, part: TransactionPart) -> bool:
         """Tell whether a part's changes are not in the chunk at hand."""
@@ -286,7 +281,7 @@ class IncrementalSnapshots:
         else:
             self._report(signal.kind, signal.identifier, signal.data)
             return action
-        return _cut(why)
+        return cut(why)
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Callable[[int], None]:
         """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""
@@ -294,8 +289,8 @@ class IncrementalSnapshots:
         if unknown:
             log.warning(
                 "signal %s: %s means nothing to %s",
-                _cut(signal.identifier),
-                _cut(", ".join(unknown)),
+                cut(signal.identifier),
+                cut(", ".join(unknown)),
                 signal.kind,
                 extra={"error_code": SignalIgnored.code},
             )
@@ -303,7 +298,10 @@ class IncrementalSnapshots:
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
             readable = {place for places in known.values() for place in places}
-            return lambda now: self._queue(_as_streamed(wanted, known), readable, now)
+            streamed = _as_streamed(wanted, known)
+            if any(request.blocking for request in streamed):
+                return lambda _now: self._block(streamed, readable)
+            return lambda now: self._queue(streamed, readable, now)
         if signal.kind == "stop-snapshot":
             stopped = self._to_stop(arguments)
             return lambda now: self._halt(stopped, now)
@@ -313,25 +311,25 @@ class IncrementalSnapshots:
             return self._unpause
         if signal.kind == "log":
             message = str(arguments.get("message", ""))
-            return lambda _now: log.info("%s", _cut(message).replace("{}", self._offset()))
-        raise SignalUnusable(f"type {_cut(signal.kind)!r} is not known")
+            return lambda _now: log.info("%s", cut(message).replace("{}", self._offset()))
+        raise SignalUnusable(f"type {cut(signal.kind)!r} is not known")
 
     def _patterns(self) -> NamePatterns:
         return NamePatterns(self._clock, self._match_s)
 
+    def _block(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> None:
+        state = self.state
+        state.blocking = state.blocking + _new(wanted, state.blocking, known)
+
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
         idle = not state.queue
-        queued = {(r.schema, r.table, r.condition) for r in state.queue}
-        new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
-        missing = [r for r in new if (r.schema, r.table) not in known]
-        _refused(missing, "no such table is captured")
-        accepted = [r for r in new if (r.schema, r.table) in known]
+        accepted = _new(wanted, state.queue, known)
         if accepted:
-            log.info("incremental snapshot: %s will be read", _some(accepted))
+            log.info("incremental snapshot: %s will be read", some(accepted))
         state.queue = state.queue + accepted
         if accepted:
-            self._notice("STARTED", accepted[0].signal, data_collections=_listed(state.queue))
+            self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
 
@@ -339,8 +337,8 @@ class IncrementalSnapshots:
         self.state.paused = paused
         if self.state.queue:
             kind = "PAUSED" if paused else "RESUMED"
-            listed = _listed(self.state.queue)
-            self._notice(kind, self.state.queue[0].signal, data_collections=listed)
+            queued = listed(self.state.queue)
+            self._notice(kind, self.state.queue[0].signal, data_collections=queued)
 
     def _unpause(self, now: int) -> None:
         if self.state.paused:
@@ -371,7 +369,7 @@ class IncrementalSnapshots:
             return
         head, signal = state.queue[0] in stopped, state.queue[0].signal
         halted = [request for request in state.queue if request in stopped]
-        self._notice("ABORTED", signal, data_collections=_listed(halted))
+        self._notice("ABORTED", signal, data_collections=listed(halted))
         if head:
             state.forget_head()
         state.queue = [request for request in state.queue if request not in stopped]
@@ -436,7 +434,7 @@ class IncrementalSnapshots:
             log.warning(
                 "incremental snapshot: waits until prepared transactions are decided whose rows were "
                 "delivered at PREPARE: %s",
-                _cut(held_by),
+                cut(held_by),
             )
         self._held_by = held_by
         return self.waiting
@@ -453,24 +451,24 @@ class IncrementalSnapshots:
         except (SourceError, DecodeError) as error:
             if error.retry is not Retry.NEVER:
                 raise
-            _refused([request], error.problem)
+            refused([request], error.problem)
             return self._ended(request, "SQL_EXCEPTION")
         if relation is None:
-            _refused([request], "no such table is captured")
+            refused([request], "no such table is captured")
             return self._ended(request, "UNKNOWN_SCHEMA")
         if not key:
-            _refused([request], NO_KEY)
+            refused([request], NO_KEY)
             return self._ended(request, "NO_PRIMARY_KEY")
         saw = chunk.saw if chunk is not None else None
         self.waiting = saw is not None and not all(map(saw, self._recent))
         if self.waiting:
             return False
         if chunk is None or not chunk.rows:
-            log.info("incremental snapshot: %s is read to its end", _cut(request.name))
+            log.info("incremental snapshot: %s is read to its end", cut(request.name))
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
         end = [_text(chunk.rows[-1][index]) for index in key]
         if end == self.state.head.last_key:
-            _refused([request], "a chunk ended where the one before it did: it would have no end")
+            refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
         self._window = Window(
@@ -481,10 +479,11 @@ class IncrementalSnapshots:
         self._notice(
             "IN_PROGRESS",
             request.signal,
-            data_collections=_listed(self.state.queue),
+            data_collections=listed(self.state.queue),
             current_collection_in_progress=request.name,
-            maximum_key=_key_text(self.state.head.maximum),
-            last_processed_key=_key_text(self.state.head.last_key),
+            maximum_key=key_text(self.state.head.maximum),
+            last_processed_key=key_text(self.state.head.last_key),
+            rows=self._scanned,
         )
         return True
 
@@ -494,10 +493,11 @@ class IncrementalSnapshots:
         self._notice(
             "TABLE_SCAN_COMPLETED",
             request.signal,
-            data_collections=_listed(self.state.queue),
+            data_collections=listed(self.state.queue),
             scanned_collection=request.name,
             total_rows_scanned=str(scanned),
             status=status,
+            rows=scanned,
         )
         return False
 
@@ -552,36 +552,16 @@ def _as_streamed(
     return list(found.values())
 
 
-def _refused(refused: list[SnapshotRequest], why: str) -> None:
-    """Say once, for all tables alike, that they are not read."""
-    if not refused:
-        return
-    log.warning(
-        "table %s is not read as signal %s asks: %s",
-        _some(refused),
-        _cut(refused[0].signal),
-        _cut(why),
-        extra={"relation": refused[0].name, "error_code": TableNotRead.code},
-    )
-
-
-def _some(requests: list[SnapshotRequest]) -> str:
-    some = ", ".join(request.name for request in requests[:LOGGED_NAMES])
-    more = len(requests) - LOGGED_NAMES
-    return _cut(some) + (f" and {more} more" if more > 0 else "")
-
-
-def _listed(requests: list[SnapshotRequest]) -> str:
-    return ",".join(request.name for request in requests)
-
-
-def _key_text(key: list[str | None] | None) -> str:
-    """Return the parts of a key as notifications have them."""
-    return ",".join("<null>" if part is None else part for part in key or ())
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LOGGED_CHARACTERS else f"{text[:LOGGED_CHARACTERS]}…"
+def _new(
+    wanted: list[SnapshotRequest],
+    waiting: list[SnapshotRequest],
+    known: set[tuple[str, str]],
+) -> list[SnapshotRequest]:
+    """Return those of ``wanted`` that do not wait already and are of known tables; tell of others."""
+    queued = {(r.schema, r.table, r.condition) for r in waiting}
+    new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
+    refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
+    return [r for r in new if (r.schema, r.table) in known]
 
 
 def _text(value: object) -> str | None:

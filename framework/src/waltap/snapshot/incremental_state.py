@@ -20,11 +20,13 @@ class ChunkState(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """Tables to read, the head first; ``chunks`` has those, by schema.table, whose reading has begun."""
+    """Tables to read, the head first; ``chunks`` has those, by schema.table, whose reading has begun.
+    ``blocking``: tables of blocking snapshots that have not come to their end, each with its signal."""
 
     queue: list[SnapshotRequest] = []
     chunks: dict[str, ChunkState] = {}
     paused: bool = False
+    blocking: list[SnapshotRequest] = []
 
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "State":

@@ -10,7 +10,7 @@ Life cycle, all in the engine's thread unless said otherwise:
 """
 
 import abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from waltap.capture.properties import CaptureProperties
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.replica_identity import IdentityWarning
-    from waltap.snapshot.incremental import ChunkSource
+    from waltap.signals.signal import SnapshotRequest
+    from waltap.snapshot.chunk_source import ChunkSource
 
 __all__ = [
     "ChangeStream",
@@ -303,6 +304,21 @@ class Connector(abc.ABC):
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> "ChunkSource | None":
         """Return how to read tables in chunks, None when this connector cannot."""
         return None
+
+    def read_tables(
+        self,
+        requests: "Sequence[SnapshotRequest]",
+        refused: "Callable[[SnapshotRequest, str], None]",
+    ) -> Iterator[SnapshotRows]:
+        """Read tables as they are now, for a blocking snapshot: in one snapshot of the database, with
+        the markers of an initial one, in pieces; `SnapshotRows` has the contract.
+
+        A request's condition is a SELECT that comes from outside: it must not be able to write, nor take
+        longer than the profile allows. ``refused`` is told of tables that cannot be read, with the
+        reason; the others are. Raises: ConnectionLost, StopRequested; NotImplementedError where the
+        source cannot.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no blocking snapshots")
 
     def captured_tables(self) -> dict[str, str]:
         """Return identifier → schema.table of what this start captures. An identifier stays when a

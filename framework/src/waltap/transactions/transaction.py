@@ -93,6 +93,10 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     consumers of records. Nothing follows from them: "last" is on the last row read, which more
     tables, empty ones, may follow; and a snapshot of empty tables has no marker at all.
 
+    Rows of the other kinds, "incremental" and "blocking", come while tables are streamed: for a sink they
+    are upserts. A blocking snapshot has the markers of an initial one; ``lsn``, ``xid`` and
+    ``previous_end_lsn`` are those of the signal that asked for it.
+
     ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
     snapshot: up to there the stream leaves out the table's changes that the rows contain.
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -13,6 +13,7 @@ from waltap.decode.relation import Relation
 from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.signals.signal import SnapshotRequest
 from waltap.source.connector import (
     Check,
     Connector,
@@ -41,6 +42,7 @@ from waltap_postgres.replication.slot import Slot
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
+from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
 from waltap_postgres.visibility import Overlap
@@ -514,6 +516,14 @@ class PostgresConnector(Connector):
 
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)
+
+    def read_tables(
+        self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
+    ) -> Iterator[SnapshotRows]:
+        read = BlockingRead(
+            self.properties, self.context, self.catalogue, self._watch, self.dialect.reading
+        )
+        yield from read.pieces(requests, refused)
 
     def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
         self._chunks = self.dialect.chunks(

@@ -12,7 +12,7 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental import Chunk
+from waltap.snapshot.chunk_source import Chunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled

@@ -1,4 +1,4 @@
-"""A condition that a signal gives: SQL from outside, looked at before it is put into a query.
+"""SQL that a signal gives, a condition or a SELECT: looked at before it is put into a query.
 
 The server's own parser decides. A condition that parses between parentheses and between brackets closes
 neither, so it is one expression and cannot end the query around it; a statement that is prepared is
@@ -14,7 +14,7 @@ from typing import Any
 
 from waltap_postgres.errors import ConditionRefused
 
-__all__ = ["check_condition"]
+__all__ = ["check_condition", "check_statement"]
 
 CALL = re.compile(r'(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))\(')
 TEXT = re.compile(r"'(?:[^']|'')*'")
@@ -35,7 +35,23 @@ def check_condition(ask: Ask, table: str, condition: str) -> None:
     ((plan,),) = ask(
         f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) SELECT FROM {table} WHERE ({condition}\n)"
     )
-    called = set(_called(plan if isinstance(plan, list) else json.loads(plan))) - HARMLESS
+    _refuse_effects(ask, plan)
+
+
+def check_statement(ask: Ask, statement: str) -> None:
+    """Refuse what is not one SELECT or may have side effects; as `check_condition`.
+
+    What parses behind EXPLAIN's options is one whole statement: it closes no parenthesis around it.
+    """
+    ((plan,),) = ask(f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) {statement}")
+    _refuse_effects(ask, plan)
+
+
+def _refuse_effects(ask: Ask, plan: Any) -> None:
+    document = plan if isinstance(plan, list) else json.loads(plan)
+    if any("ModifyTable" in str(node) for node in _node_types(document)):
+        raise ConditionRefused("the statement writes; a snapshot only reads")
+    called = set(_called(document)) - HARMLESS
     if not called:
         return
     names = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(called))
@@ -49,6 +65,17 @@ def check_condition(ask: Ask, table: str, condition: str) -> None:
             f"the condition calls {volatile}, which may have side effects (VOLATILE); a function "
             "without any can be declared STABLE",
         )
+
+
+def _node_types(plan: object) -> Iterator[object]:
+    """Yield the kinds of the nodes of a plan."""
+    if isinstance(plan, dict):
+        yield plan.get("Node Type", "")
+        for value in plan.values():
+            yield from _node_types(value)
+    elif isinstance(plan, list):
+        for value in plan:
+            yield from _node_types(value)
 
 
 def _called(plan: object) -> Iterator[str]:

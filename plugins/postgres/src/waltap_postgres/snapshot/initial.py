@@ -16,7 +16,7 @@ from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, s
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Target
 from waltap_postgres.waiting import Watch
 
-__all__ = ["InitialSnapshot"]
+__all__ = ["ISOLATION", "InitialSnapshot"]
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Reads tables in one snapshot, by COPY, in the order and with the markers that Debezium gives."""
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.java_regex import java_pattern
@@ -91,11 +91,18 @@ class TablesReader:
         properties: PostgresProperties,
         later: Callable[[], ReadingTransaction],
         rows_together: int | None = None,
+        *,
+        statements: Mapping[str, str] | None = None,
+        before_stream: bool = True,
     ) -> None:
-        """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``."""
+        """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``.
+        ``statements``: SELECTs that give the rows of some tables, by schema.table, instead of those of the
+        profile. ``before_stream``: what the stream brings later leaves out what is visible here."""
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
+        self._statements = _overriding(properties) if statements is None else statements
+        self._before_stream = before_stream
 
     def read(self, work: Work) -> Generator[SnapshotRows]:
         """Yield the rows of some tables, or of as many ranges of one as are left, unmarked.
@@ -177,9 +184,11 @@ class TablesReader:
                 if shape is None or not transaction.unchanged(target, shape):
                     continue
                 log.warning(
-                    "table %s was rewritten before the snapshot came to it: it is read as of now, and "
-                    "changes up to now that its rows contain are left out of the stream",
+                    "table %s was rewritten before the snapshot came to it: it is read as of now%s",
                     name,
+                    ", and changes up to now that its rows contain are left out of the stream"
+                    if self._before_stream
+                    else "",
                     extra={"relation": name, "error_code": TableOvertaken.code},
                 )
                 yield from self._rows(transaction, target, shape, visible)
@@ -206,7 +215,7 @@ class TablesReader:
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
         try:
-            width, sql, pick = _select(session, target, shape, self._properties)
+            width, sql, pick = _select(session, target, shape, self._statements)
             if part is not None:
                 sql = f"{sql} WHERE {part.where(shape)}"
             pending: list[Tuple] = []
@@ -257,11 +266,11 @@ def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:
 
 
 def _select(
-    session: Session, target: Target, shape: Shape, properties: PostgresProperties
+    session: Session, target: Target, shape: Shape, statements: Mapping[str, str]
 ) -> tuple[int, str, Callable[[Tuple], Tuple] | None]:
     """Return how many columns the query gives, the query, and how to bring rows in relation order."""
     relation = target.table.relation
-    override = _override(relation, properties)
+    override = statements.get(relation.name)
     if override is None:
         names = [
             shape.columns[c.number][0] if c.number is not None else c.name for c in relation.columns
@@ -277,13 +286,15 @@ def _select(
     return len(names), override, pick
 
 
-def _override(relation: Relation, properties: PostgresProperties) -> str | None:
-    """Return the SELECT the profile gives for this table, None when it gives none."""
-    if relation.name not in properties.snapshot_select_overrides:
-        return None
-    name = f"snapshot.select.statement.overrides.{relation.name}"
-    statement = properties.snapshot_select_statements.get(name)
-    return statement.strip().rstrip(";") if statement else None
+def _overriding(properties: PostgresProperties) -> dict[str, str]:
+    """Return the SELECTs that the profile gives for tables, by schema.table."""
+    found = {}
+    for name in properties.snapshot_select_overrides:
+        place = f"snapshot.select.statement.overrides.{name}"
+        statement = properties.snapshot_select_statements.get(place)
+        if statement and statement.strip().rstrip(";"):
+            found[name] = statement.strip().rstrip(";")
+    return found
 
 
 def _result_columns(session: Session, statement: str) -> list[str]:

@@ -1,0 +1,101 @@
+"""Blocking snapshots: the stream pauses, tables are read whole as they are now, the stream goes on.
+
+Changes that were committed between the pause and the reading come behind the rows, as Debezium gives them:
+nothing of the stream is left out, since a SELECT of the signal may have chosen only some rows.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from waltap.errors import Retry, SnapshotError, SourceError
+from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.run import Run
+from waltap.pipeline.snapshot_phase import cut
+from waltap.pipeline.snapshot_report import SnapshotReport
+from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.incremental import StreamPoint
+from waltap.snapshot.request_texts import refused, some
+from waltap.source.connector import Connector, StopRequested
+from waltap.transactions.transaction import SnapshotRows
+
+__all__ = ["BlockingSnapshot"]
+
+log = logging.getLogger(__name__)
+
+
+class BlockingSnapshot:
+    """Delivers the rows of tables that a signal asks for, between two parts of the stream."""
+
+    def __init__(self, run: Run, connector: Connector, delivery: Delivery) -> None:
+        self._run, self._connector, self._delivery = run, connector, delivery
+        self._flush_s = run.profile.engine.flush_interval_ms / 1000
+        self._report = SnapshotReport(
+            "blocking", run.host, run.channels, delivery.counts, pipeline=run.profile.name
+        )
+
+    def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
+        """Deliver the tables of ``requests``; ``point`` is where the signal stands in the stream, None
+        when it came by another channel.
+
+        False when the run is to end before that; the snapshot is then to be taken again. Raises:
+        SinkError, ConnectionLost.
+        """
+        report = self._report
+        log.info("blocking snapshot: %s will be read, the stream waits", some(requests))
+        report.started(sorted({request.name for request in requests}))
+        try:
+            whole = self._deliver(requests, point)
+        except StopRequested:
+            whole = False
+        except (SourceError, SnapshotError) as error:
+            report.aborted()
+            if error.retry is not Retry.NEVER:
+                raise
+            refused(requests, error.problem)
+            return True
+        except NotImplementedError as error:
+            report.aborted()
+            refused(requests, str(error))
+            return True
+        except BaseException:
+            report.aborted()
+            raise
+        if whole:
+            report.completed()
+        else:
+            report.aborted()
+        return whole
+
+    def _deliver(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
+        delivery, report, run = self._delivery, self._report, self._run
+        for piece in self._rows(requests, point):
+            if piece.relation.name != report.table:
+                report.reads(piece.relation.name, self._connector.estimate(piece.relation))
+            cut(piece, run.left())
+            delivery.write([piece])
+            report.progressed(len(piece.rows))
+            if delivery.due(self._flush_s):
+                delivery.flush()
+            if run.stop.is_set() or run.over():
+                return False
+        delivery.flush()
+        return True
+
+    def _rows(
+        self, requests: list[SnapshotRequest], point: StreamPoint | None
+    ) -> Iterator[SnapshotRows]:
+        written = self._delivery.written[self._delivery.partition]
+        at = point or StreamPoint(
+            lsn=written.end_lsn,
+            xid=None,
+            previous_end_lsn=self._delivery.previous_end_lsn[self._delivery.partition],
+        )
+
+        def refuse(request: SnapshotRequest, why: str) -> None:
+            refused([request], why)
+            self._report.refused(request.name)
+
+        for piece in self._connector.read_tables(requests, refuse):
+            piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
+            piece.previous_end_lsn = at.previous_end_lsn
+            yield piece

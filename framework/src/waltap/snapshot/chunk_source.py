@@ -1,0 +1,51 @@
+"""What an incremental snapshot needs of a database: the contract of who reads chunks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.signals.signal import SnapshotRequest
+
+__all__ = ["Chunk", "ChunkSource"]
+
+
+class Chunk(msgspec.Struct):
+    """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
+    where nothing tells: then every change between the watermarks counts as newer."""
+
+    rows: list[Tuple]
+    saw: Callable[[int], bool] | None
+
+
+class ChunkSource(Protocol):
+    """What an incremental snapshot needs of a database."""
+
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
+        """Return every captured table that there is now, as (schema, table) → what is read where it is
+        named: itself, or the tables as which the stream brings its rows, such as its partitions."""
+
+    def table(self, request: SnapshotRequest) -> Relation | None:
+        """Return the relation to read, None when no such table is captured."""
+
+    def maximum(
+        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
+    ) -> Tuple | None:
+        """Return the values of the columns ``key`` in the last row, None when no row is asked for."""
+
+    def chunk(
+        self,
+        request: SnapshotRequest,
+        relation: Relation,
+        key: tuple[int, ...],
+        *,
+        after: Tuple | None,
+        maximum: Tuple,
+    ) -> Chunk:
+        """Return the next rows in the order of ``key``, ``incremental.snapshot.chunk.size`` of them;
+        more where that many would not end between two values of a key that is not unique."""
+
+    def watermark(self, identifier: str, kind: str, data: str) -> None:
+        """Write a row into the signal table."""

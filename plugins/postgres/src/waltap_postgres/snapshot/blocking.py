@@ -1,0 +1,119 @@
+"""Tables as they are now, read whole while the stream waits: the rows of a blocking snapshot."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from waltap.errors import Retry, SnapshotError, SourceError
+from waltap.signals.signal import SnapshotRequest
+from waltap.source.connector import ConnectorContext
+from waltap.transactions.transaction import SnapshotRows
+from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.errors import QueryCancelled
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.condition import check_statement
+from waltap_postgres.snapshot.initial import ISOLATION
+from waltap_postgres.snapshot.plan import Work
+from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
+from waltap_postgres.waiting import Watch
+
+__all__ = ["BlockingRead"]
+
+Refused = Callable[[SnapshotRequest, str], None]
+
+
+class BlockingRead:
+    """Reads the tables of one signal in one transaction. A table that cannot be read is told of, and its
+    place is taken by the next."""
+
+    def __init__(
+        self,
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        now: PostgresCatalogue,
+        watch: Watch,
+        reading: type[ReadingTransaction],
+    ) -> None:
+        self._properties, self._context, self._now = properties, context, now
+        self._watch, self._reading = watch, reading
+
+    def pieces(
+        self, requests: Sequence[SnapshotRequest], refused: Refused
+    ) -> Iterator[SnapshotRows]:
+        """Yield the rows, with the markers of a snapshot. Raises: as `Connector.read_tables`."""
+        asked = {(request.schema, request.table): request for request in requests}
+        transaction = self._new()
+        try:
+            targets = self._targets(asked, refused)
+            isolation = ISOLATION[self._properties.snapshot_isolation_mode]
+            if self._properties.snapshot_locking_mode == "shared":
+                transaction.lock(targets, isolation)
+            transaction.begin(None, isolation)
+            ((ts,),) = transaction.session.execute(
+                "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
+            )
+            point = SnapshotPoint(lsn=0, xid=None, ts=int(ts or 0))
+            for piece in mark(self._read(transaction, targets, asked, point, refused)):
+                piece.visible = ""  # nothing is left out of the stream
+                yield piece
+        finally:
+            transaction.close()
+
+    def _new(self) -> ReadingTransaction:
+        return self._reading(self._properties, self._now, self._watch)
+
+    def _targets(
+        self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
+    ) -> list[Target]:
+        """Return the tables as they are now, in the order of an initial snapshot."""
+        found: list[Table] = []
+        for place, request in asked.items():
+            table = self._now.table(*place)
+            if table is None:
+                refused(request, "no such table is captured")
+            else:
+                found.append(table)
+        ordered = in_order(found, self._context.capture.table_include)
+        return [
+            Target(table, deep=self._context.debezium or table.partitioned) for table in ordered
+        ]
+
+    def _read(
+        self,
+        transaction: ReadingTransaction,
+        targets: list[Target],
+        asked: dict[tuple[str, str], SnapshotRequest],
+        point: SnapshotPoint,
+        refused: Refused,
+    ) -> Iterator[SnapshotRows]:
+        for target in targets:
+            relation = target.table.relation
+            request = asked[relation.schema, relation.table]
+            statement = (request.condition or "").strip().rstrip(";")
+            limit_ms = self._properties.condition_timeout_ms if statement else 0
+            transaction.session.execute("SAVEPOINT waltap_asked")
+            try:
+                if statement:
+                    transaction.session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
+                    check_statement(
+                        lambda sql: transaction.session.execute(sql, alone=True), statement
+                    )
+                transaction.expect([target])
+                reader = TablesReader(
+                    transaction,
+                    point,
+                    self._properties,
+                    self._new,
+                    statements={relation.name: statement} if statement else {},
+                    before_stream=False,
+                )
+                yield from reader.read(Work([target]))
+            except QueryCancelled as error:
+                if not statement:
+                    raise
+                why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
+                refused(request, why)
+            except (SourceError, SnapshotError) as error:
+                if error.retry is not Retry.NEVER:
+                    raise
+                refused(request, error.problem)
+            transaction.session.execute("ROLLBACK TO SAVEPOINT waltap_asked")

@@ -1,0 +1,241 @@
+"""Blocking snapshots on a real server: the stream waits, tables are read whole, the stream goes on.
+
+The promise: every change of the stream arrives, and who takes every event, row by row, has the table's
+state in the end.
+"""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.transactions.transaction import Batch, SnapshotRows
+
+from tests.rigs.pipeline import Pipeline, Run
+from tests.servers.postgres import Database
+
+SETTINGS = {
+    "signal.data.collection": "public.signals",
+    "snapshot.mode": "no_data",
+    "snapshot.fetch.size": 10,
+    "publication.autocreate.mode": "all_tables",
+    "publication.keyless.tables": "publish",
+}
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    """Return a pipeline of a database with a signal table, and a table t of 300 rows."""
+    database.execute(
+        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
+        "CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n;"
+        "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 15)"
+    )
+    return Pipeline(database, tmp_path, SETTINGS)
+
+
+def ask(pipeline: Pipeline, *tables: str, **filters: str) -> None:
+    """Ask for a blocking snapshot; ``filters`` are SELECTs by table."""
+    conditions = [
+        {"data-collection": f"public.{table}", "filter": statement}
+        for table, statement in filters.items()
+    ]
+    data = {"type": "blocking", "data-collections": [f"public.{table}" for table in tables]}
+    data |= {"additional-conditions": conditions} if conditions else {}
+    assert pipeline.database is not None
+    pipeline.database.execute(
+        "INSERT INTO signals SELECT 's' || count(*), 'execute-snapshot', %s FROM signals",
+        json.dumps(data),
+    )
+
+
+def rows(pipeline: Pipeline, table: str) -> list[int]:
+    return pipeline.destination.ids(table, "r")
+
+
+def completed(run: Run, times: int = 1) -> bool:
+    return [event for event, _, _ in run.notices.snapshots].count("completed") == times
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> str:
+    return " ".join(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+
+
+def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: Pipeline) -> None:
+    """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
+    database = pipeline.database
+    assert database is not None
+    begun, ended = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with database.connect(autocommit=True) as connection:
+            number = 1000
+            while not ended.is_set():
+                number += 1
+                connection.execute("INSERT INTO t VALUES (%s, 'new')", (number,))
+                connection.execute("UPDATE t SET v = v || '.' WHERE id = %s", (number % 300,))
+                connection.execute("DELETE FROM t WHERE id = %s", (number - 50,))
+                if number == 1100:
+                    begun.set()
+
+    writer = threading.Thread(target=write)
+    with pipeline.running() as run:
+        writer.start()
+        try:
+            assert begun.wait(60)
+            ask(pipeline, "t")
+            run.until(lambda: completed(run), "the snapshot")
+            so_far = len(pipeline.destination.events)
+            run.until(lambda: len(pipeline.destination.events) > so_far + 300, "the stream")
+        finally:
+            ended.set()
+            writer.join(60)
+        database.execute("INSERT INTO u VALUES (99)")
+        run.until(lambda: 99 in pipeline.destination.ids("u"), "the end of the stream")
+    inserted = pipeline.destination.ids("t", "c")
+    assert inserted == list(range(1001, inserted[-1] + 1)), "each once, in order"
+    read = {row["id"]: row for row in pipeline.destination.table("t").values()}
+    expected = database.execute("SELECT id::text, v FROM t")
+    there = {identifier: v for identifier, v in expected}
+    for identifier, row in read.items():
+        assert there.pop(identifier) == row["v"]
+    assert not there
+
+
+def test_rows_stand_where_the_signal_does(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    assert database is not None
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1000)")
+        ask(pipeline, "t", "u", t="SELECT * FROM public.t WHERE id > 290 ORDER BY id")
+        database.execute("INSERT INTO t VALUES (1001)")
+        run.until(lambda: 1001 in pipeline.destination.ids("t", "c"), "what is behind the signal")
+    ops = [(e.op, int(e.row["id"])) for e in pipeline.destination.of("t")]
+    assert ops[0] == ("c", 1000)
+    assert [op for op in ops if op[1] <= 1000][1:] == [("r", n) for n in [*range(291, 301), 1000]]
+    assert ops[-1] == ("c", 1001)
+    assert rows(pipeline, "u") == list(range(1, 16))
+    parts = [part for batch in pipeline.destination.batches for part in batch.parts]
+    read = [part for part in parts if isinstance(part, SnapshotRows)]
+    assert {part.kind for part in read} == {"blocking"}
+    assert {part.relation.name: part.xid for part in read}["public.u"] is not None
+    assert (read[0].first_marker, read[-1].last_marker) == ("first", "last")
+
+
+def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: Pipeline) -> None:
+    with pipeline.running() as run:
+
+        def stop(batch: Batch) -> None:
+            if any(isinstance(part, SnapshotRows) for part in batch.parts):
+                run.engine.stop()
+
+        pipeline.destination.before_write = stop
+        ask(pipeline, "t")
+        run.join()
+    assert 0 < len(rows(pipeline, "t")) < 300
+    pipeline.destination.before_write = lambda _batch: None
+    pipeline.destination.events.clear()
+    with pipeline.running() as run:
+        run.until(lambda: completed(run), "the snapshot")
+    assert rows(pipeline, "t") == list(range(1, 301))
+    with pipeline.running() as run:  # and only once
+        assert pipeline.database is not None
+        pipeline.database.execute("INSERT INTO u VALUES (99)")
+        run.until(lambda: 99 in pipeline.destination.ids("u"), "the stream")
+    assert len(rows(pipeline, "t")) == 300
+
+
+def test_a_signal_by_another_channel_is_obeyed_where_the_stream_is(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    path = tmp_path / "signals.txt"
+    settings: dict[str, Any] = {
+        "signal.enabled.channels": "source,file",
+        "signal.file": str(path),
+        "signal.poll.interval.ms": 20,
+    }
+    with pipeline.running(**settings) as run:
+        data = {"type": "BLOCKING", "data-collections": ["public.u"]}
+        line = {"id": "1", "type": "execute-snapshot", "data": data}
+        path.write_text(json.dumps(line) + "\n")
+        run.until(lambda: completed(run), "the snapshot")
+    assert rows(pipeline, "u") == list(range(1, 16))
+
+
+REFUSED = [
+    ("SELECT nonsense FROM", "syntax error"),
+    ("id > 5", "syntax error"),
+    ("DELETE FROM t RETURNING *", "the statement writes"),
+    ("SELECT * FROM t; DROP TABLE u", "cannot insert multiple commands"),
+    ("SELECT * FROM t) TO PROGRAM 'false' --", "syntax error"),
+    ("SELECT * FROM t /*", "unterminated"),
+    ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", "the statement writes"),
+    ("SELECT steal() AS id, 'x' AS v", "calls steal, which may have side effects"),
+    ("SELECT slow(id) AS id FROM t", "waltap.signal.condition.timeout.ms is 300"),
+    ("SELECT 1 / (id - id) AS id FROM t", "division by zero"),
+    ("CREATE TABLE w AS SELECT 1", "syntax error"),
+]
+
+
+def test_a_table_that_cannot_be_read_is_told_of_and_the_others_are_read(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One after the other in one run: none ends it, none writes anything."""
+    database = pipeline.database
+    assert database is not None
+    database.execute(
+        "CREATE FUNCTION steal() RETURNS int LANGUAGE sql AS 'DELETE FROM u; SELECT 1';"
+        "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$"
+    )
+    with pipeline.running(**{"waltap.signal.condition.timeout.ms": 300}) as run:
+        for times, (statement, says) in enumerate(REFUSED, 1):
+            caplog.clear()
+            ask(pipeline, "t", "u", "none", t=statement)
+            run.until(lambda n=times: completed(run, n), f"the snapshot with {statement}")
+            assert says in warnings(caplog), statement
+            assert "public.none is not read" in warnings(caplog)
+            assert len(rows(pipeline, "u")) == times * 15
+    assert rows(pipeline, "t") == []
+    assert database.execute("SELECT count(*) FROM t") == [(300,)]
+    assert database.execute("SELECT count(*) FROM u") == [(15,)]
+
+
+def test_observers_and_notifications_hear_of_it(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="waltap.notifications.log_channel")
+    with pipeline.running(**{"notification.enabled.channels": "log"}) as run:
+        ask(pipeline, "u", "t", t="SELECT FROM")
+        run.until(lambda: completed(run), "the snapshot")
+    assert [(event, table) for event, table, _ in run.notices.snapshots] == [
+        ("started", ""),
+        ("table_started", "public.u"),
+        ("progress", "public.u"),
+        ("progress", "public.u"),
+        ("table_completed", "public.u"),
+        ("completed", ""),
+    ]
+    sent = [
+        json.loads(r.getMessage().partition("] ")[2])
+        for r in caplog.records
+        if r.name == "waltap.notifications.log_channel"
+    ]
+    told = [
+        (
+            n["type"],
+            n["additional_data"].get("scanned_collection"),
+            n["additional_data"].get("status"),
+        )
+        for n in sent
+        if n["aggregate_type"] == "Initial Snapshot" and n["type"] != "SKIPPED"
+    ]
+    assert told == [
+        ("STARTED", None, None),
+        ("TABLE_SCAN_COMPLETED", "public.t", "SQL_EXCEPTION"),
+        ("IN_PROGRESS", None, None),
+        ("TABLE_SCAN_COMPLETED", "public.u", "SUCCEEDED"),
+        ("COMPLETED", None, None),
+    ]
