@@ -12,6 +12,7 @@ MEMBERS = {
     "framework": "waltap",
     "plugins/decoders": "waltap_decoders",
     "plugins/postgres": "waltap_postgres",
+    "plugins/formats": "waltap_formats",
     "plugins/types": "waltap_types",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",

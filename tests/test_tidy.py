@@ -21,6 +21,7 @@ PACKAGES = {
     "waltap": "framework/src",
     "waltap_decoders": "plugins/decoders/src",
     "waltap_postgres": "plugins/postgres/src",
+    "waltap_formats": "plugins/formats/src",
     "waltap_types": "plugins/types/src",
     "waltap_yugabyte": "plugins/yugabyte/src",
     "waltap_sinks": "plugins/sinks/src",

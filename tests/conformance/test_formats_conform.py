@@ -1,14 +1,20 @@
 """Every format of ours keeps the kit's promises."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import waltap.plugin
+import waltap_formats.plugin
+from waltap.format.conversion import joined
+from waltap.json.converter import JsonConverterProperties
 from waltap.json.properties import JsonProperties
-from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_formats.plain import StringProperties
+from waltap_testing.format_suite import NOW, FormatRig, FormatSuite, every_part
 
-SPECS = {spec.name: spec for spec in waltap.plugin.register_formats()}
+PLUGINS = waltap.plugin, waltap_formats.plugin
+SPECS = {spec.name: spec for plugin in PLUGINS for spec in plugin.register_formats()}
 WITHOUT_SCHEMAS = JsonProperties.model_validate(
     {"key.converter.schemas.enable": False, "value.converter.schemas.enable": False}
 )
@@ -25,5 +31,41 @@ class TestJson(FormatSuite):
         return FormatRig(SPECS["json"], properties, parse=json.loads, capture=capture)
 
 
-def test_every_registered_format_is_here():
-    assert set(SPECS) == {"json"}
+class TestString(FormatSuite):
+    @pytest.fixture
+    def rig(self):
+        return FormatRig(
+            SPECS["string"],
+            StringProperties(),
+            parse=lambda data: data.decode(),
+            holds=lambda value, text: text in value,
+        )
+
+
+class TestJsonBesideAnother(FormatSuite):
+    """JSON as converters write it: what the JSON format writes, byte by byte."""
+
+    @pytest.fixture
+    def rig(self):
+        def make(properties, context):
+            def side(given):
+                return SPECS["json"].converter(properties, given)
+
+            return joined(side, side, side)(properties, context)
+
+        spec = replace(SPECS["json"], factory=make, properties=JsonConverterProperties)
+        return FormatRig(spec, JsonConverterProperties(), parse=json.loads)
+
+    @pytest.mark.parametrize("capture", [{}, {"provide.transaction.metadata": True}])
+    def test_its_records_are_those_of_the_json_format(self, rig, capture):
+        parts = every_part()
+        rig = replace(rig, capture=capture)
+        whole = FormatRig(SPECS["json"], JsonProperties(), parse=json.loads, capture=capture)
+        assert rig.build().render(parts, NOW) == whole.build().render(parts, NOW)
+
+
+def test_every_registered_format_is_tested_here_or_with_a_registry():
+    here = {"json", "string"}
+    with_a_registry = {"avro"}
+    refuses_rows = {"bytes"}
+    assert set(SPECS) == here | with_a_registry | refuses_rows

@@ -6,13 +6,15 @@ they are first used.
 
 from typing import TYPE_CHECKING, Any
 
+from waltap.version import VERSION
+
 if TYPE_CHECKING:
     from waltap.pipeline import Engine, Limits
     from waltap.pipeline.batches import stream
 
 __all__ = ["Engine", "Limits", "__version__", "stream"]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

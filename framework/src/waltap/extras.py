@@ -33,6 +33,19 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "configuration_based",
         ),
     },
+    "formats": {
+        "formats": (
+            "avro",
+            "io.confluent.connect.avro.AvroConverter",
+            "string",
+            "org.apache.kafka.connect.storage.StringConverter",
+            "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+            "bytes",
+            "org.apache.kafka.connect.converters.ByteArrayConverter",
+            "io.debezium.converters.ByteArrayConverter",
+            "io.debezium.converters.BinaryDataConverter",
+        )
+    },
     "sinks": {"sinks": ("changelog",), "commands": ("changelog",)},
     "spark": {"sinks": ("spark",), "commands": ("spark",)},
     "demo": {"commands": ("demo",)},

@@ -17,12 +17,14 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
+    from waltap.format.converter import Converter
     from waltap.format.format import Format
 
 
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
+    from waltap.json.converter import JsonConverterProperties
     from waltap.json.properties import JsonProperties
 
     return [
@@ -33,6 +35,8 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=JsonProperties,
             factory=_json_format,
             takes_events=True,
+            converter=_json_converter,
+            converter_properties=JsonConverterProperties,
         )
     ]
 
@@ -136,6 +140,12 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
             name="log", summary="A line of the log per notification.", factory=LogNotifications
         )
     ]
+
+
+def _json_converter(properties: Any, context: Any) -> "Converter":
+    from waltap.json.converter import JsonConverter
+
+    return JsonConverter(properties, context)
 
 
 def _json_format(properties: Any, context: Any) -> "Format":

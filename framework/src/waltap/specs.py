@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from waltap.decode.relation import Column, DataType, Relation
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.events import EventTransform
+    from waltap.format.converter import Converter, ConverterContext
     from waltap.format.format import Format, FormatContext
     from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.notifications.channel import NotificationChannel
@@ -117,11 +118,16 @@ class TypeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatSpec(Spec):
-    """A record format (JSON, Avro, …)."""
+    """A record format (JSON, Avro, …). ``factory`` makes it for whole records, ``converter`` for one side
+    of them (None: keys and values cannot be written by different formats)."""
 
     factory: "Callable[[Any, FormatContext], Format]"
     takes_events: bool = False
     """Calls `FormatContext.transforms`; a format that does not is refused where there are any."""
+    converter: "Callable[[Any, ConverterContext], Converter] | None" = None
+    converter_properties: "type[Properties] | None" = None
+    """What one side declares, where that is not ``properties``: then ``factory`` makes records that have
+    this format on all sides. The names follow ``key.converter.`` and its like in a profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ FENCED = {"sh", "console", "shell", ""}
 SHOWN_COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*waltap (.+)$", re.MULTILINE)
 DOTTED = re.compile(r"[a-z][a-z_0-9]*(?:\.[a-z_0-9]+)+")
 OTHERS = re.compile(
-    r".*\.(?:toml|json|jsonl|md|py|txt|properties|sql|duckdb|parquet|conf|current|changes|lock|pth)"
+    r".*\.(?:toml|json|jsonl|md|py|txt|properties|sql|duckdb|parquet|conf|current|changes|lock|pth|sock)"
     r"|(?:waltap_\w+|tests|spark|delta|pyarrow|psycopg|io|org|java|msgspec|abc|json|os|my|acme\w*)\..*"
     r"|(?:public|schema|sales|shop|pg_\w+|context|batch|connector|values|properties|source|record|host|server|pipeline)\..*"
 )

@@ -26,7 +26,8 @@ from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.format.format import FormatContext
-from waltap.json.format import MESSAGE_COLLECTION, JsonFormat
+from waltap.json.format import JsonFormat
+from waltap.mapping.message_content import MESSAGE_COLLECTION
 from waltap.json.lines import JsonLines
 from waltap.json.properties import JsonProperties
 from waltap.format.record import Record

@@ -16,7 +16,6 @@ import re
 from dataclasses import dataclass
 
 __all__ = [
-    "CONVERTERS",
     "KNOWN_FAMILIES",
     "KNOWN_NAMES",
     "OLD_NAMES",
@@ -190,7 +189,7 @@ KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
     ),
     (
         re.compile(r"(key|value)\.converter\..*schema\.registry\..+"),
-        Known("", why="waltap writes JSON and asks no schema registry"),
+        Known("", why="no format that the profile chooses asks a schema registry"),
     ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
     (
@@ -236,15 +235,6 @@ OLD_VALUES: dict[tuple[str, str], str] = {
     ("offset.mismatch.strategy", "false"): "no_validation",
 }
 """(present name, old value) → the present value."""
-
-CONVERTERS: dict[str, str] = {
-    "org.apache.kafka.connect.json.JsonConverter": "json",
-    "io.confluent.connect.avro.AvroConverter": "avro",
-    "io.apicurio.registry.utils.converter.AvroConverter": "avro",
-    "io.confluent.connect.protobuf.ProtobufConverter": "protobuf",
-    "io.debezium.converters.CloudEventsConverter": "cloudevents",
-}
-"""Class of ``value.converter`` → name of the format."""
 
 
 def known(name: str) -> Known | None:

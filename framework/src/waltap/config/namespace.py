@@ -207,6 +207,10 @@ class Namespace:
                 if declaration.family is not None:
                     self._claimed.update(filter(declaration.family.fullmatch, self.settings))
 
+    def claim(self, name: str) -> None:
+        """Count ``name`` as declared: what it says is taken under other names."""
+        self._claimed.add(name)
+
     def leftovers(
         self, *, likely: bool = False, elsewhere: Callable[[str], Known | None] = lambda _name: None
     ) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.debezium_names import CONVERTERS, OLD_NAMES, OLD_VALUES, Known
+from waltap.config.debezium_names import OLD_NAMES, OLD_VALUES, Known
+from waltap.config.formats import DEFAULT_FORMAT, Formats
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.namespace import Explained, Findings, Namespace, as_text
 from waltap.config.profile import Component, Profile
@@ -44,7 +45,6 @@ __all__ = ["Resolution", "Survey", "examine", "pipeline_name", "resolve", "surve
 
 S = TypeVar("S", bound=Spec)
 
-DEFAULT_FORMAT = "json"
 DEFAULT_OFFSET_STORE = "file"
 NATIVE = {
     "connector.class": "[source] type",
@@ -209,7 +209,8 @@ class _Resolver:
             mode = choice.snapshot_mode_custom_name or mode
         snapshotter = self._find(SnapshotterSpec, mode, "snapshot.mode")
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
-        form = self._format(choice)
+        formats = Formats(self._find, self._component, self._flat, self._findings)
+        form = formats.chosen(choice, self._types.get("format"))
         store = self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
         sink = self._sink_spec()
 
@@ -222,7 +223,7 @@ class _Resolver:
             "connector": self._component("connector", connector, flat),
             "decoder": self._component("decoder", decoder, flat),
             "snapshotter": self._component("snapshot mode", snapshotter, flat),
-            "format": self._component("format", form, flat),
+            "format": form,
             "topic_naming": self._naming(naming, capture),
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
@@ -394,19 +395,6 @@ class _Resolver:
             return otherwise
         own = {d.name: d for d in declarations(connector.properties)}.get(name)
         return otherwise if own is None else str(self._findings.default(own))
-
-    def _format(self, choice: SelectionProperties) -> FormatSpec | None:
-        key, value = (
-            CONVERTERS.get(name or "", name)
-            for name in (choice.key_converter, choice.value_converter)
-        )
-        if "format" in self._types or value is None:
-            return self._typed(FormatSpec, "format", DEFAULT_FORMAT)
-        if key not in {None, value}:
-            what = "names another format than value.converter; keys and values share one"
-            problem = Problem("key.converter", what, value=key, allowed=choice.value_converter)
-            self._findings.problems.append(problem)
-        return self._find(FormatSpec, value, "value.converter")
 
     def _sink_spec(self) -> SinkSpec | None:
         given = self._types.get("sink")

@@ -50,11 +50,21 @@ class SelectionProperties(Properties):
         "key.converter",
         default=None,
         advanced=True,
-        summary="Kafka Connect class of the format of keys; must agree with value.converter.",
+        aliases=("format.key",),
+        summary="Format of keys, by name or Kafka Connect class, where it is another than that of values.",
     )
     value_converter: str | None = declare(
         "value.converter",
         default=None,
         advanced=True,
-        summary="Kafka Connect class of the format; a waltap profile says `type` in [format].",
+        aliases=("format.value",),
+        summary="Format of values, by name or Kafka Connect class; `type` in [format] is that of keys and "
+        "values.",
+    )
+    header_converter: str | None = declare(
+        "header.converter",
+        default=None,
+        aliases=("format.header",),
+        advanced=True,
+        summary="Format of header values, by name or Kafka Connect class; JSON by default.",
     )

@@ -30,6 +30,10 @@ def _silent(_text: str) -> None:
     return None
 
 
+def _going_on() -> bool:
+    return False
+
+
 def _same(relation: Relation) -> Relation:
     return relation
 
@@ -46,7 +50,8 @@ class FormatContext:
     described relation with its data types as they are now: the same object when they are unchanged.
     ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
     the shape of values in rows and keys. ``transforms`` are (name, transform) of events, to be called with
-    each batch before it is encoded, by formats that say `FormatSpec.takes_events`.
+    each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``stopping`` tells
+    whether a stop was asked for: who waits raises `StopRequested` then.
     """
 
     describe: Callable[[Relation], Relation]
@@ -62,10 +67,16 @@ class FormatContext:
     announced: bool = True
     cell: CellShape = PLAIN
     transforms: "Sequence[tuple[str, EventTransform]]" = ()
+    stopping: Callable[[], bool] = _going_on
 
 
 class Format(abc.ABC):
-    """Renders parts of a batch to records. Single-threaded."""
+    """Renders parts of a batch to records. Single-threaded.
+
+    ``text``: keys, values and header values are JSON text, which can stand in a line of JSON.
+    """
+
+    text: bool = True
 
     @abc.abstractmethod
     def render(

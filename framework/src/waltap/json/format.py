@@ -9,12 +9,10 @@ The text of a value is put together from what changes at different paces:
 ``n``, the LSN, and the row itself vary from row to row.
 """
 
-import base64
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from waltap import __version__
 from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
@@ -28,23 +26,16 @@ from waltap.json.schema import quote
 from waltap.json.tables import JsonTables, wrapping
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
+from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.version import VERSION
 
-__all__ = ["MESSAGE_COLLECTION", "JsonFormat", "Texts", "key_header", "wrong_tuple"]
+__all__ = ["JsonFormat", "Texts", "key_header", "wrong_tuple"]
 
-MESSAGE_COLLECTION = "LOGICAL_DECODING_MESSAGE"
-"""What transaction metadata counts logical messages under."""
 PREFIXES_KEPT = 10_000
 _NO_ORIGIN = ',"xmin":null,"origin":null,"origin_lsn":null}'
 _UNCOUNTED = '"event_count":null,"data_collections":null'
-
-_CONTENT: dict[str, Callable[[bytes], object]] = {
-    "bytes": bytes,
-    "base64": lambda content: base64.b64encode(content).decode(),
-    "base64-url-safe": lambda content: base64.urlsafe_b64encode(content).decode(),
-    "hex": bytes.hex,
-}
 
 
 class JsonFormat(Format):
@@ -68,7 +59,7 @@ class JsonFormat(Format):
         # texts that no batch changes
         self._end = "}}" if properties.value_schemas else "}"
         self._source = (
-            f'"version":{quote(f"waltap {__version__}")},"connector":{quote(context.connector)},'
+            f'"version":{quote(f"waltap {VERSION}")},"connector":{quote(context.connector)},'
             f'"name":{quote(shape.topic_prefix)},"ts_ms":'
         )
         self._unset = '"false"' if properties.value_null_to_default else "null"
@@ -76,7 +67,7 @@ class JsonFormat(Format):
         self._heartbeat_topic = capture.heartbeat_topic
         self._transaction_topic = capture.transaction_topic
         self._message_topic = capture.message_topic
-        self._content = _CONTENT[shape.binary_handling_mode]
+        self._content = CONTENT_FORMS[shape.binary_handling_mode]
 
         def texts(schema: Schema, *, enabled: bool) -> tuple[str, str]:
             return wrapping(envelope.renamed(schema, capture.schema_name), enabled=enabled)

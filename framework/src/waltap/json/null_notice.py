@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Protocol
 
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
 from waltap.events import EventPlan
-from waltap.json.codec import MISFITS, RowCodec, column_codec
+from waltap.json.codec import MISFITS, column_codec
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 __all__ = ["NullNotice"]
 
 Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
+
+
+class _Planned(Protocol):
+    """What was compiled of a plan."""
+
+    @property
+    def plan(self) -> EventPlan: ...
 
 
 class NullNotice:
@@ -40,7 +48,7 @@ class NullNotice:
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
-    def place(self, parts: Parts, codec_of: Callable[[Relation], RowCodec | None]) -> None:
+    def place(self, parts: Parts, codec_of: Callable[[Relation], "_Planned | None"]) -> None:
         """Tell of what was noted while ``parts`` were rendered."""
         noted, self.noted = self.noted, set()
         explained = set()

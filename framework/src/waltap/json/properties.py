@@ -4,33 +4,12 @@ from typing import Literal
 
 from waltap.config.property import Properties, declare
 
-__all__ = ["JSON_CONVERTER", "JsonProperties"]
-
-JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
-Converter = Literal["org.apache.kafka.connect.json.JsonConverter"]
+__all__ = ["JsonProperties"]
 
 
 class JsonProperties(Properties):
     """How keys, values and headers are written as JSON."""
 
-    key_converter: Converter = declare(
-        "key.converter",
-        default=JSON_CONVERTER,
-        summary="Accepted for Kafka Connect's sake: keys are JSON.",
-        advanced=True,
-    )
-    value_converter: Converter = declare(
-        "value.converter",
-        default=JSON_CONVERTER,
-        summary="Accepted for Kafka Connect's sake: values are JSON.",
-        advanced=True,
-    )
-    header_converter: Converter = declare(
-        "header.converter",
-        default=JSON_CONVERTER,
-        summary="Accepted for Kafka Connect's sake: header values are JSON.",
-        advanced=True,
-    )
     key_schemas: bool = declare(
         "key.converter.schemas.enable",
         default=True,

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
-
-from waltap.capture.column_transform import ColumnTransform
 from waltap.capture.source_type import root_type
-from waltap.decode.relation import Column, Relation, TypeKind
-from waltap.errors import ConfigurationError, DecodeError, Problem
+from waltap.decode.relation import Relation, TypeKind
+from waltap.errors import DecodeError
 from waltap.events import EventContext, EventPlan, Plans
+from waltap.events.shape import TableShape, table_shape
 from waltap.format.format import FormatContext
 from waltap.format.record import Header
 from waltap.json.codec import (
@@ -26,7 +24,7 @@ from waltap.json.null_notice import NullNotice
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, schema_json
 from waltap.mapping import envelope
-from waltap.mapping.connect_schema import Field, Schema
+from waltap.mapping.connect_schema import Schema
 from waltap.mapping.type_mapping import TypeOptions
 
 __all__ = ["JsonTables", "wrapping"]
@@ -98,20 +96,13 @@ class JsonTables(Plans[RowCodec]):
         return wrapping(key, enabled=self._properties.key_schemas)
 
     def _codec(self, plan: EventPlan) -> RowCodec:
-        capture, properties, topic = self._capture, self._properties, plan.topic
-        streamed, fields, read, read_fields = self._value_columns(plan)
-        keys, key_fields, streamed_keys = self._key_columns(plan)
-        extra = plan.key_field
-        if extra is not None:
-            key_fields.append(Field(extra[0], envelope.HEADER))
-            streamed_keys.append(key_fields[-1])
-        value, read_value = (
-            envelope.row_schema(capture.schema_name(f"{topic}.Value"), chosen)
-            for chosen in (fields, read_fields)
-        )
-        key_name = capture.schema_name(f"{topic}.Key")
-        read_key = envelope.key_schema(key_name, key_fields)
-        streamed_key = envelope.key_schema(key_name, streamed_keys)
+        properties, topic, extra = self._properties, plan.topic, plan.key_field
+        shape = table_shape(plan, self._capture, self._keys, announced=self._format.announced)
+        streamed, read = _value_codecs(shape)
+        keys = [
+            celled(column_codec(key.index, key.field.name, key.mapping), plan.cell)
+            for key in shape.keys
+        ]
 
         def compiled(
             values: list[ColumnCodec],
@@ -150,76 +141,10 @@ class JsonTables(Plans[RowCodec]):
             )
             return compiled(values, keys, key, value, careful, snapshot)
 
-        if not read and streamed_key == read_key and value == read_value:
-            return with_careful(streamed, streamed_key, value)
-        twin = _once(lambda: with_careful(read or streamed, read_key, read_value))
-        return with_careful(streamed, streamed_key, value, twin)
-
-    def _value_columns(
-        self, plan: EventPlan
-    ) -> tuple[list[ColumnCodec], list[Field], list[ColumnCodec], list[Field]]:
-        """Return the columns of values, their fields, the columns of snapshot rows where they are
-        written in another way ([] where not), and the fields of snapshot rows: types that are propagated
-        have the driver's names there, and wherever the wire announces nothing.
-        """
-        streamed: list[ColumnCodec] = []
-        read: list[ColumnCodec] = []
-        fields: list[Field] = []
-        read_fields: list[Field] = []
-        for column in plan.columns:
-            mapping, name, transform = column.mapping, column.field, column.transform
-            if mapping is None:
-                continue
-            schema = mapping.schema
-            listed = _with_parameters(
-                schema,
-                self._capture.transform(plan.relation, column.column, schema.kind, listed=True),
-            )
-            schema = _with_parameters(schema, transform) if self._format.announced else listed
-            codec = column_codec(column.index, name, mapping, transform)
-            other = mapping.read
-            read.append(column_codec(column.index, name, other, transform) if other else codec)
-            streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
-            fields.append(Field(name, plan.cell.schema(name, schema)))
-            read_fields.append(Field(name, plan.cell.schema(name, listed)))
-        names = [field.name for field in fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            what = f"columns of {plan.name} get the same field name: {', '.join(twice)}"
-            raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
-        same = read == streamed
-        streamed, read = (
-            [celled(column, plan.cell) for column in each] for each in (streamed, read)
-        )
-        return streamed, fields, [] if same else read, read_fields
-
-    def _key_columns(self, plan: EventPlan) -> tuple[list[ColumnCodec], list[Field], list[Field]]:
-        """Return the columns of keys, their fields, and their fields while streaming: where the wire
-        announces relations, Debezium knows nothing of a column that values leave out, and makes it
-        optional without default.
-        """
-        captured = {column.index for column in plan.columns}
-        streamed: list[Field] = []
-        codecs: list[ColumnCodec] = []
-        fields: list[Field] = []
-        for index in plan.keys:
-            column = self._column(plan.relation, index)
-            mapping = self._keys.column(column)
-            if mapping is not None:
-                name = self._capture.field_name(column.name)
-                codecs.append(celled(column_codec(index, name, mapping), plan.cell))
-                schema = mapping.schema
-                fields.append(Field(name, plan.cell.schema(name, schema)))
-                if index not in captured and self._format.announced:
-                    schema = msgspec.structs.replace(schema, optional=True, default=None)
-                streamed.append(Field(name, plan.cell.schema(name, schema)))
-        return codecs, fields, streamed
-
-    def _column(self, relation: Relation, index: int) -> Column:
-        column = relation.columns[index]
-        if column.comment is None or self._capture.properties.include_comments:
-            return column
-        return msgspec.structs.replace(column, comment=None)
+        if not read and shape.key == shape.read_key and shape.row == shape.read_row:
+            return with_careful(streamed, shape.key, shape.row)
+        twin = _once(lambda: with_careful(read or streamed, shape.read_key, shape.read_row))
+        return with_careful(streamed, shape.key, shape.row, twin)
 
     def _guard(self, relation: Relation) -> Callable[[ColumnCodec], ColumnCodec]:
         """Return what makes a column's conversion name its column when a value does not fit."""
@@ -245,10 +170,20 @@ class JsonTables(Plans[RowCodec]):
         return guard
 
 
-def _with_parameters(schema: Schema, transform: ColumnTransform | None) -> Schema:
-    if transform is None or not transform.parameters:
-        return schema
-    return msgspec.structs.replace(schema, parameters=schema.parameters + transform.parameters)
+def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
+    """Return the columns of values, and those of rows that a snapshot reads where they are written in
+    another way ([] where not)."""
+    streamed: list[ColumnCodec] = []
+    read: list[ColumnCodec] = []
+    for column in shape.values:
+        index, name, mapping = column.index, column.field.name, column.mapping
+        codec = column_codec(index, name, mapping, column.transform)
+        other = mapping.read
+        read.append(column_codec(index, name, other, column.transform) if other else codec)
+        streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
+    same, cell = read == streamed, shape.plan.cell
+    streamed, read = ([celled(column, cell) for column in each] for each in (streamed, read))
+    return streamed, [] if same else read
 
 
 def _has_labels(relation: Relation) -> bool:

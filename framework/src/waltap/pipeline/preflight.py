@@ -44,6 +44,17 @@ class EventTransformUnfit(WaltapError):
     )
 
 
+class FormatUnfit(WaltapError):
+    """The sink writes JSON, and the format of keys, values or headers is another."""
+
+    code = "WT-3302"
+    retry = Retry.NEVER
+    remedy = (
+        "Use a sink that takes any bytes, or set key.converter, value.converter and header.converter to "
+        "json for this one."
+    )
+
+
 def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]:
     """Go through everything. ``locked``: this process holds the pipeline's lock.
 
@@ -51,6 +62,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     """
     offset = stages.store.load()
     found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
+    found += _of_format(stages)
     found += _of_events(stages)
     found += _elsewhere(stages, offset)
     found += connector.check(offset)
@@ -150,6 +162,15 @@ def _truncates(stages: Stages) -> list[Check]:
             remedy="skipped.operations=t says that this is meant",
         )
     ]
+
+
+def _of_format(stages: Stages) -> list[Check]:
+    """Look whether the sink can hold what the format writes."""
+    if stages.format is None or stages.format.text or not stages.sink.capabilities.json_only:
+        return []
+    name, profile = stages.profile.format.spec.name, stages.profile
+    problem = f"the sink {profile.sink.spec.name} holds JSON, and the format is {name}"
+    return [Check.failed("format", FormatUnfit(problem))]
 
 
 def _of_events(stages: Stages) -> list[Check]:

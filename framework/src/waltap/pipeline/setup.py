@@ -299,6 +299,7 @@ class Stages:
                 warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
                 transforms=self.event_transforms,
+                stopping=self._stopping,
             ),
         )
 

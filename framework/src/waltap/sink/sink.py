@@ -38,14 +38,16 @@ class SinkCapabilities:
     position become durable together, `Sink.open` returns that position, and a batch written again
     after a crash leaves no duplicate. ``truncate``: applies truncates; where it does not, a start of a
     pipeline that does not skip them warns. ``partitions``: keeps the position of each partition of the
-    source apart; without it a source of several is refused. Every sink takes new versions of a relation
-    while open.
+    source apart; without it a source of several is refused. ``json_only``: keys and values must be JSON
+    text; formats that write anything else are refused (WT-3302). Every sink takes new versions of a
+    relation while open.
     """
 
     records: bool = True
     exactly_once: bool = False
     truncate: bool = True
     partitions: bool = False
+    json_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
 from waltap_testing.workload import COMMIT_TS, ITEMS
 
-__all__ = ["FormatRig", "FormatSuite"]
+__all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
 
 NOW = 1_767_225_601_123_456_789
 Part = TransactionPart | SnapshotRows | Heartbeat
@@ -96,7 +96,7 @@ class FormatSuite:
 
     def test_everything_is_valid(self, rig: FormatRig) -> None:
         """Keys, values and headers of every kind of part parse."""
-        records = rig.build().render(_every_part(), NOW)
+        records = rig.build().render(every_part(), NOW)
         assert records
         for record in records:
             _assert_valid(rig, record)
@@ -104,23 +104,23 @@ class FormatSuite:
     def test_the_same_parts_give_the_same_bytes(self, rig: FormatRig) -> None:
         """Twice from one object, and from another."""
         one = rig.build()
-        first = [_plain(record) for record in one.render(_every_part(), NOW)]
-        again = [_plain(record) for record in one.render(_every_part(), NOW)]
-        other = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        first = [_plain(record) for record in one.render(every_part(), NOW)]
+        again = [_plain(record) for record in one.render(every_part(), NOW)]
+        other = [_plain(record) for record in rig.build().render(every_part(), NOW)]
         assert again == first
         assert other == first
 
     def test_parts_may_come_in_any_number_of_calls(self, rig: FormatRig) -> None:
         """Batches are cut by chance: the records are the same."""
-        whole = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        whole = [_plain(record) for record in rig.build().render(every_part(), NOW)]
         one, pieces = rig.build(), []
-        for part in _every_part():
+        for part in every_part():
             pieces += [_plain(record) for record in one.render([part], NOW)]
         assert pieces == whole
 
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
         """Rendering changes nothing that it was given."""
-        parts = _every_part()
+        parts = every_part()
         kept = copy.deepcopy([_without_relations(part) for part in parts])
         rig.build().render(parts, NOW)
         assert [_without_relations(part) for part in parts] == kept
@@ -141,11 +141,11 @@ class FormatSuite:
             met.extend(events)
             return events
 
-        plain = [_plain(record) for record in rig.build().render(_every_part(), NOW)]
+        plain = [_plain(record) for record in rig.build().render(every_part(), NOW)]
         by_events = replace(
             rig, context=lambda context: replace(rig.context(context), transforms=[("same", same)])
         ).build()
-        assert [_plain(record) for record in by_events.render(_every_part(), NOW)] == plain
+        assert [_plain(record) for record in by_events.render(every_part(), NOW)] == plain
         assert {"c", "u", "d", "r"} <= {event.op for event in met}
 
     # --- keys, values, tombstones ---
@@ -240,7 +240,7 @@ class FormatSuite:
         assert not rig.holds(rig.parse(third.value), "colour")
 
 
-def _every_part() -> list[Part]:
+def every_part() -> list[Part]:
     """Return parts of every kind; nothing in them varies."""
     message = LogicalMessage(0x5000, transactional=False, prefix="app", content=b"\x00hello")
     parts: list[Part] = [

@@ -1,0 +1,155 @@
+"""Which format writes keys, values and header values, and with which properties.
+
+``[format] type`` is the format of keys and values; ``key.converter``, ``value.converter`` and
+``header.converter`` name that of one side. What a side's format declares stands behind the side's name
+(``value.converter.schema.registry.url``), or, for all sides at once, by itself (``schema.registry.url``).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field, create_model
+
+from waltap.config.layers import Setting
+from waltap.config.namespace import Findings, Namespace
+from waltap.config.profile import Component
+from waltap.config.property import Properties, declarations
+from waltap.config.selection import SelectionProperties
+from waltap.errors import Problem
+from waltap.format.conversion import SIDES, joined
+from waltap.specs import FormatSpec, Spec
+
+if TYPE_CHECKING:
+    from waltap.format.converter import Converter, ConverterContext
+
+__all__ = ["DEFAULT_FORMAT", "Formats", "sided"]
+
+DEFAULT_FORMAT = "json"
+
+S = TypeVar("S", bound=Spec)
+
+
+class Find(Protocol):
+    """Finds a spec by name or alias; says what is wrong where there is none."""
+
+    def __call__(self, kind: type[S], name: str, place: str) -> S | None: ...
+
+
+@lru_cache(maxsize=64)
+def sided(model: type[Properties], side: str) -> type[Properties]:
+    """Return ``model`` with its names behind ``SIDE.converter.``."""
+    fields: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        extra = dict(info.json_schema_extra) if isinstance(info.json_schema_extra, dict) else {}
+        extra["aliases"] = [f"{side}.converter.{other}" for other in extra.get("aliases", ())]  # type: ignore[union-attr]
+        default = ... if info.is_required() else info.default
+        field = Field(
+            default,
+            alias=f"{side}.converter.{info.alias}",
+            description=info.description,
+            examples=info.examples,
+            json_schema_extra=extra,
+        )
+        annotation: Any = info.annotation
+        for check in info.metadata:
+            annotation = Annotated[annotation, check]
+        fields[name] = (annotation, field)
+    made = create_model(f"{model.__name__}Of{side.capitalize()}s", __base__=Properties, **fields)
+    made.__doc__ = model.__doc__
+    return made
+
+
+class Formats:
+    """Chooses the formats of one profile."""
+
+    def __init__(
+        self,
+        find: Find,
+        component: Callable[[str, FormatSpec, Namespace], Component[FormatSpec] | None],
+        flat: Namespace,
+        findings: Findings,
+    ) -> None:
+        self._find, self._component, self._flat, self._findings = find, component, flat, findings
+
+    def chosen(
+        self, choice: SelectionProperties, typed: Setting | None
+    ) -> Component[FormatSpec] | None:
+        """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
+        specs = self._specs(choice, typed)
+        if specs is None:
+            return None
+        key, value, header = specs
+        if key is value and (value.converter is None or _whole(value, header)):
+            return self._component("format", value, self._flat)
+        for side, spec in zip(SIDES, specs, strict=True):
+            if spec.converter is None:
+                what = f"the format {spec.name} writes whole records: all sides have it, or none"
+                self._findings.problems.append(Problem(f"{side}.converter", what, value=spec.name))
+                return None
+        parts = [self._side(*each) for each in zip(SIDES, specs, strict=True)]
+        if any(part is None for part in parts):
+            return None
+        return _joined(*(part for part in parts if part is not None))
+
+    def _specs(
+        self, choice: SelectionProperties, typed: Setting | None
+    ) -> tuple[FormatSpec, FormatSpec, FormatSpec] | None:
+        default = str(typed.value) if typed else None
+        places = [("format.type", default or DEFAULT_FORMAT)] * 2
+        if choice.value_converter is not None:
+            places[1] = "value.converter", choice.value_converter
+            if default is None:
+                places[0] = places[1]
+        if choice.key_converter is not None:
+            places[0] = "key.converter", choice.key_converter
+        places.append(("header.converter", choice.header_converter or DEFAULT_FORMAT))
+        found: dict[str, FormatSpec | None] = {}
+        for place, name in places[1::-1] + places[2:]:
+            if name not in found:
+                found[name] = self._find(FormatSpec, name.strip(), place)
+        key, value, header = (found[name] for _, name in places)
+        if key is None or value is None or header is None:
+            return None
+        return key, value, header
+
+    def _side(self, side: str, spec: FormatSpec) -> Component[FormatSpec] | None:
+        model = spec.converter_properties or spec.properties
+        if model is None:
+            return Component(spec)
+        settings = self._flat.settings
+        for declaration in declarations(model):
+            own = f"{side}.converter.{declaration.name}"
+            shared = settings.get(declaration.name)
+            if shared is not None:
+                self._flat.claim(declaration.name)
+                settings.setdefault(own, Setting(own, shared.value, shared.origin))
+        filled = self._flat.model(f"{side} format {spec.name}", sided(model, side))
+        if filled is None:
+            return None
+        values = {d.name: getattr(filled, d.field) for d in declarations(model)}
+        return Component(spec, model.model_validate(values))
+
+
+def _whole(value: FormatSpec, header: FormatSpec) -> bool:
+    """Tell whether records with this format on all sides are written by its own factory."""
+    return value.converter_properties is not None and header is value
+
+
+def _joined(
+    key: Component[FormatSpec], value: Component[FormatSpec], header: Component[FormatSpec]
+) -> Component[FormatSpec]:
+    """Return the format of records whose sides are written by converters."""
+    parts = (key, value, header)
+    factory = joined(*(partial(_made, part) for part in parts))
+    name = value.spec.name
+    if key.spec is not value.spec:
+        name = f"{key.spec.name} and {name}"
+    return Component(
+        FormatSpec(name=name, summary=value.spec.summary, factory=factory, takes_events=True)
+    )
+
+
+def _made(part: Component[FormatSpec], context: "ConverterContext") -> "Converter":
+    assert part.spec.converter is not None
+    return part.spec.converter(part.properties, context)

@@ -1,0 +1,220 @@
+"""The shape of a relation version's records: schemas of keys and rows, and how their values come about.
+
+Compiled from an `EventPlan`, once, for every format: what JSON writes beside its payloads is what Avro
+and the others register.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waltap.capture.column_transform import ColumnTransform
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.errors import ConfigurationError, Problem
+from waltap.events.cell import CellShape
+from waltap.events.plan import EventPlan
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Field, Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+
+if TYPE_CHECKING:
+    from waltap.capture.capture import Capture
+
+__all__ = ["ShapeColumn", "TableShape", "connect_values", "table_shape"]
+
+ConnectValues = Callable[[Tuple], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeColumn:
+    """A column of rows or keys: its place in tuples, field, mapping and mask.
+
+    ``field`` has the schema of streamed rows, ``read`` that of rows that a snapshot reads: types that are
+    propagated have the driver's names there, and wherever the wire announces nothing.
+    """
+
+    index: int
+    mapping: ColumnMapping
+    transform: ColumnTransform | None
+    field: Field
+    read: Field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """The schemas of a relation version's records, streamed and read by a snapshot, and their columns."""
+
+    plan: EventPlan
+    values: tuple[ShapeColumn, ...]
+    keys: tuple[ShapeColumn, ...]
+    row: Schema
+    read_row: Schema
+    key: Schema
+    read_key: Schema
+
+    @property
+    def has_key(self) -> bool:
+        """Tell whether records have a key."""
+        return bool(self.key.fields)
+
+
+def table_shape(
+    plan: EventPlan, capture: "Capture", keys: TypeMapper, *, announced: bool
+) -> TableShape:
+    """Return the shape of ``plan``. ``keys`` maps the columns of keys; ``announced``: the decoder's wire
+    announces relations.
+
+    Raises: ConfigurationError when two columns get one field name.
+    """
+    values = tuple(_values(plan, capture, announced=announced))
+    names = [column.field.name for column in values]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        what = f"columns of {plan.name} get the same field name: {', '.join(twice)}"
+        raise ConfigurationError([Problem("field.name.adjustment.mode", what)])
+    key_columns = tuple(_keys(plan, capture, keys, announced=announced))
+    extra = () if plan.key_field is None else (Field(plan.key_field[0], envelope.HEADER),)
+    row_name = capture.schema_name(f"{plan.topic}.Value")
+    key_name = capture.schema_name(f"{plan.topic}.Key")
+    return TableShape(
+        plan=plan,
+        values=values,
+        keys=key_columns,
+        row=envelope.row_schema(row_name, [column.field for column in values]),
+        read_row=envelope.row_schema(row_name, [column.read for column in values]),
+        key=envelope.key_schema(key_name, [*(column.field for column in key_columns), *extra]),
+        read_key=envelope.key_schema(key_name, [*(column.read for column in key_columns), *extra]),
+    )
+
+
+def _values(plan: EventPlan, capture: "Capture", *, announced: bool) -> "list[ShapeColumn]":
+    found = []
+    for column in plan.columns:
+        mapping, name, transform = column.mapping, column.field, column.transform
+        if mapping is None:
+            continue
+        schema = mapping.schema
+        listed = _with_parameters(
+            schema, capture.transform(plan.relation, column.column, schema.kind, listed=True)
+        )
+        schema = _with_parameters(schema, transform) if announced else listed
+        found.append(
+            ShapeColumn(
+                index=column.index,
+                mapping=mapping,
+                transform=transform,
+                field=Field(name, plan.cell.schema(name, schema)),
+                read=Field(name, plan.cell.schema(name, listed)),
+            )
+        )
+    return found
+
+
+def _keys(
+    plan: EventPlan, capture: "Capture", mapper: TypeMapper, *, announced: bool
+) -> "list[ShapeColumn]":
+    """Return the columns of keys. Where the wire announces relations, Debezium knows nothing of a column
+    that values leave out, and makes it optional without default while streaming.
+    """
+    captured = {column.index for column in plan.columns}
+    found = []
+    for index in plan.keys:
+        column = _column(plan.relation, index, capture)
+        mapping = mapper.column(column)
+        if mapping is None:
+            continue
+        name = capture.field_name(column.name)
+        schema = mapping.schema
+        read = Field(name, plan.cell.schema(name, schema))
+        if index not in captured and announced:
+            schema = msgspec.structs.replace(schema, optional=True, default=None)
+        field = Field(name, plan.cell.schema(name, schema))
+        found.append(
+            ShapeColumn(index=index, mapping=mapping, transform=None, field=field, read=read)
+        )
+    return found
+
+
+def _column(relation: Relation, index: int, capture: "Capture") -> Column:
+    column = relation.columns[index]
+    if column.comment is None or capture.properties.include_comments:
+        return column
+    return msgspec.structs.replace(column, comment=None)
+
+
+def _with_parameters(schema: Schema, transform: ColumnTransform | None) -> Schema:
+    if transform is None or not transform.parameters:
+        return schema
+    return msgspec.structs.replace(schema, parameters=schema.parameters + transform.parameters)
+
+
+# --- values -----------------------------------------------------------------------------------------
+
+
+def connect_values(
+    columns: "tuple[ShapeColumn, ...]",
+    cell: CellShape,
+    *,
+    read: bool = False,
+    extra: tuple[str, str] | None = None,
+    guard: "Callable[[ShapeColumn, Callable[[Any], Any]], Callable[[Any], Any]] | None" = None,
+) -> ConnectValues:
+    """Return what turns an image into field → Connect value. ``read``: of rows that a snapshot reads;
+    ``extra`` is a (field, value) that every row gets besides; ``guard`` may wrap each conversion."""
+    converts = []
+    for column in columns:
+        convert = column_value(column, read=read)
+        if guard is not None:
+            convert = guard(column, convert)
+        converts.append((column.field.name, column.index, _celled(convert, cell)))
+
+    def values(image: Tuple) -> dict[str, Any]:
+        row = {name: convert(image[index]) for name, index, convert in converts}
+        if extra is not None:
+            row[extra[0]] = extra[1]
+        return row
+
+    return values
+
+
+def column_value(column: ShapeColumn, *, read: bool = False) -> Callable[[Any], Any]:
+    """Return what turns a value of a tuple into the Connect value of its field, masks applied."""
+    mapping = column.mapping
+    if read and mapping.read is not None:
+        mapping = mapping.read
+    null = None if mapping.schema.optional else mapping.fallback
+    missing = null if mapping.unavailable is None else mapping.unavailable
+    change = None if column.transform is None else column.transform.value
+    to_connect, from_binary = mapping.to_connect, mapping.from_binary
+    if change is not None:
+        null, missing, plain = change(null), change(missing), to_connect
+        to_connect = lambda text: change(plain(text))  # noqa: E731 - it is handed on
+    if mapping.streamed_as_null and not read:
+        return lambda _value: null
+
+    def convert(value: Any) -> Any:
+        if value.__class__ is str:
+            return to_connect(value)
+        if value is None or value is ABSENT:
+            return null
+        if value is UNCHANGED:
+            return missing
+        if from_binary is None:
+            raise TypeError("a value in send format of a type that is read as text only")
+        return to_connect(from_binary(value))
+
+    return convert
+
+
+def _celled(convert: Callable[[Any], Any], cell: CellShape) -> Callable[[Any], Any]:
+    if cell.members is None:
+        return convert
+    value, is_set = cell.members
+
+    def in_cell(given: Any) -> Mapping[str, Any] | None:
+        return None if given is UNCHANGED else {value: convert(given), is_set: True}
+
+    return in_cell

@@ -1,0 +1,57 @@
+"""Formats of converters: which one writes which side."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltap.format.converter import Converter, ConverterContext
+    from waltap.format.format import Format, FormatContext
+
+__all__ = ["SIDES", "Make", "joined", "whole"]
+
+SIDES = ("key", "value", "header")
+
+Make = Callable[["ConverterContext"], "Converter"]
+"""Makes the converter of a side."""
+
+
+def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContext], Format]":
+    """Return the factory of a format whose sides these write."""
+
+    def make(_properties: Any, context: "FormatContext") -> "Format":
+        from waltap.format.converted import ConvertedFormat, Converters
+        from waltap.format.converter import ConverterContext
+
+        prefix = context.capture.properties.topic_prefix
+        made = {}
+        for side, converter in zip(SIDES, (key, value, header), strict=True):
+            made[side] = converter(
+                ConverterContext(
+                    side=side,  # type: ignore[arg-type]
+                    topic_prefix=prefix,
+                    warn=context.warn,
+                    stopping=context.stopping,
+                )
+            )
+        return ConvertedFormat(Converters(**made), context)
+
+    return make
+
+
+def whole(
+    converter: "Callable[[Any, ConverterContext], Converter]",
+) -> "Callable[[Any, FormatContext], Format]":
+    """Return the factory of a format whose keys and values ``converter`` writes, with headers of JSON."""
+
+    def make(properties: Any, context: "FormatContext") -> "Format":
+        from waltap.json.converter import JsonConverter, JsonConverterProperties
+
+        def side(given: "ConverterContext") -> "Converter":
+            return converter(properties, given)
+
+        def header(given: "ConverterContext") -> "Converter":
+            return JsonConverter(JsonConverterProperties(), given)
+
+        return joined(side, side, header)(properties, context)
+
+    return make

@@ -1,0 +1,478 @@
+"""Records by converters: the format of pipelines whose keys or values are not plain JSON.
+
+What changes become is decided here as by the JSON format, from the same plans; key, value and headers are
+Connect values until the very end, and each side's converter writes them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
+from waltap.errors import DecodeError
+from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, Event, runs
+from waltap.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.format.converter import Converter, Encode, Side, ValueUnfit
+from waltap.format.event_stage import EventStage, Intent
+from waltap.format.format import Format, FormatContext
+from waltap.format.frame import Frame
+from waltap.format.record import Header, Record
+from waltap.format.tables import ConnectTable, ConnectTables, alike
+from waltap.json.codec import MISFITS
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Schema
+from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.transactions.order import TransactionOrder
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.version import VERSION
+
+__all__ = ["ConvertedFormat", "Converters"]
+
+KEPT = 10_000
+"""Encoders, and answers about prefixes of messages, that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converters:
+    """What writes keys, values and header values."""
+
+    key: Converter
+    value: Converter
+    header: Converter
+
+
+class ConvertedFormat(Format):
+    """Renders batches to records by converters."""
+
+    def __init__(self, converters: Converters, context: FormatContext) -> None:
+        capture = context.capture
+        shape = capture.properties
+        self._capture, self._connector = capture, context.connector
+        self._database = context.database
+        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
+        self._order = TransactionOrder() if shape.provide_transaction_metadata else None
+        self._prefixes: dict[str, bool] = {}
+        self._tables = ConnectTables(context)
+        self._events = EventStage(context.transforms, self._tables) if context.transforms else None
+        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
+        self._content = CONTENT_FORMS[shape.binary_handling_mode]
+        self._headers: tuple[ConnectHeader, ...] = ()
+        if shape.extended_headers:
+            self._headers = _context_headers(context)
+        self.text = converters.key.text and converters.value.text and converters.header.text
+        self._key = _Writer("key", converters.key)
+        self._value = _Writer("value", converters.value)
+        self._header = _Writer("header", converters.header)
+        self._written: dict[int, tuple[tuple[ConnectHeader, ...], tuple[Header, ...]]] = {}
+
+        def renamed(schema: Schema) -> Schema:
+            return envelope.renamed(schema, capture.schema_name)
+
+        binary = shape.binary_handling_mode == "bytes"
+        message = envelope.message_value_schema(
+            context.connector, self._tables.source, binary=binary
+        )
+        self._message_key = renamed(envelope.message_key_schema(context.connector))
+        self._message_value = renamed(message)
+        self._bound_key = renamed(envelope.TRANSACTION_KEY)
+        self._bound_value = renamed(envelope.TRANSACTION_VALUE)
+        self._heartbeat_key = renamed(envelope.HEARTBEAT_KEY)
+        self._heartbeat_value = renamed(envelope.HEARTBEAT_VALUE)
+
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+
+        Raises: DecodeError for a value that is not of its column's type, when
+        ``event.converting.failure.handling.mode`` is fail; ValueUnfit; WaltapError of a registry.
+        """
+        return list(map(self._encoded, self.records(parts, now)))
+
+    def records(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[ConnectRecord]:
+        """Return the records of ``parts`` before they are bytes."""
+        out: list[Any] = []
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                self._transaction(part, now, out)
+            elif isinstance(part, SnapshotRows):
+                self._snapshot(part, now, out)
+            else:
+                out.append(self._heartbeat(part))
+        if self._events is not None:
+            out = self._events.transformed(out, self._record)
+        if self._tables.nulls.noted:
+            self._tables.nulls.place(parts, self._tables.of)
+        return out
+
+    def prepare(self, relation: Relation) -> None:
+        self._tables.of(relation)
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        self._tables.forget(oid)
+
+    # --- encoding -----------------------------------------------------------------------------------
+
+    def _encoded(self, record: ConnectRecord) -> Record:
+        topic = record.topic
+        key, _ = self._key.written(topic, record.key_schema, record.key)
+        value, added = self._value.written(topic, record.value_schema, record.value)
+        return Record(topic, key, value, added + self._written_headers(record), record.partition)
+
+    def _written_headers(self, record: ConnectRecord) -> tuple[Header, ...]:
+        headers = record.headers
+        if headers is self._headers and id(headers) in self._written:
+            return self._written[id(headers)][1]
+        write = self._header.written
+        written = tuple(
+            (name, write(record.topic, schema, value)[0] or b"") for name, schema, value in headers
+        )
+        if headers is self._headers:
+            self._written[id(headers)] = headers, written
+        return written
+
+    # --- streaming ----------------------------------------------------------------------------------
+
+    def _transaction(self, part: TransactionPart, now: int, out: list[Any]) -> None:
+        order = self._order if part.xid is not None else None
+        if order is not None:
+            order.enter(part.xid, part.begin_lsn, part.first_index, starts=part.starts)
+            if part.starts:
+                out.append(self._bound(part, "BEGIN", part.begin_lsn, None, None))
+        ts = part.commit_ts or now // 1000
+        previous = part.previous_end_lsn
+        if part.xid is None and part.changes:  # a message outside transactions is its own commit
+            previous = part.changes[0].lsn
+        source = self._source(ts, part.xid, None, previous)
+        source["origin"], source["origin_lsn"] = part.origin, part.origin_lsn
+        if part.origin is None:
+            source["origin_lsn"] = None
+        frame = Frame(part=part, source=source, stamps=_stamps(now), order=order, out=out)
+        for kind, relation, run in runs(part.changes):
+            if kind not in self._skipped:
+                self._run(kind, relation, run, frame)
+        if order is not None and part.complete:
+            counts = [
+                {"data_collection": name, "event_count": count}
+                for name, count in order.counts().items()
+            ]
+            out.append(self._bound(part, "END", part.end_lsn, order.total, counts))
+
+    def _source(
+        self, ts: int, xid: int | None, marker: str | None, previous: int | None
+    ) -> dict[str, Any]:
+        """Return what source blocks of one part share."""
+        return {
+            "version": f"waltap {VERSION}",
+            "connector": self._connector,
+            "name": self._capture.properties.topic_prefix,
+            "ts_ms": ts // 1000,
+            "snapshot": marker,
+            "db": self._database,
+            "sequence": f"[{_quoted(previous)},",
+            "ts_us": ts,
+            "ts_ns": ts * 1000,
+            "txId": xid,
+            "xmin": None,
+            "origin": None,
+            "origin_lsn": None,
+        }
+
+    def _run(
+        self, kind: str, relation: Relation | None, run: Sequence[Change], frame: Frame
+    ) -> None:
+        if relation is None:
+            for change in run:
+                if kind is TRUNCATES:
+                    self._truncate(change, frame)  # type: ignore[arg-type]
+                elif self._takes(change.prefix):  # type: ignore[union-attr]
+                    self._message(change, frame)  # type: ignore[arg-type]
+            return
+        table = self._tables.of(relation)
+        if table is None:
+            return
+        for change in run:
+            before = len(frame.out)
+            try:
+                self._change(kind, table, change, frame)
+            except MISFITS:
+                del frame.out[before:]
+                table = self._tables.renewed(relation, table)
+                try:
+                    self._change(kind, table, change, frame)
+                except MISFITS as cause:
+                    raise _wrong_tuple(table, change.lsn) from cause
+
+    def _change(self, kind: str, table: ConnectTable, change: Any, frame: Frame) -> None:
+        if kind is INSERTS or kind is UPDATES:
+            new = change.new
+            self._add(table, OPERATIONS[kind], change.lsn, frame, key=new, after=new)
+        elif isinstance(change, Delete):
+            images = table.plan.delete(change)
+            if images is not None:
+                self._delete(table, *images, change.lsn, frame, ())
+        else:
+            self._update(table, change, frame)
+
+    def _update(self, table: ConnectTable, change: Update, frame: Frame) -> None:
+        before, after, old = table.plan.update(change, table.same_key)
+        rows = table.streamed
+        if old is not None:
+            assert rows.key_schema is not None
+            headers = ((NEW_KEY, rows.key_schema, rows.key(after)),)
+            back = ((OLD_KEY, rows.key_schema, rows.key(old)),)
+            rows.row(after)  # whatever may not fit shows before anything is counted
+            self._delete(table, old, old, change.lsn, frame, headers)
+            self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
+            return
+        if self._skip_unchanged and before is not None and alike(rows.row(before), rows.row(after)):
+            return
+        self._add(table, "u", change.lsn, frame, key=after, before=before, after=after)
+
+    def _delete(
+        self,
+        table: ConnectTable,
+        before: Tuple,
+        key: Tuple,
+        lsn: int,
+        frame: Frame,
+        headers: tuple[ConnectHeader, ...],
+    ) -> None:
+        self._add(table, "d", lsn, frame, key=key, before=before, headers=headers)
+        if self._tombstones:
+            self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
+
+    def _truncate(self, change: Truncate, frame: Frame) -> None:
+        for relation in change.relations:
+            table = self._tables.of(relation)
+            if table is not None:
+                self._add(table, "t", change.lsn, frame, key=None)
+
+    def _add(
+        self,
+        table: ConnectTable,
+        op: str,
+        lsn: int,
+        frame: Frame,
+        *,
+        key: Tuple | None,
+        before: Tuple | None = None,
+        after: Tuple | None = None,
+        headers: tuple[ConnectHeader, ...] = (),
+        tombstone: bool = False,
+    ) -> None:
+        """Append a record, or where events are transformed first the event that it will be made of."""
+        intent = Intent(table, table.streamed, frame, lsn, key, before, after, headers, tombstone)
+        if self._events is None:
+            frame.out.append(self._record(op, table.plan.topic, intent, None))
+            return
+        if not tombstone:
+            intent.block = frame.block(lsn, table.plan.name)
+        frame.out.append(self._events.event(op, intent, frame.ts, frame.part.xid))
+
+    def _record(self, op: str, topic: str, intent: Intent, event: Event | None) -> ConnectRecord:
+        """Return the record of ``intent``, whose rows and headers ``event`` may have changed."""
+        rows, frame = intent.rows, intent.frame
+        key_schema, value_schema = rows.key_schema, rows.value_schema
+        headers = intent.headers + self._headers if intent.headers else self._headers
+        if event is None:
+            key = None if intent.key is None else rows.key(intent.key)
+            before = None if intent.before is None else rows.row(intent.before)
+            after = None if intent.after is None else rows.row(intent.after)
+        else:
+            assert self._events is not None
+            key, before, after, key_schema, value_schema = self._events.values(event, intent)
+            if event.headers:
+                added = tuple((name, envelope.HEADER, text) for name, text in event.headers)
+                headers = intent.headers + added + self._headers
+        if intent.key is None or key_schema is None:
+            key = key_schema = None
+        if intent.tombstone:
+            return ConnectRecord(topic, key_schema, key, None, None, headers)
+        plan = intent.table.plan
+        block = frame.block(intent.lsn, plan.name) if event is None else intent.block
+        value = {
+            "before": before,
+            "after": after,
+            "source": frame.source_of(plan.relation.schema, plan.relation.table, intent.lsn),
+            "transaction": block,
+            "op": op,
+            **frame.stamps,
+        }
+        return ConnectRecord(topic, key_schema, key, value_schema, value, headers)
+
+    # --- what is no row -----------------------------------------------------------------------------
+
+    def _heartbeat(self, part: Heartbeat) -> ConnectRecord:
+        return ConnectRecord(
+            self._capture.heartbeat_topic,
+            self._heartbeat_key,
+            {"serverName": self._capture.properties.topic_prefix},
+            self._heartbeat_value,
+            {"ts_ms": part.ts},
+            partition=0,
+        )
+
+    def _takes(self, prefix: str) -> bool:
+        """Tell whether logical messages with ``prefix`` become events; answers are kept."""
+        known = self._prefixes.get(prefix)
+        if known is None:
+            if len(self._prefixes) >= KEPT:
+                self._prefixes.clear()
+            known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
+        return known
+
+    def _message(self, change: LogicalMessage, frame: Frame) -> None:
+        value = {
+            "op": "m",
+            "ts_ms": frame.stamps["ts_ms"],
+            "source": frame.source_of("", "", change.lsn),
+            "transaction": frame.block(change.lsn, MESSAGE_COLLECTION),
+            "message": {"prefix": change.prefix, "content": self._content(change.content)},
+        }
+        topic, key = self._capture.message_topic, {"prefix": change.prefix}
+        frame.out.append(ConnectRecord(topic, self._message_key, key, self._message_value, value))
+
+    def _bound(
+        self,
+        part: TransactionPart,
+        status: str,
+        lsn: int,
+        count: int | None,
+        collections: list[dict[str, Any]] | None,
+    ) -> ConnectRecord:
+        """Return a BEGIN or END record."""
+        identifier = f"{part.xid}:{lsn}"
+        value = {
+            "status": status,
+            "id": identifier,
+            "event_count": count,
+            "data_collections": collections,
+            "ts_ms": part.commit_ts // 1000,
+        }
+        topic, key = self._capture.transaction_topic, {"id": identifier}
+        return ConnectRecord(topic, self._bound_key, key, self._bound_value, value)
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def _snapshot(self, part: SnapshotRows, now: int, out: list[Any]) -> None:
+        table = self._tables.of(part.relation)
+        if table is None:
+            return
+        incremental = part.kind == "incremental"
+        xid, lsn = (None, None) if incremental else (part.xid, part.lsn)
+        frames: dict[str, Frame] = {}
+        last = len(part.rows) - 1
+        for place, row in enumerate(part.rows):
+            marker = "incremental" if incremental else "true"
+            if not incremental and place == last:
+                marker = part.last_marker
+            elif not incremental and place == 0:
+                marker = part.first_marker
+            frame = frames.get(marker)
+            if frame is None:
+                source = self._source(part.ts, xid, marker, part.previous_end_lsn)
+                source["sequence"] += f"{_quoted(part.lsn)}]"
+                frame = frames[marker] = Frame(
+                    part=part, source=source, stamps=_stamps(now), order=None, out=out
+                )
+            try:
+                out.append(self._read(table, row, lsn, frame, part))
+            except MISFITS:
+                table = self._tables.renewed(part.relation, table)
+                try:
+                    out.append(self._read(table, row, lsn, frame, part))
+                except MISFITS as cause:
+                    raise _wrong_tuple(table, part.lsn or 0) from cause
+
+    def _read(
+        self, table: ConnectTable, row: Tuple, lsn: int | None, frame: Frame, part: SnapshotRows
+    ) -> Any:
+        intent = Intent(table, table.read, frame, lsn, row, None, row, (), False)
+        if self._events is None:
+            return self._record("r", table.plan.topic, intent, None)
+        return self._events.event("r", intent, part.ts, part.xid, lsn=part.lsn)
+
+
+class _Writer:
+    """One side's converter, and the encoders that it made."""
+
+    __slots__ = ("_converter", "_known", "_side")
+
+    def __init__(self, side: Side, converter: Converter) -> None:
+        self._side, self._converter = side, converter
+        self._known: dict[
+            tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
+        ] = {}
+
+    def written(
+        self, topic: str, schema: Schema | None, value: Any
+    ) -> tuple[bytes | None, tuple[Header, ...]]:
+        """Return ``value`` as it is sent, and the headers that go with it. Raises: ValueUnfit."""
+        if schema is None and value is None:
+            return None, ()
+        place = topic, id(schema)
+        entry = self._known.get(place)
+        if entry is None:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            # the schema is kept with it, so that its id stays its own
+            entry = self._known[place] = schema, self._made(topic, schema)  # type: ignore[assignment]
+        try:
+            return entry[1](value)  # type: ignore[index]
+        except MISFITS as cause:
+            name = "" if schema is None or schema.name is None else f" ({schema.name})"
+            raise ValueUnfit(
+                f"a {self._side} for topic {topic}{name} cannot be written: {_said(cause)}",
+                side=self._side,
+            ) from cause
+
+    def _made(
+        self, topic: str, schema: Schema | None
+    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]:
+        headed = self._converter.headed(topic, schema)
+        if headed is not None:
+            return headed
+        encode: Encode = self._converter.encoder(topic, schema)
+        return lambda value: (encode(value), ())
+
+
+def _said(cause: Exception) -> str:
+    """Return what an encoder says is wrong; it names fields and types, never a value."""
+    from waltap.format.unfit import Unfit
+
+    return str(cause) if isinstance(cause, Unfit) else type(cause).__name__
+
+
+def _stamps(now: int) -> dict[str, int]:
+    return {"ts_ms": now // 1_000_000, "ts_us": now // 1_000, "ts_ns": now}
+
+
+def _quoted(lsn: int | None) -> str:
+    return "null" if lsn is None else f'"{lsn}"'
+
+
+def _context_headers(context: FormatContext) -> tuple[ConnectHeader, ...]:
+    """Return the headers that name pipeline, task, connector and run."""
+    values = (
+        ("connectorLogicalName", context.capture.properties.topic_prefix),
+        ("taskId", "0"),
+        ("connectorName", context.connector),
+        ("runId", context.run_id),
+    )
+    return tuple((f"__debezium.context.{name}", envelope.HEADER, value) for name, value in values)
+
+
+def _wrong_tuple(table: ConnectTable, lsn: int) -> DecodeError:
+    return DecodeError(
+        "records",
+        lsn=lsn,
+        offset=0,
+        expected=f"tuples as wide as {table.plan.name}",
+        found="one that is not",
+    )

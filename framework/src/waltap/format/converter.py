@@ -1,0 +1,63 @@
+"""The contract of a converter: Connect values in, bytes out, for one side of records.
+
+Keys, values and header values may each have a converter of their own; `waltap.format.converted` makes the
+records that they write.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from waltap.errors import Retry, WaltapError
+from waltap.format.record import Header
+from waltap.mapping.connect_schema import Schema
+
+__all__ = ["Converter", "ConverterContext", "Encode", "Side", "ValueUnfit"]
+
+Side = Literal["key", "value", "header"]
+Encode = Callable[[Any], bytes | None]
+
+
+class ValueUnfit(WaltapError):
+    """A value cannot be written in the format: null in a required field, or a number out of range."""
+
+    code = "WT-3301"
+    retry = Retry.NEVER
+    remedy = (
+        "The batch was not delivered and the position not moved. A column mode that has a form for such "
+        "values may help (decimal.handling.mode=string for NaN and infinity), or another {side}.converter."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConverterContext:
+    """What a converter may know: which side it writes, the pipeline's topic prefix, whom to warn,
+    and whether a stop was asked for: a wait ends then, with `StopRequested`."""
+
+    side: Side
+    topic_prefix: str = ""
+    warn: Callable[[str], None] = lambda _text: None
+    stopping: Callable[[], bool] = lambda: False
+
+
+class Converter(abc.ABC):
+    """Writes the values of one side. Single-threaded. ``text``: what it writes is JSON text."""
+
+    text: bool = False
+
+    @abc.abstractmethod
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        """Return what writes values of ``schema`` for ``topic``; asked once for each of them.
+
+        ``schema`` None: values have none (null is a tombstone, and is never handed over). The encoder
+        raises ValueError, TypeError or KeyError for what is no value of the schema, and replaces null by
+        the schema's default where the converter is set to. It may ask a registry, now or at its first
+        value. Raises: WaltapError.
+        """
+
+    def headed(
+        self, topic: str, schema: Schema | None
+    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
+        """Return what writes values with headers that precede the record's own; None: `encoder` does."""
+        return None

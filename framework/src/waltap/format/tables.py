@@ -1,0 +1,170 @@
+"""The relations that a pipeline has met, as functions from tuples to Connect values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from waltap.capture.source_type import root_type
+from waltap.decode.relation import Relation, TypeKind
+from waltap.decode.tuple_image import Tuple
+from waltap.errors import DecodeError
+from waltap.events import EventContext, EventPlan, Plans
+from waltap.events.shape import ShapeColumn, TableShape, connect_values, table_shape
+from waltap.format.format import FormatContext
+from waltap.json.codec import MISFITS
+from waltap.json.null_notice import NullNotice
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Schema
+
+__all__ = ["ConnectTable", "ConnectTables", "Rows"]
+
+Values = Callable[[Tuple], dict[str, Any]]
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """How images of one kind (streamed, or read by a snapshot) become keys and rows, and their schemas."""
+
+    row: Values
+    key: Values
+    key_schema: Schema | None
+    value_schema: Schema
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConnectTable:
+    """One relation version. ``renewed``: its types were asked for anew; rows are converted with care."""
+
+    plan: EventPlan
+    shape: TableShape
+    streamed: Rows
+    read: Rows
+    renewed: bool = False
+
+    def same_key(self, old: Tuple, new: Tuple) -> bool:
+        """Tell whether the keys of two images are written alike."""
+        key = self.streamed.key
+        return not self.shape.has_key or alike(key(old), key(new))
+
+
+def alike(one: object, other: object) -> bool:
+    """Tell whether two values are written alike: NaN equals itself, -0.0 and 0.0 differ."""
+    return repr(one) == repr(other)
+
+
+class ConnectTables(Plans[ConnectTable]):
+    """Compiles the plans of relations, when they are first met.
+
+    Compiling raises ConfigurationError when two columns get one field name.
+    """
+
+    def __init__(self, context: FormatContext) -> None:
+        self._format, self._capture = context, context.capture
+        self.nulls = NullNotice(context.warn)
+        # null stays null here: it is the converters that write defaults in its place
+        options = replace(
+            context.capture.types, on_misfit=self.nulls.note, replace_null_with_default=False
+        )
+        self._types = context.mapper(options)
+        mode = options.event_converting_failure_handling_mode
+        self._fails, self._warns = mode == "fail", mode == "warn"
+        self.source = envelope.source_schema(context.connector)
+        plans = EventContext(
+            describe=context.describe,
+            identity=context.identity,
+            capture=context.capture,
+            mapper=self._types,
+            choose_topic=context.choose_topic,
+            cell=context.cell,
+        )
+        super().__init__(plans, self._table)
+
+    def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
+        """Return the table to convert a row with that ``table`` could not: a label of an enum may be new,
+        and what else does not fit is null, or an error that names the column."""
+        if table.renewed:
+            return table
+        described = self.described(relation) or table.plan.relation
+        now = self._format.renew(described)
+        renewed = self._made(EventPlan(relation, now, self._context), careful=True)
+        if self.described(relation) is not None:
+            self.replace(relation, now, renewed)
+        return renewed
+
+    def envelope_schema(self, topic: str, row: Schema) -> Schema:
+        """Return the schema of values of the relation with this topic."""
+        name = self._capture.schema_name(f"{topic}.Envelope")
+        return envelope.envelope_schema(name, row, self.source)
+
+    def _table(self, plan: EventPlan) -> ConnectTable:
+        return self._made(plan, careful=False)
+
+    def _made(self, plan: EventPlan, *, careful: bool) -> ConnectTable:
+        shape = table_shape(plan, self._capture, self._types, announced=self._format.announced)
+        guard = self._careful(plan.relation) if careful else self._labels(plan.relation)
+
+        def rows(row: Schema, key: Schema, *, read: bool) -> Rows:
+            return Rows(
+                row=connect_values(shape.values, plan.cell, read=read, guard=guard),
+                key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=guard),
+                key_schema=key if shape.has_key else None,
+                value_schema=self.envelope_schema(plan.topic, row),
+            )
+
+        streamed = rows(shape.row, shape.key, read=False)
+        same = shape.row == shape.read_row and shape.key == shape.read_key
+        as_read = any(c.mapping.read or c.mapping.streamed_as_null for c in shape.values)
+        read = streamed
+        if not same or as_read:
+            read = rows(shape.read_row, shape.read_key, read=True)
+        if same:  # one object: encoders are looked up by it
+            read = replace(read, key_schema=streamed.key_schema, value_schema=streamed.value_schema)
+        return ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, renewed=careful)
+
+    def _labels(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
+        """Return what lets a conversion of an enum raise for a label that its schema does not list."""
+
+        def guard(column: ShapeColumn, convert: Convert) -> Convert:
+            data_type = relation.columns[column.index].data_type
+            root = None if data_type is None else root_type(data_type)
+            if root is None or root.kind is not TypeKind.ENUM:
+                return convert
+            labels = frozenset(root.labels)
+
+            def of_labels(value: Any) -> Any:
+                if value.__class__ is str and value not in labels:
+                    raise KeyError("a label that the type did not have")
+                return convert(value)
+
+            return of_labels
+
+        return guard
+
+    def _careful(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
+        """Return what makes a conversion name its column when a value does not fit."""
+
+        def guard(column: ShapeColumn, convert: Convert) -> Convert:
+            described = relation.columns[column.index]
+            type_name = described.data_type.name if described.data_type else "its type"
+
+            def with_care(value: Any) -> Any:
+                try:
+                    return convert(value)
+                except MISFITS as cause:
+                    if self._fails:
+                        raise DecodeError(
+                            "records",
+                            lsn=0,
+                            offset=0,
+                            expected=f"a value of {type_name} in {relation.name}.{described.name}",
+                            found=f"another ({type(cause).__name__})",
+                        ) from cause
+                    if self._warns:
+                        what = f"not a value of {type_name}"
+                        self.nulls.tell(relation.name, described.name, what)
+                    return convert(None)
+
+            return with_care
+
+        return guard

@@ -1,0 +1,152 @@
+"""JSON for one side of records, as Kafka Connect's JsonConverter writes it from any schema and value.
+
+Records of a pipeline that is JSON on all sides are written by `waltap.json.format`, from the text that the
+server sent; this is the general way, for a side beside another format and for what transforms made.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Literal
+
+from waltap.config.property import Properties, declare
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.format.unfit import required
+from waltap.json.codec import json_text
+from waltap.json.schema import number_json, quote, schema_json
+from waltap.mapping.connect_schema import Kind, Schema
+
+__all__ = ["JsonConverter", "JsonConverterProperties", "json_writer"]
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+Write = Callable[[Any], str]
+
+
+class JsonConverterProperties(Properties):
+    """How one side is written as JSON."""
+
+    schemas: bool = declare(
+        "schemas.enable",
+        default=True,
+        profile_default=False,
+        summary="Write the schema beside each value.",
+    )
+    null_to_default: bool = declare(
+        "replace.null.with.default",
+        default=True,
+        summary="Write the column's default for NULL.",
+        advanced=True,
+    )
+    decimals: Literal["BASE64", "NUMERIC"] = declare(
+        "decimal.format",
+        default="BASE64",
+        summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
+        advanced=True,
+    )
+
+
+class JsonConverter(Converter):
+    """Writes JSON, with or without schemas."""
+
+    text = True
+
+    def __init__(self, properties: JsonConverterProperties, _context: ConverterContext) -> None:
+        self._properties = properties
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        options = self._properties
+        before, after = b"", b""
+        if options.schemas:
+            text = "null" if schema is None else schema_json(schema)
+            before, after = f'{{"schema":{text},"payload":'.encode(), b"}"
+        if schema is None:
+            return lambda value: before + plain_json(value).encode() + after
+        write = json_writer(
+            schema, defaults=options.null_to_default, numeric=options.decimals == "NUMERIC"
+        )
+        return lambda value: before + write(value).encode() + after
+
+
+def json_writer(
+    schema: Schema, *, defaults: bool, numeric: bool = False, what: str = "the value"
+) -> Write:
+    """Return what writes values of ``schema``. ``defaults``: the schema's default in place of null;
+    ``numeric``: decimals as numbers. The writer raises Unfit for null where it may not be."""
+    write = _writer(schema, defaults=defaults, numeric=numeric)
+    if defaults and schema.default is not None:
+        null = write(schema.default)
+    elif schema.optional:
+        null = "null"
+    else:
+
+        def strict(value: Any) -> str:
+            if value is None:
+                raise required(what, schema)
+            return write(value)
+
+        return strict
+    return lambda value: null if value is None else write(value)
+
+
+def _writer(schema: Schema, *, defaults: bool, numeric: bool) -> Write:
+    def part(of: Schema, what: str) -> Write:
+        return json_writer(of, defaults=defaults, numeric=numeric, what=what)
+
+    match schema.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            return int.__repr__
+        case Kind.FLOAT32:
+            return lambda value: number_json(float(value), single=True)
+        case Kind.FLOAT64:
+            return lambda value: number_json(float(value), single=False)
+        case Kind.BOOLEAN:
+            return lambda value: "true" if value else "false"
+        case Kind.BYTES if numeric and schema.name == DECIMAL:
+            scale = int(dict(schema.parameters).get("scale", "0"))
+            return lambda value: _decimal_text(value, scale)
+        case Kind.STRING | Kind.BYTES:
+            return json_text
+        case Kind.ARRAY:
+            assert schema.items is not None
+            item = part(schema.items, "an element")
+            return lambda value: f"[{','.join(map(item, value))}]"
+        case Kind.MAP:
+            return _map_writer(schema, part)
+        case Kind.STRUCT:
+            members = [
+                (f"{quote(field.name)}:", field.name, part(field.schema, f"the field {field.name}"))
+                for field in schema.fields
+            ]
+            return lambda value: (
+                f"{{{','.join([head + write(value.get(name)) for head, name, write in members])}}}"
+            )
+
+
+def _map_writer(schema: Schema, part: Callable[[Schema, str], Write]) -> Write:
+    """Return what writes maps: objects where keys are strings, else arrays of pairs."""
+    assert schema.keys is not None
+    assert schema.values is not None
+    key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
+    if schema.keys.kind is Kind.STRING:
+        return lambda value: f"{{{','.join(f'{key(k)}:{item(v)}' for k, v in value.items())}}}"
+    return lambda value: f"[{','.join(f'[{key(k)},{item(v)}]' for k, v in value.items())}]"
+
+
+def _decimal_text(value: bytes, scale: int) -> str:
+    unscaled = int.from_bytes(value, "big", signed=True)
+    return f"{Decimal(unscaled).scaleb(-scale):f}" if scale else str(unscaled)
+
+
+def plain_json(value: Any) -> str:
+    """Return the JSON of a value without schema."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return number_json(value, single=False)
+    if isinstance(value, str | bytes):
+        return json_text(value)
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{quote(str(k))}:{plain_json(v)}' for k, v in value.items())}}}"
+    return f"[{','.join(map(plain_json, value))}]"

@@ -1,0 +1,1 @@
+"""Formats beside JSON: Avro with a schema registry, texts and bytes."""

@@ -1,0 +1,1 @@
+"""Avro, in the wire form of Confluent's serialisers."""

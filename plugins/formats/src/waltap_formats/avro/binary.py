@@ -1,0 +1,145 @@
+"""Connect values as Avro's binary form: one function per schema, made of those of its parts.
+
+Source: the Avro 1.11 specification, "Binary Encoding". Unions are those of `waltap_formats.avro.schema`:
+null and one type, null second where the schema has a default.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from waltap.format.unfit import Unfit, required
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_formats.avro.schema import is_map
+
+__all__ = ["Write", "avro_writer", "long_bytes"]
+
+Write = Callable[[Any], bytes]
+
+SMALL = 8192
+_DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
+_TRUE, _FALSE = b"\x01", b"\x00"
+RANGES = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
+
+
+def _varint(value: int) -> bytes:
+    """Return the zig-zag form of an integer."""
+    value = (value << 1) ^ (value >> 63)
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_LENGTHS = [_varint(value) for value in range(SMALL)]
+
+
+def long_bytes(value: int) -> bytes:
+    """Return an int or long."""
+    return _LENGTHS[value] if 0 <= value < SMALL else _varint(value)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode("utf-8", "replace") if _unpaired(value) else value.encode()
+    return long_bytes(len(data)) + data
+
+
+def _unpaired(value: str) -> bool:
+    """Tell whether half of a surrogate pair, which a cut may leave, is in a text: Java writes ``?``."""
+    if value.isascii():
+        return False
+    return any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _bytes(value: bytes) -> bytes:
+    return long_bytes(len(value)) + value
+
+
+def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value") -> Write:
+    """Return what writes values of ``schema``. ``defaults``: null in a field that has a default is that
+    default, as Confluent's converter writes it. The writer raises Unfit, TypeError or KeyError."""
+    write = _writer(schema, defaults=defaults)
+    if not schema.optional:
+        return _strict(write, schema, what, defaults=defaults)
+    first, second = b"\x00", b"\x02"
+    branch, null = (first, second) if schema.default is not None else (second, first)
+    if defaults and schema.default is not None:
+        null = branch + write(schema.default)
+    return lambda value: null if value is None else branch + write(value)
+
+
+def _strict(write: Write, schema: Schema, what: str, *, defaults: bool) -> Write:
+    if defaults and schema.default is not None:
+        null = write(schema.default)
+        return lambda value: null if value is None else write(value)
+
+    def strict(value: Any) -> bytes:
+        if value is None:
+            raise required(what, schema)
+        return write(value)
+
+    return strict
+
+
+def _writer(schema: Schema, *, defaults: bool) -> Write:
+    def part(of: Schema, what: str) -> Write:
+        return avro_writer(of, defaults=defaults, what=what)
+
+    match schema.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+            return _integer(schema.kind)
+        case Kind.FLOAT32:
+            return _FLOAT
+        case Kind.FLOAT64:
+            return _DOUBLE
+        case Kind.BOOLEAN:
+            return lambda value: _TRUE if value else _FALSE
+        case Kind.STRING:
+            return _text
+        case Kind.BYTES:
+            return _bytes
+        case Kind.ARRAY:
+            assert schema.items is not None
+            return _blocks(part(schema.items, "an element"))
+        case Kind.MAP:
+            return _map(schema, part)
+        case Kind.STRUCT:
+            members = [
+                (field.name, part(field.schema, f"the field {field.name}"))
+                for field in schema.fields
+            ]
+            return lambda value: b"".join([write(value.get(name)) for name, write in members])
+
+
+def _integer(kind: Kind) -> Write:
+    limit = 1 << RANGES[kind]
+
+    def write(value: int) -> bytes:
+        if 0 <= value < SMALL and value < limit:
+            return _LENGTHS[value]
+        if not -limit <= value < limit:
+            raise Unfit(f"a number that is no {kind.value}")
+        return _varint(value)
+
+    return write
+
+
+def _blocks(item: Write) -> Write:
+    return lambda value: (
+        long_bytes(len(value)) + b"".join(map(item, value)) + b"\x00" if value else b"\x00"
+    )
+
+
+def _map(schema: Schema, part: Callable[[Schema, str], Write]) -> Write:
+    assert schema.keys is not None
+    assert schema.values is not None
+    key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
+    if is_map(schema):
+        key = _text
+    entry: Write = lambda pair: key(pair[0]) + item(pair[1])  # noqa: E731 - it is handed on
+    blocks = _blocks(entry)
+    return lambda value: blocks(value.items())

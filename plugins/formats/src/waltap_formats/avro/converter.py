@@ -1,0 +1,42 @@
+"""Avro with a schema registry, as Confluent's AvroConverter writes it."""
+
+import json
+from functools import cached_property
+
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_formats.avro.binary import avro_writer
+from waltap_formats.avro.properties import AvroProperties
+from waltap_formats.avro.schema import avro_schema
+from waltap_formats.registry.client import RegistryClient
+
+__all__ = ["AvroConverter"]
+
+
+class AvroConverter(Converter):
+    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the value."""
+
+    def __init__(self, properties: AvroProperties, context: ConverterContext) -> None:
+        self._properties, self._context = properties, context
+
+    @cached_property
+    def _registry(self) -> RegistryClient:
+        return RegistryClient(self._properties, stopping=self._context.stopping)
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        write = avro_writer(schema, defaults=not self._properties.ignore_default)
+        prefix = self.prefix(topic, schema)
+        return lambda value: prefix + write(value)
+
+    def prefix(self, topic: str, schema: Schema) -> bytes:
+        """Return what precedes values of ``schema``, which is registered. Raises: as `RegistryClient`."""
+        options = self._properties
+        made = avro_schema(schema, connect_metadata=options.connect_metadata)
+        text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
+        name = None
+        if isinstance(made, dict) and made["type"] == "record":
+            name = ".".join(filter(None, (made.get("namespace"), made["name"])))
+        subject = options.subject(self._context.side, topic, name)
+        number = self._registry.id_of(subject, text, "AVRO")
+        return b"\x00" + number.to_bytes(4, "big")

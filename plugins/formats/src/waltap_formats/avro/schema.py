@@ -1,0 +1,204 @@
+"""Avro schemas of Connect schemas, as Confluent's AvroConverter makes them.
+
+Names are those of the Connect schemas, cut at their last dot; what Avro has no word for is in properties
+(``connect.name``, ``connect.version``, ``connect.parameters``, ``connect.default``, ``connect.type``,
+``connect.doc``), in the order in which Avro's Java library prints them, so that a topic that the other
+product wrote gets no new version. Source: what kafka-connect-avro-data 7.0 gives.
+"""
+
+import json
+import re
+from typing import Any
+
+from waltap.errors import ConfigurationError, Problem
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = ["MAP_ENTRY", "AvroSchema", "avro_schema", "is_map"]
+
+NAMESPACE = "io.confluent.connect.avro"
+DEFAULT_NAME = "ConnectDefault"
+MAP_ENTRY = "MapEntry"
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+LOGICAL = {
+    "org.apache.kafka.connect.data.Date": "date",
+    "org.apache.kafka.connect.data.Time": "time-millis",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+}
+DEFAULT_PRECISION = 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+PRIMITIVES = {
+    Kind.INT8: "int",
+    Kind.INT16: "int",
+    Kind.INT32: "int",
+    Kind.INT64: "long",
+    Kind.FLOAT32: "float",
+    Kind.FLOAT64: "double",
+    Kind.BOOLEAN: "boolean",
+    Kind.STRING: "string",
+    Kind.BYTES: "bytes",
+}
+
+AvroSchema = str | dict[str, Any] | list[Any]
+
+
+def avro_schema(schema: Schema, *, connect_metadata: bool = True) -> AvroSchema:
+    """Return the Avro schema of ``schema``, as the object that its JSON has.
+
+    Raises: ConfigurationError for names that Avro does not take.
+    """
+    return _Builder(connect_metadata=connect_metadata).build(schema, None)
+
+
+def is_map(schema: Schema) -> bool:
+    """Tell whether a Connect map is one in Avro, too: keys are strings; else it is an array of entries."""
+    assert schema.keys is not None
+    return schema.keys.kind is Kind.STRING and not schema.keys.optional
+
+
+class _Builder:
+    """Builds one schema. ``_defined``: full name → the fields that it was defined with."""
+
+    def __init__(self, *, connect_metadata: bool) -> None:
+        self._metadata = connect_metadata
+        self._defined: dict[str, Any] = {}
+
+    def build(self, schema: Schema, space: str | None) -> AvroSchema:
+        """Return what stands for ``schema`` inside the namespace ``space``."""
+        base = self._base(schema, space)
+        if not schema.optional:
+            return base
+        return [base, "null"] if schema.default is not None else ["null", base]
+
+    def _base(self, schema: Schema, space: str | None) -> AvroSchema:
+        plain = schema.kind in PRIMITIVES
+        if plain:
+            made: dict[str, Any] = {"type": PRIMITIVES[schema.kind]}
+        elif schema.kind is Kind.ARRAY:
+            assert schema.items is not None
+            made = {"type": "array", "items": self.build(schema.items, space)}
+        elif schema.kind is Kind.MAP:
+            made = self._map(schema, space)
+        else:
+            name, record = self._record(schema.name, schema.fields, space, self._properties(schema))
+            return record if record is not None else name
+        made.update(self._decimal(schema))
+        made.update(self._properties(schema))
+        made.update(self._logical(schema))
+        return str(made["type"]) if plain and len(made) == 1 else made
+
+    def _record(
+        self,
+        full_name: str | None,
+        fields: tuple[Field, ...],
+        space: str | None,
+        properties: dict[str, Any],
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Return the name by which a record is referred to, and its definition where this is the first."""
+        namespace, name = _split(full_name)
+        number, known = 1, self._defined.get(_joined(namespace, name))
+        while known is not None and known != fields:  # another record of the same name
+            number += 1
+            known = self._defined.get(_joined(namespace, f"{name}{number}"))
+        if number > 1:
+            name = f"{name}{number}"
+        if known is not None:
+            return name if namespace == space else _joined(namespace, name), None
+        self._defined[_joined(namespace, name)] = fields
+        made: dict[str, Any] = {"type": "record", "name": name}
+        if namespace != space:
+            made["namespace"] = namespace or ""
+        made["fields"] = [self._field(field, namespace) for field in fields]
+        made.update(properties)
+        return name, made
+
+    def _field(self, field: Field, space: str | None) -> dict[str, Any]:
+        schema = field.schema
+        made: dict[str, Any] = {
+            "name": _checked(field.name, "field.name.adjustment.mode", "field"),
+            "type": self.build(schema, space),
+        }
+        if schema.default is not None:
+            made["default"] = _default(schema, schema.default)
+        elif schema.optional:
+            made["default"] = None
+        return made
+
+    def _map(self, schema: Schema, space: str | None) -> dict[str, Any]:
+        assert schema.keys is not None
+        assert schema.values is not None
+        if is_map(schema):
+            return {"type": "map", "values": self.build(schema.values, space)}
+        fields = Field("key", schema.keys), Field("value", schema.values)
+        named = schema.name or f"{NAMESPACE}.{MAP_ENTRY}"
+        internal = {"connect.internal.type": MAP_ENTRY} if schema.name else {}
+        name, record = self._record(named, fields, space, internal)
+        return {"type": "array", "items": name if record is None else record}
+
+    def _properties(self, schema: Schema) -> dict[str, Any]:
+        if not self._metadata:
+            return {}
+        made: dict[str, Any] = {}
+        if schema.doc is not None:
+            made["connect.doc"] = schema.doc
+        if schema.version is not None:
+            made["connect.version"] = schema.version
+        if schema.parameters:
+            made["connect.parameters"] = dict(schema.parameters)
+        if schema.default is not None:
+            made["connect.default"] = _default(schema, schema.default)
+        if schema.name is not None:
+            made["connect.name"] = schema.name
+        if schema.kind in {Kind.INT8, Kind.INT16}:
+            made["connect.type"] = schema.kind.value
+        return made
+
+    @staticmethod
+    def _decimal(schema: Schema) -> dict[str, Any]:
+        if schema.name != DECIMAL:
+            return {}
+        parameters = dict(schema.parameters)
+        precision = parameters.get("connect.decimal.precision", DEFAULT_PRECISION)
+        return {"scale": int(parameters.get("scale", 0)), "precision": int(precision)}
+
+    def _logical(self, schema: Schema) -> dict[str, Any]:
+        if schema.name == DECIMAL:
+            return {"logicalType": "decimal"}
+        logical = LOGICAL.get(schema.name or "")
+        return {"logicalType": logical} if logical else {}
+
+
+def _split(full_name: str | None) -> tuple[str | None, str]:
+    """Return the namespace of a record and its name. Raises: ConfigurationError."""
+    if full_name is None:
+        return NAMESPACE, DEFAULT_NAME
+    for part in full_name.split("."):
+        _checked(part, "schema.name.adjustment.mode", f"schema {full_name}, its part")
+    namespace, _, name = full_name.rpartition(".")
+    return namespace or None, name
+
+
+def _joined(namespace: str | None, name: str) -> str:
+    return f"{namespace}.{name}" if namespace else name
+
+
+def _checked(name: str, place: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        problem = f"Avro takes no {what} {json.dumps(name, ensure_ascii=False)}"
+        raise ConfigurationError([Problem(place, problem, allowed="avro, avro_unicode")])
+    return name
+
+
+def _default(schema: Schema, value: Any) -> Any:
+    """Return a default as Avro's JSON has it: bytes as text, a character for each."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if schema.kind is Kind.ARRAY:
+        assert schema.items is not None
+        return [_default(schema.items, each) for each in value]
+    if schema.kind is Kind.MAP:
+        assert schema.values is not None
+        return {key: _default(schema.values, each) for key, each in value.items()}
+    if schema.kind is Kind.STRUCT:
+        return {field.name: _default(field.schema, value[field.name]) for field in schema.fields}
+    return value

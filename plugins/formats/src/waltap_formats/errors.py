@@ -1,0 +1,67 @@
+"""What a schema registry may answer."""
+
+from waltap.errors import Retry, WaltapError
+
+__all__ = [
+    "RegistryAway",
+    "RegistryLogin",
+    "SchemaIncompatible",
+    "SchemaInvalid",
+    "SchemaNotRegistered",
+]
+
+
+class RegistryAway(WaltapError):
+    """The schema registry cannot be reached, or cannot answer now. Nothing of the batch was delivered."""
+
+    code = "WT-3311"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap tries again by itself, from the last durable position; if this lasts, check that the "
+        "registry runs and that schema.registry.url ({url}) is its address."
+    )
+
+
+class RegistryLogin(WaltapError):
+    """The schema registry refuses who asks."""
+
+    code = "WT-3312"
+    retry = Retry.NEVER
+    remedy = (
+        "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and what the registry allows "
+        "on {what}; then start again: nothing was lost."
+    )
+
+
+class SchemaIncompatible(WaltapError):
+    """The registry takes no such new version of a subject: consumers could not read both."""
+
+    code = "WT-3313"
+    retry = Retry.NEVER
+    remedy = (
+        "Nothing of the batch was delivered. Either allow it (PUT {url}/config/{subject}, compatibility "
+        "NONE, once consumers are ready), or register a schema by hand and set use.latest.version=true; "
+        "then start again."
+    )
+
+
+class SchemaNotRegistered(WaltapError):
+    """A schema is not in the registry, and may not be registered."""
+
+    code = "WT-3314"
+    retry = Retry.NEVER
+    remedy = (
+        "Register it under the subject {subject}, or set auto.register.schemas=true; then start again: "
+        "nothing was lost."
+    )
+
+
+class SchemaInvalid(WaltapError):
+    """The registry says that a schema is none of its kind, or answers what nobody expects of it."""
+
+    code = "WT-3315"
+    retry = Retry.NEVER
+    remedy = (
+        "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
+        "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind."
+    )

@@ -1,0 +1,79 @@
+"""Texts and bytes as they are, as Kafka Connect's and Debezium's simple converters write them."""
+
+from typing import Any, Literal
+
+from waltap.config.property import Properties, declare
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.format.unfit import Unfit
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.java_number import double_text, float_text
+
+__all__ = ["BytesConverter", "StringConverter", "StringProperties"]
+
+
+class StringProperties(Properties):
+    """How texts are encoded."""
+
+    encoding: Literal["UTF-8", "UTF8"] = declare(
+        "converter.encoding",
+        default="UTF-8",
+        summary="Accepted for Kafka Connect's sake: texts are UTF-8.",
+        advanced=True,
+    )
+
+
+class StringConverter(Converter):
+    """Writes values as Java prints them: a text as it is, a struct as ``Struct{id=1,name=bolt}``."""
+
+    def __init__(self, _properties: StringProperties, _context: ConverterContext) -> None:
+        pass
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        return lambda value: (
+            None if value is None else printed(value, schema).encode("utf-8", "replace")
+        )
+
+
+class BytesConverter(Converter):
+    """Passes bytes on. Values that are none are refused: a transform has to make them first."""
+
+    def __init__(self, _properties: None, context: ConverterContext) -> None:
+        self._side = context.side
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        def encode(value: Any) -> bytes | None:
+            if value is not None and not isinstance(value, bytes):
+                kind = schema.kind.value if schema is not None else type(value).__name__
+                raise Unfit(f"the format bytes writes bytes, and this is a {kind}")
+            return value
+
+        return encode
+
+
+def printed(value: Any, schema: Schema | None) -> str:
+    """Return a Connect value as Java's ``toString`` prints it."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        single = schema is not None and schema.kind is Kind.FLOAT32
+        return float_text(value) if single else double_text(value)
+    if isinstance(value, bytes):
+        return f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]"
+    if isinstance(value, list):
+        items = schema.items if schema is not None else None
+        return f"[{', '.join(printed(each, items) for each in value)}]"
+    if isinstance(value, dict) and schema is not None and schema.kind is Kind.STRUCT:
+        members = (
+            f"{field.name}={printed(value[field.name], field.schema)}"
+            for field in schema.fields
+            if value.get(field.name) is not None
+        )
+        return f"Struct{{{','.join(members)}}}"
+    if isinstance(value, dict):
+        parts = schema.values if schema is not None else None
+        return f"{{{', '.join(f'{k}={printed(v, parts)}' for k, v in value.items())}}}"
+    return str(value)

@@ -1,0 +1,72 @@
+"""Hook implementations of the formats; what they need is imported when one is made."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from waltap.format.conversion import whole
+from waltap.hookspecs import hookimpl
+from waltap.specs import FormatSpec
+
+if TYPE_CHECKING:
+    from waltap.format.converter import Converter
+
+
+@hookimpl
+def register_formats() -> Iterable[FormatSpec]:
+    """Contribute the formats."""
+    from waltap_formats.avro.properties import AvroProperties
+    from waltap_formats.plain import StringProperties
+
+    return [
+        FormatSpec(
+            name="avro",
+            aliases=("io.confluent.connect.avro.AvroConverter",),
+            summary="Avro with a schema registry, as Confluent's AvroConverter writes it.",
+            properties=AvroProperties,
+            factory=whole(_avro),
+            takes_events=True,
+            converter=_avro,
+        ),
+        FormatSpec(
+            name="string",
+            aliases=(
+                "org.apache.kafka.connect.storage.StringConverter",
+                "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+            ),
+            summary="Texts as they are, and other values as Java prints them.",
+            properties=StringProperties,
+            factory=whole(_string),
+            takes_events=True,
+            converter=_string,
+        ),
+        FormatSpec(
+            name="bytes",
+            aliases=(
+                "org.apache.kafka.connect.converters.ByteArrayConverter",
+                "io.debezium.converters.ByteArrayConverter",
+                "io.debezium.converters.BinaryDataConverter",
+            ),
+            summary="Bytes as they are, for values that a transform made; others are refused.",
+            factory=whole(_bytes),
+            takes_events=True,
+            converter=_bytes,
+        ),
+    ]
+
+
+def _avro(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.avro.converter import AvroConverter
+
+    return AvroConverter(properties, context)
+
+
+def _string(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.plain import StringConverter
+
+    return StringConverter(properties, context)
+
+
+def _bytes(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.plain import BytesConverter
+
+    return BytesConverter(properties, context)

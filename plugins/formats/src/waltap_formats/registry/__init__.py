@@ -1,0 +1,1 @@
+"""The schema registry: a client of Confluent's REST interface."""

@@ -1,0 +1,202 @@
+"""A client of Confluent's schema registry: ids of schemas, kept for ever, since an id never changes.
+
+Everything is asked at the first record of a schema; a record after that asks nothing. Registering the same
+schema again gives the same id, so a batch that comes again after a failure does no harm.
+"""
+
+import random
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import httpx
+import orjson
+
+from waltap.source.connector import StopRequested
+from waltap_formats.errors import (
+    RegistryAway,
+    RegistryLogin,
+    SchemaIncompatible,
+    SchemaInvalid,
+    SchemaNotRegistered,
+)
+from waltap_formats.registry.difference import difference
+from waltap_formats.registry.properties import RegistryProperties
+
+__all__ = ["Reference", "RegistryClient"]
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+MISSING = {40401, 40402, 40403}
+"""Codes of Confluent's registry: no such subject, version or schema."""
+TRIES_AGAIN = {408, 429, 500, 502, 503, 504}
+_JSON = "application/vnd.schemaregistry.v1+json"
+
+Reference = dict[str, Any]
+"""``{"name", "subject", "version"}`` of a schema that another one imports."""
+
+
+class RegistryClient:
+    """One registry, at one address or several. Not opened before it is asked."""
+
+    def __init__(
+        self, properties: RegistryProperties, *, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._properties, self._stopping = properties, stopping
+        self._addresses = [_address(url, properties) for url in properties.urls]
+        self._known: dict[tuple[str, str], int] = {}
+
+    def id_of(
+        self, subject: str, schema: str, kind: str, references: list[Reference] | None = None
+    ) -> int:
+        """Return the id of ``schema`` under ``subject``; it is registered where that is allowed.
+
+        ``kind`` is AVRO, JSON or PROTOBUF. Raises: RegistryAway, RegistryLogin, SchemaIncompatible,
+        SchemaNotRegistered, SchemaInvalid, StopRequested.
+        """
+        place = subject, schema
+        if place not in self._known:
+            self._known[place] = self._asked(subject, schema, kind, references or [])
+        return self._known[place]
+
+    # --- what is asked --------------------------------------------------------------------------------
+
+    def _asked(self, subject: str, schema: str, kind: str, references: list[Reference]) -> int:
+        options, path = self._properties, f"/subjects/{quote(subject, safe='')}"
+        if options.use_latest:
+            answer = self._ask("GET", f"{path}/versions/latest")
+        else:
+            normal = "?normalize=true" if options.normalize else ""
+            versions = "/versions" if options.auto_register else ""
+            body = _body(schema, kind, references)
+            answer = self._ask("POST", f"{path}{versions}{normal}", body)
+        return int(self._read(answer, subject, schema)["id"])
+
+    def _read(self, answer: httpx.Response, subject: str, schema: str) -> Mapping[str, Any]:
+        """Return what the registry answered. Raises: as `id_of`."""
+        url = self._addresses[0][0]
+        if answer.status_code in {401, 403}:
+            what = f"the subject {subject}"
+            raise RegistryLogin(
+                f"the schema registry refuses the login for {what} ({answer.status_code})",
+                what=what,
+            )
+        if answer.status_code == 404 and _code(answer) in MISSING:
+            raise SchemaNotRegistered(
+                f"the schema of {subject} is not in the registry: {_message(answer)}",
+                subject=subject,
+            )
+        if answer.status_code == 409:
+            raise self._incompatible(subject, schema, answer)
+        try:
+            found = orjson.loads(answer.content)
+            if answer.status_code == 200 and isinstance(found, dict) and "id" in found:
+                return found
+        except orjson.JSONDecodeError:
+            pass
+        raise SchemaInvalid(
+            f"the schema registry does not take the schema of {subject}: {_message(answer)}",
+            url=url,
+        )
+
+    def _incompatible(
+        self, subject: str, schema: str, answer: httpx.Response
+    ) -> SchemaIncompatible:
+        version, changes = "?", ""
+        latest = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        if latest.status_code == 200:
+            found = orjson.loads(latest.content)
+            version = str(found.get("version", "?"))
+            changes = difference(str(found.get("schema", "")), schema)
+        said = f"the new schema of {subject} is not compatible with version {version}"
+        if changes:
+            said += f": {changes}"
+        return SchemaIncompatible(
+            f"{said} (the registry: {_message(answer)})", subject=subject, url=self._addresses[0][0]
+        )
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+        """Return an answer; a registry that is away is asked again for a while."""
+        deadline = time.monotonic() + self._properties.patience_ms / 1000
+        wait = FIRST_WAIT_S
+        while True:
+            said, url = "", ""
+            for url, headers in self._addresses:
+                try:
+                    with self._opened() as client:
+                        answer = client.request(
+                            method, f"{url}{path}", content=body, headers=headers
+                        )
+                except httpx.HTTPError as cause:
+                    said = f"{type(cause).__name__}: {cause}"
+                else:
+                    if answer.status_code not in TRIES_AGAIN:
+                        return answer
+                    said = f"it answers {answer.status_code}"
+            if self._stopping():
+                raise StopRequested
+            if time.monotonic() + wait > deadline:
+                raise RegistryAway(f"the schema registry {url} does not answer: {said}", url=url)
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - it spreads load, no secret
+            wait = min(wait * 2, LONGEST_WAIT_S)
+
+    def _opened(self) -> httpx.Client:
+        """Return a client; none is kept, since questions are few and far between."""
+        return httpx.Client(
+            timeout=self._properties.timeout_ms / 1000, verify=self._trust, follow_redirects=True
+        )
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext | bool:
+        options = self._properties
+        if not any(url.startswith("https:") for url, _ in self._addresses):
+            return False
+        context = ssl.create_default_context(cafile=options.ca_file)
+        if options.client_file:
+            context.load_cert_chain(
+                options.client_file, options.client_key, options.client_key_password
+            )
+        return context
+
+
+def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, str]]:
+    """Return an address without its login, and the headers of requests to it."""
+    parts = urlsplit(url.rstrip("/"))
+    login, _, place = parts.netloc.rpartition("@")
+    headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
+    user = properties.user_info or login
+    if properties.bearer_token:
+        headers["Authorization"] = f"Bearer {properties.bearer_token}"
+    elif user:
+        headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+    return urlunsplit((parts.scheme, place, parts.path, "", "")), headers
+
+
+def _body(schema: str, kind: str, references: list[Reference]) -> bytes:
+    body: dict[str, Any] = {"schema": schema}
+    if kind != "AVRO":
+        body["schemaType"] = kind
+    if references:
+        body["references"] = references
+    return orjson.dumps(body)
+
+
+def _code(answer: httpx.Response) -> int:
+    """Return the code of an error, 0 for an answer that has none."""
+    try:
+        return int(orjson.loads(answer.content)["error_code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _message(answer: httpx.Response) -> str:
+    """Return what the registry says, in a line."""
+    try:
+        found = orjson.loads(answer.content)
+        text = str(found.get("message") or found.get("detail") or found)
+    except (orjson.JSONDecodeError, AttributeError):
+        text = f"status {answer.status_code}"
+    return " ".join(text.split())[:500]

@@ -1,0 +1,69 @@
+"""Kafka Connect's own converters, as judges of what waltap's formats write."""
+
+import json
+import os
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.differential.engines import PEER
+
+__all__ = ["Answer", "Question", "ask"]
+
+SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A value for a converter. ``data`` is the JSON object with schema and payload that JsonConverter writes."""
+
+    converter: str
+    data: bytes
+    topic: str
+    key: bool = False
+    config: Mapping[str, str] | None = None
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a converter gave: its bytes, the schema it registered, what it reads back; or its error."""
+
+    data: bytes | None
+    schema: str | None
+    subject: str | None
+    back: Any
+    error: str | None
+
+
+def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
+    """Return what the converters answer, in order. Raises: subprocess errors."""
+    lines = "".join(
+        f'{{"class":{json.dumps(each.converter)},"topic":{json.dumps(each.topic)},'
+        f'"key":{json.dumps(each.key)},"back":{json.dumps(each.back)},'
+        f'"config":{json.dumps(dict(each.config or {}))},"data":{each.data.decode()}}}\n'
+        for each in questions
+    )
+    environment = {**os.environ, "PEER_LOG_LEVEL": "OFF", "PEER_CLASS_PATH": class_path}
+    done = subprocess.run(
+        [PEER, "--converters"],
+        input=lines.encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=SECONDS,
+        env=environment,
+    )
+    return [_answer(json.loads(line)) for line in done.stdout.decode().split("\n")[:-1]]
+
+
+def _answer(found: dict[str, Any]) -> Answer:
+    data, back = found.get("bytes"), found.get("back")
+    return Answer(
+        data=None if data is None else b64decode(data),
+        schema=found.get("schema"),
+        subject=found.get("subject"),
+        back=None if back is None else json.loads(back),
+        error=found.get("error"),
+    )
