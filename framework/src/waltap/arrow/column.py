@@ -1,5 +1,6 @@
 """Whole columns of PostgreSQL text to Arrow arrays, by casts that run over the column at once.
 
+Columns come as lists, or as Arrow arrays of strings (`ArrowMapping.text`); both go through one cast.
 Each function returns an `ArrowMapping` for a family of types; a type whose values may not fit its
 Arrow type (numeric NaN, infinite or far dates, 24:00, a second dimension) follows
 ``TypeOptions.arrow_misfit``: error raises `ArrowMisfit`, null gives null, string makes the column a
@@ -54,6 +55,15 @@ def _text(values: Sequence[object]) -> "pa.Array":
     return pa.array(values, pa.string())
 
 
+def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], pa.Array]":
+    """Return ``text`` for values that come as a list."""
+    return lambda values: text(_text(values))
+
+
+def _as_it_is(values: "pa.StringArray") -> "pa.Array":
+    return values
+
+
 def strings(
     metadata: tuple[tuple[str, str], ...] = (), *, sent_as_text: bool = False
 ) -> ArrowMapping:
@@ -65,22 +75,26 @@ def strings(
         return pa.string()
 
     return ArrowMapping(
-        type=type_, column=string_array, metadata=metadata, binary=_text if sent_as_text else None
+        type=type_,
+        column=string_array,
+        metadata=metadata,
+        binary=_text if sent_as_text else None,
+        text=_as_it_is,
     )
 
 
-def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[Texts], pa.Array]":
+def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.StringArray], pa.Array]":
     """Return a column function that casts text and refuses what is no text of the type."""
 
-    def column(values: Texts) -> "pa.Array":
+    def text(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
 
         try:
-            return _text(values).cast(type_())
+            return values.cast(type_())
         except pa.ArrowInvalid as cause:
             raise ArrowMalformed(name) from cause
 
-    return column
+    return text
 
 
 def integers(bits: int) -> ArrowMapping:
@@ -94,7 +108,8 @@ def integers(bits: int) -> ArrowMapping:
     def binary(values: Raw) -> "pa.Array":
         return fixed(values, f">i{bits // 8}", f"<i{bits // 8}")
 
-    return ArrowMapping(type=type_, column=_cast("integer", type_), binary=binary)
+    text = _cast("integer", type_)
+    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
 
 
 def floats(bits: int) -> ArrowMapping:
@@ -108,7 +123,8 @@ def floats(bits: int) -> ArrowMapping:
     def binary(values: Raw) -> "pa.Array":
         return fixed(values, f">f{bits // 8}", f"<f{bits // 8}")
 
-    return ArrowMapping(type=type_, column=_cast("floating point", type_), binary=binary)
+    text = _cast("floating point", type_)
+    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
 
 
 def booleans() -> ArrowMapping:
@@ -119,22 +135,20 @@ def booleans() -> ArrowMapping:
 
         return pa.bool_()
 
-    def column(values: Texts) -> "pa.Array":
-        import pyarrow as pa
+    def text(values: "pa.StringArray") -> "pa.Array":
         import pyarrow.compute as pc
 
-        array = _text(values)
-        found = pc.index_in(array, pa.array(["f", "t"]))
-        if found.null_count != array.null_count:
+        true = pc.equal(values, "t")
+        if not pc.all(pc.or_(true, pc.equal(values, "f")), min_count=0).as_py():
             raise ArrowMalformed("boolean")
-        return found.cast(pa.bool_())
+        return true
 
     def binary(values: Raw) -> "pa.Array":
         import pyarrow as pa
 
         return fixed(values, "u1", "u1").cast(pa.bool_())
 
-    return ArrowMapping(type=type_, column=column, binary=binary)
+    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
 
 
 def byte_strings() -> ArrowMapping:
@@ -172,7 +186,7 @@ def _guarded(
     name: str,
     options: TypeOptions,
     type_: "Callable[[], pa.DataType]",
-    cast: "Callable[[Texts], pa.Array]",
+    cast: "Callable[[pa.StringArray], pa.Array]",
     misfit: Callable[[str], str | None],
     binary: "Callable[[Raw], pa.Array | None] | None" = None,
 ) -> ArrowMapping:
@@ -183,19 +197,19 @@ def _guarded(
     if options.arrow_misfit == "string":
         return strings(AS_TEXT)
 
-    def column(values: Texts) -> "pa.Array":
+    def text(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
 
         try:
             return cast(values)
         except pa.ArrowInvalid:
-            kept = _without_misfits(values, misfit, options)
+            kept = _without_misfits(values.to_pylist(), misfit, options)
         try:
-            return cast(kept)
+            return cast(_text(kept))
         except pa.ArrowInvalid as cause:
             raise ArrowMalformed(name) from cause
 
-    return ArrowMapping(type=type_, column=column, binary=binary)
+    return ArrowMapping(type=type_, column=_listed(text), binary=binary, text=text)
 
 
 def _without_misfits(
@@ -238,15 +252,14 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
 
         return (pa.decimal128 if precision <= _WIDE else pa.decimal256)(precision, scale)
 
-    def cast(values: Texts) -> "pa.Array":
+    def cast(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        array = _text(values)
-        longest = pc.max(pc.binary_length(array)).as_py()
-        if longest is not None and longest > _WIDEST and any(map(_too_wide, values)):
+        longest = pc.max(pc.binary_length(values)).as_py()
+        if longest is not None and longest > _WIDEST and any(map(_too_wide, values.to_pylist())):
             raise pa.ArrowInvalid("more digits than any decimal has")
-        wide = array.cast(pa.decimal256(_WIDEST, scale))
+        wide = values.cast(pa.decimal256(_WIDEST, scale))
         return wide if precision == _WIDEST else wide.cast(type_())
 
     def misfit(text: str) -> str | None:
@@ -284,8 +297,8 @@ def dates(options: TypeOptions) -> ArrowMapping:
 
         return pa.date32()
 
-    def cast(values: Texts) -> "pa.Array":
-        return _text(values).cast(type_())
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        return values.cast(type_())
 
     def binary(values: Raw) -> "pa.Array":
         days = numbers(values, ">i4").astype("i8")
@@ -304,8 +317,8 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
 
         return pa.timestamp("us", zone)
 
-    def cast(values: Texts) -> "pa.Array":
-        return _text(values).cast(type_())
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        return values.cast(type_())
 
     def binary(values: Raw) -> "pa.Array":
         import numpy as np
@@ -327,11 +340,11 @@ def clocks(options: TypeOptions) -> ArrowMapping:
 
         return pa.time64("us")
 
-    def cast(values: Texts) -> "pa.Array":
+    def cast(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        full = pc.binary_join_element_wise("1970-01-01", _text(values), " ")  # no cast from text
+        full = pc.binary_join_element_wise("1970-01-01", values, " ")  # no cast from text
         return full.cast(pa.timestamp("us")).cast(pa.time64("us"))
 
     def misfit(text: str) -> str | None:
@@ -347,7 +360,13 @@ def clocks(options: TypeOptions) -> ArrowMapping:
 def uuids(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
     """Return the mapping of UUIDs to their text; the send format is spelt out by numpy."""
     text = strings(metadata)
-    return ArrowMapping(type=text.type, column=text.column, metadata=metadata, binary=uuid_texts)
+    return ArrowMapping(
+        type=text.type,
+        column=text.column,
+        metadata=metadata,
+        binary=uuid_texts,
+        text=text.text,
+    )
 
 
 def converted(

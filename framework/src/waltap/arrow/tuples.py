@@ -4,7 +4,7 @@ Columns are converted whole, from PostgreSQL text or send format. What is not th
 is null like NULL; `RelationCodec.unchanged` tells the two apart for those who need it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.arrow.column import strings
@@ -12,6 +12,7 @@ from waltap.arrow.misfit import ArrowMalformed, ArrowMisfit, named
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper
+from waltap.transactions.row_block import RowBlock, texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,12 @@ class _ColumnCodec:
             [read(value) if value.__class__ is bytes else value for value in values]
         )
 
+    def block(self, values: "pa.Array") -> "pa.Array":
+        """Return a column of text as an array of the field's type."""
+        if self.arrow.text is not None:
+            return self.arrow.text(values)
+        return self.arrow.column(texts_of(values))
+
 
 class RelationCodec:
     """Renders tuples of ``relation`` as record batches of the columns that ``mapper`` maps.
@@ -90,16 +97,22 @@ class RelationCodec:
         """
         import pyarrow as pa
 
-        columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
-        arrays = [self._array(codec, columns[codec.index]) for codec in self._columns]
+        if isinstance(rows, RowBlock):
+            given = rows.columns
+            arrays = [self._array(c, c.block, given[c.index]) for c in self._columns]
+        else:
+            columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
+            arrays = [self._array(c, c.array, columns[c.index]) for c in self._columns]
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, codec: _ColumnCodec, values: Sequence[Any]) -> "pa.Array":
+    def _array(
+        self, codec: _ColumnCodec, convert: "Callable[[Any], pa.Array]", values: Any
+    ) -> "pa.Array":
         name = codec.column.name
         try:
-            array = codec.array(values)
+            array = convert(values)
         except (ArrowMisfit, ArrowMalformed) as error:
             self._misfits.take()
             named(error, f"column {name} of {self._relation.name}")

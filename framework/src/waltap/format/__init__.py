@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from waltap.format.record import (
         Record,
     )
+    from waltap.format.record_block import (
+        RecordBlock,
+    )
 
 __all__ = [
     "Format",
     "FormatContext",
     "Record",
+    "RecordBlock",
 ]
 
 if not TYPE_CHECKING:
@@ -28,5 +32,6 @@ if not TYPE_CHECKING:
                 "FormatContext",
             ),
             "waltap.format.record": ("Record",),
+            "waltap.format.record_block": ("RecordBlock",),
         },
     )

@@ -81,8 +81,9 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> list[Record]:
-        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+    ) -> Sequence[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC. A format
+        that knows columns may return those of rows that came as a `RowBlock` as a `RecordBlock`.
 
         Raises: DecodeError for a value that is not of its column's type.
         """

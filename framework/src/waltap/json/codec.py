@@ -19,9 +19,10 @@ from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.events import CellShape, EventPlan
 from waltap.format.record import Header, Record
 from waltap.generated import define
+from waltap.json.columns import AS_IT_IS
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import Schema
-from waltap.mapping.type_mapping import ColumnMapping, JsonExpression
+from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression
 
 __all__ = [
     "MISFITS",
@@ -69,7 +70,8 @@ class Creates(Protocol):
 class ColumnCodec:
     """How one column is written. ``text`` takes str (None: it is JSON already), ``other`` the rest.
 
-    ``constant``: JSON that stands for every value, whatever it is. ``inline``: ``text`` as source.
+    ``constant``: JSON that stands for every value, whatever it is. ``inline``: ``text`` as source;
+    ``column``: the same for a column at once.
     """
 
     index: int
@@ -78,13 +80,15 @@ class ColumnCodec:
     other: Convert
     constant: str | None = None
     inline: JsonExpression | None = None
+    column: JsonColumn | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class RowCodec:
     """One relation version, compiled by its ``plan``. ``key`` gives a key's JSON without schema, and is
     None for tables without key; ``key_texts`` is what precedes and follows it where schemas are written,
-    ``key_header`` the same for header values.
+    ``key_header`` the same for header values; ``key_tail`` a JSON member that keys have besides their
+    columns. ``headers`` are those of every record.
 
     ``table`` is the part of the source block that names the table, ``prefix`` what precedes the
     payload of a value (b"" without schemas). ``columns`` and ``key_columns`` are the codecs of single
@@ -105,6 +109,8 @@ class RowCodec:
     key_schema: Schema
     key_texts: tuple[str, str]
     key_header: tuple[str, str]
+    key_tail: str
+    headers: tuple[Header, ...]
     careful: "Callable[[], RowCodec]"
     snapshot: "Callable[[], RowCodec] | None"
     renewed: bool = False
@@ -139,6 +145,7 @@ def column_codec(
             text=mapping.to_json,
             other=_other(mapping, mapping.to_json, null, mapping.unavailable_json),
             inline=mapping.json_expression,
+            column=AS_IT_IS if mapping.to_json is None else mapping.json_column,
         )
     change = transform.value
     if transform.constant:
@@ -394,6 +401,8 @@ def creates(_rows, _lsns, _ends, _head, _middle, _ids, _append):
         table=table,
         key_texts=key_texts,
         key_header=key_header,
+        key_tail=key_tail,
+        headers=headers,
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],

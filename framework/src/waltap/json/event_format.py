@@ -65,12 +65,12 @@ class JsonEventFormat(JsonFormat):
 
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> list[Record]:
+    ) -> Sequence[Record]:
         """Return the records of ``parts``, in order; see `JsonFormat.render`.
 
         Raises: EventTransformFailed too.
         """
-        out: list[Any] = super().render(parts, now)
+        out: Sequence[Any] = super().render(parts, now)
         events = [each for each in out if type(each) is Event]
         if not events:
             return out
@@ -160,7 +160,7 @@ class JsonEventFormat(JsonFormat):
     def _read(
         self,
         codec: RowCodec,
-        rows: list[Tuple],
+        rows: Sequence[Tuple],
         frame: tuple[str, str, str],
         c: str,
         part: SnapshotRows,

@@ -20,6 +20,8 @@ from waltap.errors import DecodeError
 from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, runs
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Header, Record
+from waltap.format.record_block import RecordBlock
+from waltap.json.block import Heads, record_block
 from waltap.json.codec import MISFITS, RowCodec, json_text
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote
@@ -28,6 +30,7 @@ from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
 from waltap.transactions.order import TransactionOrder
+from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.version import VERSION
 
@@ -87,14 +90,24 @@ class JsonFormat(Format):
 
     def render(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> list[Record]:
-        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
+    ) -> Sequence[Record]:
+        """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC. Those of
+        a single `RowBlock` are a `RecordBlock`.
 
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail.
         """
-        out: list[Record] = []
         stamps = f'"ts_ms":{now // 1_000_000},"ts_us":{now // 1_000},"ts_ns":{now}{self._end}'
+        block = self._block(parts[0], stamps) if len(parts) == 1 else None
+        out = self._by_row(parts, now, stamps) if block is None else block
+        if self._tables.nulls.noted:
+            self._tables.nulls.place(parts, self._codec)
+        return out
+
+    def _by_row(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int, stamps: str
+    ) -> list[Record]:
+        out: list[Record] = []
         for part in parts:
             if isinstance(part, TransactionPart):
                 self._transaction(part, now, stamps, out)
@@ -104,8 +117,6 @@ class JsonFormat(Format):
                 before, after = self._heartbeat_value
                 value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
                 out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
-        if self._tables.nulls.noted:
-            self._tables.nulls.place(parts, self._codec)
         return out
 
     def prepare(self, relation: Relation) -> None:
@@ -289,14 +300,43 @@ class JsonFormat(Format):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _snapshot(self, part: SnapshotRows, stamps: str, out: list[Record]) -> None:
-        """Append the rows of one table. All have one LSN, so it stands in ``a`` and ``x`` and ``n``
-        is empty; incremental rows have it in the sequence alone.
-        """
-        codec, rows = self._codec(part.relation), part.rows
+        """Append the rows of one table."""
+        codec, rows = self._reading(part.relation), part.rows
         if codec is None or not rows:
             return
-        if codec.snapshot is not None:
-            codec = codec.snapshot()
+        heads, b, x, c = self._read_texts(part, stamps)
+        at = 0
+        for count, a in heads:
+            self._read(codec, rows[at : at + count], (a, b, x), c, part, out)
+            at += count
+
+    def _block(
+        self, part: TransactionPart | SnapshotRows | Heartbeat, stamps: str
+    ) -> RecordBlock | None:
+        """Return the records of rows that come as columns; None where they must be written by row."""
+        if self._eventful or not isinstance(part, SnapshotRows):
+            return None
+        rows = part.rows
+        if not isinstance(rows, RowBlock) or not rows:
+            return None
+        codec = self._reading(part.relation)
+        if codec is None:
+            return None
+        try:
+            return record_block(codec, rows, *self._read_texts(part, stamps))
+        except MISFITS:
+            return None
+
+    def _reading(self, relation: Relation) -> RowCodec | None:
+        """Return the codec of rows of ``relation`` that a snapshot reads."""
+        codec = self._codec(relation)
+        return codec if codec is None or codec.snapshot is None else codec.snapshot()
+
+    def _read_texts(self, part: SnapshotRows, stamps: str) -> tuple[Heads, str, str, str]:
+        """Return the texts of rows of ``part``, of which there are some. All have one LSN, so it stands
+        in ``a`` and ``x`` and ``n`` is empty; incremental rows have it in the sequence alone. ``a`` comes
+        with the number of rows that have it: the first and the last row may have markers of their own.
+        """
         ts, incremental = part.ts, part.kind == "incremental"
         sequence = f"{_in_sequence(part.previous_end_lsn)},{_in_sequence(part.lsn)}"
         xid = "null" if incremental or part.xid is None else str(part.xid)
@@ -308,19 +348,25 @@ class JsonFormat(Format):
         def a(marker: str) -> str:
             return f'{self._source}{ts // 1000},"snapshot":"{marker}"{self._database}{sequence}'
 
-        heads = [(rows, a("incremental" if incremental else "true"))]
-        if not incremental:
-            heads[0] = rows[1:-1], heads[0][1]
-            if len(rows) > 1:
-                heads.insert(0, (rows[:1], a(part.first_marker)))
-            heads.append((rows[-1:], a(part.last_marker)))
-        for some, head in heads:
-            self._read(codec, some, (head, b, x), c, part, out)
+        count = len(part.rows)
+        if incremental:
+            return [(count, a("incremental"))], b, x, c
+        markers = ["true"] * min(3, count)
+        markers[0] = part.first_marker
+        markers[-1] = part.last_marker
+        heads: list[tuple[int, str]] = []
+        sizes = [1] if count == 1 else [1, 1] if count == 2 else [1, count - 2, 1]
+        for size, marker in zip(sizes, markers, strict=True):
+            if heads and heads[-1][1] == a(marker):
+                heads[-1] = heads[-1][0] + size, heads[-1][1]
+            else:
+                heads.append((size, a(marker)))
+        return heads, b, x, c
 
     def _read(
         self,
         codec: RowCodec,
-        rows: list[Tuple],
+        rows: Sequence[Tuple],
         frame: tuple[str, str, str],
         c: str,
         part: SnapshotRows,

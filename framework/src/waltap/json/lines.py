@@ -7,6 +7,7 @@ tombstone's value and for a record without key. ``partition`` is there when a re
 from collections.abc import Iterable
 
 from waltap.format.record import Header, Record
+from waltap.format.record_block import RecordBlock
 from waltap.json.schema import quote
 
 __all__ = ["JsonLines"]
@@ -30,10 +31,27 @@ class JsonLines:
 
     def line(self, record: Record) -> bytes:
         """Return the line of ``record``, with its newline."""
-        return self.lines((record,))
+        return self._lines((record,))
 
-    def lines(self, records: Iterable[Record]) -> bytes:
+    def lines(self, records: Iterable[Record]) -> bytes | memoryview:
         """Return the lines of ``records``, each with its newline."""
+        if isinstance(records, RecordBlock):
+            return self._block(records)
+        return self._lines(records)
+
+    def _block(self, records: RecordBlock) -> bytes | memoryview:
+        import pyarrow.compute as pc
+
+        prefix = self._prefix(records.topic).decode()
+        suffix = (_suffix(records.headers) if records.headers else _BARE).decode()
+        views = []
+        for keys, values in records.chunks:
+            key = "null" if keys is None else keys
+            lines = pc.binary_join_element_wise(prefix, key, ',"value":', values, suffix, "")
+            views.append(memoryview(lines.buffers()[2]))
+        return views[0] if len(views) == 1 else b"".join(views)
+
+    def _lines(self, records: Iterable[Record]) -> bytes:
         prefixes = self._prefixes
         out: list[bytes] = []
         append = out.append

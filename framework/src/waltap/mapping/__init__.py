@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from waltap.mapping.type_mapping import (
         ArrowMapping,
         ColumnMapping,
+        JsonColumn,
         JsonExpression,
         TypeMapper,
         TypeOptions,
@@ -72,6 +73,7 @@ __all__ = [
     "ColumnMapping",
     "DataType",
     "Field",
+    "JsonColumn",
     "JsonExpression",
     "Kind",
     "Misfit",
@@ -149,6 +151,7 @@ if not TYPE_CHECKING:
             "waltap.mapping.type_mapping": (
                 "ArrowMapping",
                 "ColumnMapping",
+                "JsonColumn",
                 "JsonExpression",
                 "TypeMapper",
                 "TypeOptions",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowMapping",
     "ColumnMapping",
+    "JsonColumn",
     "JsonExpression",
     "TypeMapper",
     "TypeOptions",
@@ -76,13 +77,15 @@ class ArrowMapping:
     turns a column of values (text or None; UNCHANGED and ABSENT were replaced by None before)
     into an array of that type. Raises: SinkError naming the value's kind, never the value, when one
     does not fit and the policy is "error". ``binary`` does the same for values in send format; None,
-    or its answer None: they are read as text first.
+    or its answer None: they are read as text first. ``text`` does the same for an Arrow array of
+    strings; None: ``column`` gets its values as a list.
     """
 
     type: "Callable[[], pa.DataType]"
     column: "Callable[[Sequence[str | None]], pa.Array]"
     metadata: tuple[tuple[str, str], ...] = ()
     binary: "Callable[[Sequence[bytes | None]], pa.Array | None] | None" = None
+    text: "Callable[[pa.StringArray], pa.Array] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,20 @@ class JsonExpression:
     def source(self, variable: str) -> str:
         """Return the expression over ``variable``."""
         return self.template.replace("{v}", variable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonColumn:
+    """``to_json`` for whole columns of text, as Arrow arrays of strings.
+
+    ``convert`` gives an array of as many JSON texts, null where NULL is (what stands for NULL is written
+    by its caller); without the quotation marks around each where ``quoted``. It gives None where a value
+    is none that it knows how to write: the column is then written value by value by ``to_json``, which
+    has the last word on every value. What it gives equals that byte by byte.
+    """
+
+    convert: "Callable[[pa.StringArray], pa.Array | None]"
+    quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +149,8 @@ class ColumnMapping:
     fallback: object = None
     json_expression: JsonExpression | None = None
     """The same as ``to_json``, in line; None where only the call exists (or ``to_json`` is None)."""
+    json_column: JsonColumn | None = None
+    """The same as ``to_json``, for a column at once; None where there is only the way by value."""
     streamed_as_null: bool = False
     """Debezium gives null for every streamed value of this type (``name``), the value only in
     snapshots. A format that must equal its events writes ``null_json`` while streaming."""

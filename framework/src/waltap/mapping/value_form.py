@@ -14,7 +14,13 @@ import msgspec
 from waltap.decode.relation import Column
 from waltap.json.schema import value_json
 from waltap.mapping.connect_schema import Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, JsonExpression, TypeOptions
+from waltap.mapping.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    JsonColumn,
+    JsonExpression,
+    TypeOptions,
+)
 
 __all__ = ["Misfit", "ValueForm", "column_mapping", "placeholder_text"]
 
@@ -73,6 +79,7 @@ class ValueForm:
     from_binary: Callable[[bytes], str] | None = None
     arrow: ArrowMapping | None = None
     json_expression: JsonExpression | None = None
+    json_column: JsonColumn | None = None
     always_optional: bool = False
     streamed_as_null: bool = False
     opaque: bool = False
@@ -120,6 +127,7 @@ def column_mapping(
         unavailable=form.unavailable,
         fallback=fallback if required else None,
         json_expression=form.json_expression,
+        json_column=form.json_column,
         streamed_as_null=form.streamed_as_null,
         opaque=form.opaque,
     )

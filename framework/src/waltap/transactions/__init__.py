@@ -1,5 +1,6 @@
 """Stage 3: messages to transactions of changes. Sans-IO."""
 
+from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]
+__all__ = ["Batch", "Heartbeat", "RowBlock", "SnapshotRows", "TransactionPart"]

@@ -1,5 +1,6 @@
 """What moves between stages: parts of transactions, snapshot rows, and the batch that holds them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -97,6 +98,10 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     are upserts. A blocking snapshot has the markers of an initial one; ``lsn``, ``xid`` and
     ``previous_end_lsn`` are those of the signal that asked for it.
 
+    ``rows`` is a list of tuples, or, where many were read at once, a `RowBlock`: the same rows as columns
+    of text. Whoever does not know columns takes it as the sequence of tuples that it is; who does makes
+    the same of either form. A transform puts a list in its place, or a slice of it, or leaves it.
+
     ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
     snapshot: up to there the stream leaves out the table's changes that the rows contain.
 
@@ -109,7 +114,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     """
 
     relation: Relation
-    rows: list[Tuple]
+    rows: Sequence[Tuple]
     ts: int
     lsn: int | None
     xid: int | None
@@ -135,16 +140,16 @@ class Batch(msgspec.Struct, kw_only=True):
 
     ``position`` is the position after the last part, in ``partition``: all parts are of one, and where a
     source has only one it has no name. ``records`` is filled for sinks that take records
-    (`SinkCapabilities.records`), None for sinks that take changes. ``events`` counts the row changes,
-    truncates, messages and snapshot rows in ``parts``. ``ends_transaction`` is False when the last part's
-    transaction goes on in the next batch. ``snapshot``: it belongs to an initial snapshot; without parts
-    it is the end of one (see `SnapshotRows`).
+    (`SinkCapabilities.records`): a list, or the sequence that a `RecordBlock` is; None for sinks that take
+    changes. ``events`` counts the row changes, truncates, messages and snapshot rows in ``parts``.
+    ``ends_transaction`` is False when the last part's transaction goes on in the next batch. ``snapshot``:
+    it belongs to an initial snapshot; without parts it is the end of one (see `SnapshotRows`).
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]
     position: Position
     partition: str = SOLE
     events: int
-    records: "list[Record] | None" = None
+    records: "Sequence[Record] | None" = None
     ends_transaction: bool = True
     snapshot: bool = False

@@ -7,7 +7,7 @@ class TestMyTransform(EventTransformSuite):
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -131,5 +131,5 @@ def _records(form: JsonEventFormat) -> Iterator[Record]:
         yield from form.render(batch.parts, NOW)
 
 
-def _plain(records: Iterator[Record] | list[Record]) -> list[tuple[object, ...]]:
+def _plain(records: Iterable[Record]) -> list[tuple[object, ...]]:
     return [(r.topic, r.key, r.value, r.headers) for r in records]

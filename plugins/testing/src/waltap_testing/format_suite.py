@@ -7,7 +7,7 @@ return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -25,7 +25,7 @@ from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
-from waltap_testing.workload import COMMIT_TS, ITEMS
+from waltap_testing.workload import COMMIT_TS, ITEMS, as_block
 
 __all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
 
@@ -124,6 +124,22 @@ class FormatSuite:
         kept = copy.deepcopy([_without_relations(part) for part in parts])
         rig.build().render(parts, NOW)
         assert [_without_relations(part) for part in parts] == kept
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 50])
+    def test_rows_that_come_as_columns_give_the_same_bytes(
+        self, rig: FormatRig, count: int
+    ) -> None:
+        """A snapshot's rows may be a `RowBlock`; the contract: `SnapshotRows`."""
+        pytest.importorskip("pyarrow")
+        texts = [*TEXTS.values(), None]
+        rows = [(str(n), str(-n), texts[n % len(texts)]) for n in range(count)]
+        found = []
+        for form in (rows, as_block(rows)):
+            part = _rows()
+            part.rows = form
+            found.append([_plain(record) for record in rig.build().render([part, part], NOW)])
+            found.append([_plain(record) for record in rig.build().render([part], NOW)] * 2)
+        assert all(each == found[0] for each in found)
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
         """No parts, no records."""
@@ -277,7 +293,7 @@ def _transaction(*changes: Insert | Update | Delete) -> TransactionPart:
     )
 
 
-def _records(render: Format, change: Insert | Update | Delete) -> list[Record]:
+def _records(render: Format, change: Insert | Update | Delete) -> Sequence[Record]:
     return render.render([_transaction(change)], NOW)
 
 

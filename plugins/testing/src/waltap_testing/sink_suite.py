@@ -42,7 +42,7 @@ from waltap_testing.sink_findings import assert_complete, parsed, values_of
 from waltap_testing.sink_rig import Delivered, SinkRig, sole
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
-from waltap_testing.workload import ITEMS, NOTES, Workload, relation
+from waltap_testing.workload import ITEMS, NOTES, Workload, as_columns, relation
 
 __all__ = ["Delivered", "SinkRig", "SinkSuite"]
 
@@ -257,6 +257,19 @@ class SinkSuite:
         for batch in workload.batches(10, records=sink.capabilities.records):
             sink.write(batch)
         assert sole(sink.flush()) == batch.position
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    def test_a_snapshot_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Many rows, and their records, come as a `RowBlock` and a `RecordBlock`: sequences like the lists
+        that few rows are. Pieces of both forms follow one another."""
+        pytest.importorskip("pyarrow")
+        sink, workload = rig.build(tmp_path), _filled(9, 4, 1)
+        sink.open()
+        batches = workload.snapshot([ITEMS, NOTES, KINDS], 3, records=sink.capabilities.records)
+        for number, batch in enumerate(batches):
+            sink.write(as_columns(batch) if number % 3 != 1 else batch)
+        assert sole(sink.flush()) == batches[-1].position
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 

@@ -18,7 +18,7 @@ from waltap.specs import TransformSpec
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, Workload
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, Workload, as_columns
 
 __all__ = ["TransformRig", "TransformSuite"]
 
@@ -152,6 +152,13 @@ class TransformSuite:
                 ]
             )
         assert found[0] == found[1] == found[2]
+
+    def test_rows_that_come_as_columns_are_treated_alike(self, rig: TransformRig) -> None:
+        """A snapshot's rows may be a `RowBlock`; the contract: `SnapshotRows`."""
+        pytest.importorskip("pyarrow")
+        one, other = rig.build(), rig.build()
+        for given, again in zip(_batches(), _batches(), strict=True):
+            assert _plain(one(as_columns(given))) == _plain(other(again))
 
 
 def _batches() -> Iterator[Batch]:

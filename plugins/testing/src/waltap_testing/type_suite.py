@@ -135,6 +135,22 @@ class TypeSuite:
                 found = eval(inline.source("v"), dict(inline.names), {"v": text})  # noqa: S307
                 assert found == _json(mapping, text), text
 
+    def test_columns_are_written_as_values_are(self, rig: TypeRig) -> None:
+        """`json_column`, where there is one, writes what `to_json` does, or leaves the column to it."""
+        column = rig.build().json_column
+        if column is None:
+            pytest.skip("is written value by value")
+        pa, mapping = pytest.importorskip("pyarrow"), rig.build()
+        texts = [*rig.values, None]
+        for some in ([texts], [[text, None] for text in texts]):
+            for group in some:
+                found = column.convert(pa.array(group, pa.string()))
+                if found is None:
+                    continue
+                mark = '"' if column.quoted else ""
+                written = [None if t is None else f"{mark}{t}{mark}" for t in found.to_pylist()]
+                assert written == [None if t is None else _json(mapping, t) for t in group]
+
     def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
         """Never another exception, and never a value."""
         mapping = rig.build()

@@ -15,10 +15,21 @@ from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Up
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.format.record import Record
+from waltap.format.record_block import RecordBlock
 from waltap.source.position import START, Position
+from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["ITEMS", "NOTES", "Event", "Workload", "batches", "relation"]
+__all__ = [
+    "ITEMS",
+    "NOTES",
+    "Event",
+    "Workload",
+    "as_block",
+    "as_columns",
+    "batches",
+    "relation",
+]
 
 COMMIT_TS = 1_767_225_600_000_000
 TYPE_OIDS = {
@@ -308,6 +319,33 @@ def _batch(
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def as_block(rows: Sequence[Tuple]) -> RowBlock:
+    """Return ``rows``, of texts and NULL, as columns."""
+    import pyarrow as pa
+
+    columns = [pa.array(values, pa.string()) for values in zip(*rows, strict=True)]
+    return RowBlock(columns, len(rows))
+
+
+def as_columns(batch: Batch) -> Batch:
+    """Return a batch of a snapshot with its rows, and its records, as columns."""
+    import pyarrow as pa
+
+    parts = [
+        msgspec.structs.replace(part, rows=as_block(part.rows))
+        if isinstance(part, SnapshotRows) and part.rows
+        else part
+        for part in batch.parts
+    ]
+    records = batch.records
+    if records:
+        keys = pa.array([(record.key or b"").decode() for record in records], pa.string())
+        values = pa.array([(record.value or b"").decode() for record in records], pa.string())
+        chunks = [(keys[:1], values[:1]), (keys[1:], values[1:])]
+        records = RecordBlock(records[0].topic, chunks, records[0].headers)
+    return msgspec.structs.replace(batch, parts=parts, records=records)
 
 
 def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Record:

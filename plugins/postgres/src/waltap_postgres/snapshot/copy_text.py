@@ -16,13 +16,14 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 
 
-def copy_rows(pieces: Iterable[bytes], width: int) -> Iterator[list[Tuple]]:
+def copy_rows(pieces: Iterable[bytes], width: int, offset: int = 0) -> Iterator[list[Tuple]]:
     """Yield lists of tuples of ``width`` values from the pieces of a COPY TO STDOUT.
 
     Pieces may end anywhere. Raises: DecodeError for a row of another width, bad UTF-8 or an
-    unfinished last row; ``offset`` counts from the first byte of COPY's data.
+    unfinished last row; its offset counts from the first byte of COPY's data, of which ``offset`` bytes
+    came before.
     """
-    rest, consumed = b"", 0
+    rest, consumed = b"", offset
     for piece in pieces:
         data = rest + piece if rest else piece
         cut = data.rfind(b"\n") + 1

@@ -179,7 +179,9 @@ class InitialSnapshot:
         transaction = new()
         try:
             transaction.join(leader, self._given)
-            yield TablesReader(transaction, point, self._properties, new, together)
+            yield TablesReader(
+                transaction, point, self._properties, new, together, reads_ahead=False
+            )
         finally:
             transaction.close()
 

@@ -14,8 +14,7 @@ from waltap_postgres.connection import Session
 from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.replication.transport import copy_out
-from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
 from waltap_postgres.snapshot.plan import Range, Work
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
@@ -24,8 +23,6 @@ log = logging.getLogger(__name__)
 __all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
-PIECE_BYTES = 16 << 20
-"""Bytes of COPY, about, after which a piece is handed on, however few rows it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +57,6 @@ def in_order(tables: list[Table], patterns: tuple[str, ...]) -> list[Table]:
     return sorted(tables, key=rank)
 
 
-class _Counted:
-    """Passes the portions of a COPY on and counts their bytes."""
-
-    def __init__(self, portions: Iterator[bytes]) -> None:
-        self._portions, self._bytes = portions, 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for portion in self._portions:
-            self._bytes += len(portion)
-            yield portion
-
-    def take(self) -> int:
-        """Return the bytes since the last call."""
-        count, self._bytes = self._bytes, 0
-        return count
-
-
 class TablesReader:
     """Reads tables in one transaction; those that it cannot read there, in later ones of their own.
 
@@ -94,15 +74,17 @@ class TablesReader:
         *,
         statements: Mapping[str, str] | None = None,
         before_stream: bool = True,
+        reads_ahead: bool = True,
     ) -> None:
         """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``.
         ``statements``: SELECTs that give the rows of some tables, by schema.table, instead of those of the
-        profile. ``before_stream``: what the stream brings later leaves out what is visible here."""
+        profile. ``before_stream``: what the stream brings later leaves out what is visible here.
+        ``reads_ahead``: a thread receives rows while those before them are delivered."""
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
         self._statements = _overriding(properties) if statements is None else statements
-        self._before_stream = before_stream
+        self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
     def read(self, work: Work) -> Generator[SnapshotRows]:
         """Yield the rows of some tables, or of as many ranges of one as are left, unmarked.
@@ -215,21 +197,15 @@ class TablesReader:
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
         try:
-            width, sql, pick = _select(session, target, shape, self._statements)
+            width, sql, places = _select(session, target, shape, self._statements)
             if part is not None:
                 sql = f"{sql} WHERE {part.where(shape)}"
-            pending: list[Tuple] = []
-            held, received = 0, _Counted(copy_out(session, f"COPY ({sql}) TO STDOUT"))
-            for rows in copy_rows(received, width):
-                held += received.take()
-                if pending and held > PIECE_BYTES:  # few rows that are large
-                    yield self._piece(relation, pending, visible, chunk)
-                    pending, held = [], 0
-                pending += map(pick, rows) if pick else rows
-                while len(pending) > size:
-                    yield self._piece(relation, pending[:size], visible, chunk)
-                    pending, held = pending[size:], 0
-            last = self._piece(relation, pending, visible, chunk, complete=part is None)
+            held: Sequence[Tuple] | None = None
+            for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
+                if held is not None:
+                    yield self._piece(relation, held, visible, chunk)
+                held = rows if places is None else reordered(rows, places)
+            last = self._piece(relation, held or [], visible, chunk, complete=part is None)
             last.ends_chunk = True
             yield last
         except SourceError as error:
@@ -240,7 +216,7 @@ class TablesReader:
     def _piece(
         self,
         relation: Relation,
-        rows: list[Tuple],
+        rows: Sequence[Tuple],
         visible: str = "",
         chunk: int = 0,
         *,
@@ -267,8 +243,9 @@ def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:
 
 def _select(
     session: Session, target: Target, shape: Shape, statements: Mapping[str, str]
-) -> tuple[int, str, Callable[[Tuple], Tuple] | None]:
-    """Return how many columns the query gives, the query, and how to bring rows in relation order."""
+) -> tuple[int, str, list[int | None] | None]:
+    """Return how many columns the query gives, the query, and where in its rows the columns of the
+    relation are; None: in their places."""
     relation = target.table.relation
     override = statements.get(relation.name)
     if override is None:
@@ -279,11 +256,7 @@ def _select(
         return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
     names = _result_columns(session, override)
     places = [names.index(c.name) if c.name in names else None for c in relation.columns]
-
-    def pick(row: Tuple) -> Tuple:
-        return tuple(None if place is None else row[place] for place in places)
-
-    return len(names), override, pick
+    return len(names), override, places
 
 
 def _overriding(properties: PostgresProperties) -> dict[str, str]:

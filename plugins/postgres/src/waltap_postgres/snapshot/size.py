@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from waltap.decode.tuple_image import Tuple
+from waltap.transactions.row_block import RowBlock
 
 __all__ = ["text_bytes"]
 
@@ -14,6 +15,8 @@ def text_bytes(rows: Sequence[Tuple]) -> int:
     """Return about how many bytes of text rows hold, by a few of them; never 0."""
     if not rows:
         return ROW_BYTES
+    if isinstance(rows, RowBlock):
+        return rows.nbytes
     step = max(1, len(rows) // LOOKED_AT)
     some = [rows[at] for at in range(0, len(rows), step)]
     held = sum(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
+from waltap.json import columns
 from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.java_number import float_text
@@ -140,6 +141,7 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
         from_binary=_bool_from_binary,
         arrow=arrow_column.booleans(),
         json_expression=JsonExpression(template="booleans[{v}]", names={"booleans": BOOLEANS}),
+        json_column=columns.BOOLEANS,
     )
     return column_mapping(column, mapper.options, form)
 
@@ -189,6 +191,7 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         )
         if double
         else None,
+        json_column=columns.mended(".", _double_json) if double else None,
     )
     return column_mapping(column, mapper.options, form)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from waltap.arrow.column import AS_TEXT, converted, decimals, strings
 from waltap.decode.relation import Column
+from waltap.json import columns
 from waltap.json.schema import number_json, quote
 from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Field, Kind, Schema
@@ -270,6 +271,7 @@ def _build_precise(
         ),
         from_binary=numeric_from_binary,
         arrow=arrow,
+        json_column=columns.decimals(scale),
     )
     return column_mapping(column, mapper.options, form, misfit)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column
+from waltap.json import columns
 from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
@@ -156,6 +157,7 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
             from_binary=_date_from_binary,
             arrow=arrow_column.dates(options),
             json_expression=expression,
+            json_column=columns.DAYS,
         )
     return column_mapping(column, options, form)
 
@@ -362,6 +364,7 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
         default=default_value(column.default, generated, to_connect),
         from_binary=_timestamp_from_binary,
         arrow=arrow_column.timestamps(options),
+        json_column=None if unit == "nano" else columns.timestamps(_TIMESTAMP_UNITS[unit][2]),
     )
     return column_mapping(column, options, form, misfit)
 
@@ -411,6 +414,7 @@ def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         unavailable=placeholder_text(mapper.options),
         from_binary=_timestamptz_from_binary,
         arrow=arrow_column.timestamps(mapper.options, "UTC"),
+        json_column=columns.zoned(digits),
     )
     return column_mapping(column, mapper.options, form)
 

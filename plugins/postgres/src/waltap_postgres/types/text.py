@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from waltap.arrow import column as arrow_column
 from waltap.decode.relation import Column, DataType
+from waltap.json import columns
 from waltap.json.schema import quote
 from waltap.mapping.column_default import default_value
 from waltap.mapping.connect_schema import Kind, Schema
@@ -56,6 +57,7 @@ def text_mapping(
         from_binary=from_binary,
         arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
         json_expression=QUOTED,
+        json_column=columns.QUOTED,
         streamed_as_null=streamed_as_null,
     )
     return column_mapping(column, mapper.options, form)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from waltap.arrow.array import integer_array
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
+from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.store import Store
@@ -138,6 +139,10 @@ class TableBuffer:
 
     def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
         """Take rows that a snapshot read."""
+        if isinstance(tuples, RowBlock):
+            self.convert()
+            self._append_block(tuples, lsn, ts, xid)
+            return
         if self._changes:
             self.convert()
         self._tuples.extend(tuples)
@@ -204,9 +209,33 @@ class TableBuffer:
             xids,
             unchanged,
         ]
+        self._moved += rows.moved
+        self._keep(columns, count)
+
+    def _append_block(self, block: RowBlock, lsn: int, ts: int, xid: int | None) -> None:
+        """Append rows that a snapshot read as columns."""
+        import pyarrow as pa
+
+        rows, count = self.version.snapshot(block), len(block)
+        if count == 0:
+            return
+        columns = list(self.version.arrow(rows.tuples).columns)
+        own = rows.operations, lsn, SNAPSHOT_SEQUENCE, rows.subs, lsn, ts, xid, None
+        kinds = self.version.segment_schema.types[len(columns) :]
+        columns += [
+            pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+            for value, kind in zip(own, kinds, strict=True)
+        ]
+        self._misfits.update(self.version.misfits())
+        self._operations["r"] += count
+        self._put_in = lsn
+        self._keep(columns, count)
+
+    def _keep(self, columns: "list[pa.Array]", count: int) -> None:
+        import pyarrow as pa
+
         batch = pa.RecordBatch.from_arrays(columns, schema=self.version.segment_schema)
         self._batches.append(batch)
-        self._moved += rows.moved
         self.rows += count
         self.bytes += batch.nbytes
 
@@ -328,6 +357,9 @@ def estimated_bytes(batch: Batch) -> int:
                 total += stride * _length(getattr(change, "new", ()))
                 total += stride * _length(getattr(change, "old", ()))
         elif type(part) is SnapshotRows:
+            if isinstance(part.rows, RowBlock):
+                total += part.rows.nbytes
+                continue
             stride = len(part.rows) // SAMPLED + 1
             total += stride * sum(map(_length, part.rows[::stride]))
     return total

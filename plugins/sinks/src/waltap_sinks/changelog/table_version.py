@@ -5,7 +5,7 @@ is a type test and an append.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -29,6 +29,7 @@ from waltap.events import (
     runs,
 )
 from waltap.sink.sink import SinkContext
+from waltap.transactions.row_block import RowBlock
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_sinks.changelog.spared_pandas import spare_pandas
@@ -62,7 +63,7 @@ class Rows:
     change n. ``operations`` and ``subs`` may be one value for all rows.
     """
 
-    tuples: list[Tuple]
+    tuples: Sequence[Tuple]
     operations: str | list[str]
     subs: int | list[int] = 0
     source: list[int] | None = None
@@ -100,7 +101,8 @@ class TableVersion:
             described, columns=tuple(described.columns[index] for index in kept)
         )
         self._warn = warn
-        self._project = _projection(plan, kept)
+        self._kept, self._masks = kept, plan.masks(whole=frozenset(plan.identifying))
+        self._project = _projection(plan, kept, self._masks)
         spare_pandas()
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
@@ -200,16 +202,27 @@ class TableVersion:
                 return True
         return False
 
-    def snapshot(self, tuples: list[Tuple]) -> Rows:
-        """Return rows that a snapshot read."""
+    def snapshot(self, tuples: Sequence[Tuple]) -> Rows:
+        """Return rows that a snapshot read; those of a `RowBlock` as one."""
         project = self._project
+        if isinstance(tuples, RowBlock):
+            return Rows(tuples if project is None else self._projected(tuples), "r")
         return Rows(tuples if project is None else [project(row) for row in tuples], "r")
+
+    def _projected(self, block: RowBlock) -> RowBlock:
+        """Return what `_project` makes of each row."""
+        masks = self._masks
+        columns = [
+            block.mapped(n, masks[n]) if n in masks else block.columns[n] for n in self._kept
+        ]
+        return RowBlock(columns, len(block))
 
     def _mixed(self, found: list[Run]) -> Rows:
         operations: list[str] = []
         source: list[int] = []
-        rows, index = Rows([], operations), 0
-        add, add_source, add_operation = rows.tuples.append, source.append, operations.append
+        tuples: list[Tuple] = []
+        rows, index = Rows(tuples, operations), 0
+        add, add_source, add_operation = tuples.append, source.append, operations.append
         for kind, _relation, run in found:
             letter = OPERATIONS[kind]
             if kind is INSERTS or kind is UPDATES:
@@ -218,7 +231,7 @@ class TableVersion:
                     add_operation(letter)
                     add_source(place)
             elif kind is CHANGED:
-                self._changed(run, index, rows, operations, source)
+                self._changed(run, index, rows, tuples, operations, source)
             elif kind is DELETES:
                 for place, change in enumerate(run, index):
                     images = self._plan.delete(change)  # type: ignore[arg-type]
@@ -227,7 +240,7 @@ class TableVersion:
                         add_operation(letter)
                         add_source(place)
             elif kind is TRUNCATES:
-                rows.tuples += [self._nothing] * len(run)
+                tuples += [self._nothing] * len(run)
                 operations += letter * len(run)
                 source += range(index, index + len(run))
             index += len(run)
@@ -242,11 +255,12 @@ class TableVersion:
         run: Sequence[Change],
         index: int,
         rows: Rows,
+        tuples: list[Tuple],
         operations: list[str],
         source: list[int],
     ) -> None:
         """Append the rows of updates with an old tuple, the first of which is change ``index``."""
-        tuples, keyed = rows.tuples, self._keyed
+        keyed = self._keyed
         for place, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
             gone = before if not keyed or (old is not None and before is not None) else old
@@ -262,7 +276,7 @@ class TableVersion:
 
     # --- rows to Arrow ----------------------------------------------------------------------------
 
-    def arrow(self, tuples: list[Tuple]) -> "pa.RecordBatch":
+    def arrow(self, tuples: Sequence[Tuple]) -> "pa.RecordBatch":
         """Return ``tuples`` as columns of the table's types."""
         return self.codec.batch(tuples)
 
@@ -282,7 +296,9 @@ class TableVersion:
             )
         return counts
 
-    def unchanged(self, tuples: list[Tuple]) -> "tuple[list[list[str] | None], tuple[str, ...]]":
+    def unchanged(
+        self, tuples: Sequence[Tuple]
+    ) -> "tuple[list[list[str] | None], tuple[str, ...]]":
         """Return per row the names of its unchanged columns (None: none), and all such names."""
         logged = set(self.codec.schema.names)
         columns = self.relation.columns
@@ -318,10 +334,11 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
     )
 
 
-def _projection(plan: EventPlan, kept: tuple[int, ...]) -> Project | None:
+def _projection(
+    plan: EventPlan, kept: tuple[int, ...], masks: Mapping[int, Callable[[Value], Value]]
+) -> Project | None:
     """Return what leaves out and masks columns of a tuple, None when nothing does. Keys are never
     masked: rows of the table are found by them."""
-    masks = plan.masks(whole=frozenset(plan.identifying))
     if not masks:
         if len(kept) == len(plan.relation.columns):
             return None

@@ -1,0 +1,113 @@
+"""Records of a `RowBlock`, column by column: the same bytes as the generated functions give."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from waltap.format.record_block import RecordBlock
+from waltap.json.codec import ColumnCodec, RowCodec
+from waltap.json.schema import quote
+from waltap.transactions.row_block import RowBlock, texts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Heads", "record_block"]
+
+Heads = Sequence[tuple[int, str]]
+"""(number of rows, what precedes their LSN in the source block)."""
+
+
+def record_block(
+    codec: RowCodec, block: RowBlock, heads: Heads, b: str, x: str, c: str
+) -> RecordBlock:
+    """Return the records of ``block``; the texts are those of `waltap.json.format`, ``heads`` has the
+    ``a`` of all its rows, in order. Raises: one of `MISFITS` for a value that does not fit; nothing was
+    counted then.
+    """
+    columns = _Columns(block)
+    values = _object(columns, codec.columns.values(), "")
+    keys = _object(columns, codec.key_columns.values(), codec.key_tail) if codec.key else None
+    before, after = codec.key_texts
+    start = codec.prefix.decode() + '{"before":null,"after":'
+    chunks: list[tuple[pa.StringArray | None, pa.StringArray]] = []
+    at = 0
+    for count, a in heads:
+        end = f',"source":{{{a}{b}{codec.table}{x}{c}'
+        key = None if keys is None else _joined([before, *keys, after], at, count)
+        chunks.append((key, _joined([start, *values, end], at, count)))
+        at += count
+    return RecordBlock(codec.plan.topic, chunks, codec.headers)
+
+
+class _Columns:
+    """The JSON of single columns, made once for value and key."""
+
+    def __init__(self, block: RowBlock) -> None:
+        self._block = block
+        self._made: dict[tuple[int, int], Any] = {}
+
+    def json(self, column: ColumnCodec) -> "list[pa.StringArray | str]":
+        """Return what stands for the values of ``column``, to be joined."""
+        if column.constant is not None:
+            return [column.constant]
+        if column.column is None:
+            return [self._by_value(column)]
+        known = (column.index, id(column.column))
+        if known not in self._made:
+            self._made[known] = column.column.convert(self._block.columns[column.index])
+        array = self._made[known]
+        if array is None:
+            return [self._by_value(column)]
+        if not array.null_count:
+            return ['"', array, '"'] if column.column.quoted else [array]
+        import pyarrow.compute as pc
+
+        if column.column.quoted:
+            array = pc.binary_join_element_wise('"', array, '"', "")
+        return [array.fill_null(column.other(None))]
+
+    def _by_value(self, column: ColumnCodec) -> "pa.StringArray":
+        import pyarrow as pa
+
+        text, values = column.text, texts_of(self._block.columns[column.index])
+        null = column.other(None)
+        if text is None:
+            written = [null if value is None else value for value in values]
+        else:
+            written = [null if value is None else text(value) for value in values]
+        return pa.array(written, pa.string())
+
+
+def _object(
+    columns: _Columns, codecs: Iterable[ColumnCodec], tail: str
+) -> "list[pa.StringArray | str]":
+    """Return the pieces of a JSON object of ``codecs``, then ``tail`` inside it."""
+    pieces: list[pa.StringArray | str] = []
+    opening = "{"
+    for codec in codecs:
+        pieces += [f"{opening}{quote(codec.field)}:", *columns.json(codec)]
+        opening = ","
+    if tail:
+        return [*pieces, f"{opening}{tail}}}"]
+    return [*pieces, "}" if pieces else "{}"]
+
+
+def _joined(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> "pa.StringArray":
+    """Return ``pieces`` joined, row by row, for the rows from ``start`` on."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arguments: list[Any] = [""]
+    columns = False
+    for piece in pieces:
+        if not isinstance(piece, str):
+            whole = start == 0 and count == len(piece)
+            arguments.append(piece if whole else piece.slice(start, count))
+            columns = True
+        elif isinstance(arguments[-1], str):
+            arguments[-1] += piece
+        else:
+            arguments.append(piece)
+    if not columns:
+        return pa.repeat(pa.scalar(arguments[0], pa.string()), count)
+    return pc.binary_join_element_wise(*arguments, "")

@@ -1,0 +1,97 @@
+"""The rows of one query by COPY: a query in, pieces out, whoever asks and for whichever range."""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from waltap.decode.tuple_image import Tuple
+from waltap.transactions.row_block import RowBlock
+from waltap_postgres.connection import Session
+from waltap_postgres.replication.transport import copy_out
+from waltap_postgres.snapshot.ahead import ahead
+from waltap_postgres.snapshot.copy_block import copy_block, reads_blocks
+from waltap_postgres.snapshot.copy_text import copy_rows
+
+__all__ = ["BLOCK_ROWS", "PIECE_BYTES", "copy_pieces", "pieces_of", "reordered"]
+
+PIECE_BYTES: Final = 16 << 20
+"""Bytes of COPY, about, after which a piece is handed on, however few rows it has."""
+
+BLOCK_ROWS: Final = 1000
+"""From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples, and need no pyarrow."""
+
+
+def copy_pieces(
+    session: Session, sql: str, width: int, most: int, *, reads_ahead: bool
+) -> Iterator[Sequence[Tuple]]:
+    """Yield the rows of the SELECT ``sql``, of ``width`` columns, in pieces of at most ``most`` rows:
+    lists of tuples, or a `RowBlock` where a piece is large. A caller that stops early leaves the
+    connection without use.
+
+    ``reads_ahead``: they are received and split in a thread while the caller is busy with those before;
+    nothing else may use the session meanwhile.
+    Raises: SourceError, ConnectionLost, StopRequested, DecodeError.
+    """
+
+    def make() -> Iterator[tuple[Sequence[Tuple], int]]:
+        return pieces_of(copy_out(session, f"COPY ({sql}) TO STDOUT"), width, most)
+
+    def abandon() -> None:
+        with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
+            other.shutdown(socket.SHUT_RDWR)
+
+    return ahead(make, abandon) if reads_ahead else (piece for piece, _ in make())
+
+
+def pieces_of(
+    portions: Iterator[bytes], width: int, most: int
+) -> Iterator[tuple[Sequence[Tuple], int]]:
+    """Yield pieces, with their bytes, of what a COPY gives in ``portions``, which may end anywhere.
+
+    Raises: DecodeError, as `copy_rows`.
+    """
+    held: list[bytes] = []
+    rows = size = offset = 0
+    for portion in portions:
+        if not portion:
+            continue
+        lines = portion.count(b"\n")
+        if rows and (rows + lines > most or size >= PIECE_BYTES):
+            cut = held[-1].rfind(b"\n") + 1
+            if cut:
+                rest, held[-1] = held[-1][cut:], held[-1][:cut]
+                yield from _pieces(held, width, most, rows, offset)
+                offset += size - len(rest)
+                held, rows, size = ([rest] if rest else []), 0, len(rest)
+        held.append(portion)
+        rows, size = rows + lines, size + len(portion)
+    if held:
+        yield from _pieces(held, width, most, rows, offset)
+
+
+def _pieces(
+    held: list[bytes], width: int, most: int, count: int, offset: int
+) -> Iterator[tuple[Sequence[Tuple], int]]:
+    data = held[0] if len(held) == 1 else b"".join(held)
+    held.clear()
+    size = len(data)
+    rows: Sequence[Tuple] | None = None
+    if count >= BLOCK_ROWS <= most and reads_blocks() and data.endswith(b"\n"):
+        rows = copy_block(data, width, count)
+    if rows is None:
+        rows = [row for some in copy_rows([data], width, offset) for row in some]
+    del data
+    if len(rows) <= most:
+        yield rows, size
+        return
+    for start in range(0, len(rows), most):
+        part = rows[start : start + most]
+        yield part, size * len(part) // len(rows)
+
+
+def reordered(rows: Sequence[Tuple], places: Sequence[int | None]) -> Sequence[Tuple]:
+    """Return ``rows`` with the columns of ``places``; None where there is no such column."""
+    if isinstance(rows, RowBlock) and None not in places:
+        return rows.chosen([place for place in places if place is not None])
+    return [tuple(None if place is None else row[place] for place in places) for row in rows]
