@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from waltap.errors import OffsetError, SinkError
+from waltap.format.format import Format
+from waltap.format.record import Record
 from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.connection import OnePartitionOnly
 from waltap.pipeline.counts import Counts
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.delivery import Delivery, Part
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import SOLE, Position, Positions
+from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_testing.simulation import Destination, SimulatedPipeline, VirtualClock
 from waltap_testing.simulation.destination import sink_of
@@ -31,7 +35,13 @@ def transactions(count: int) -> list[TransactionPart]:
 class Rig:
     """A delivery to a destination in memory."""
 
-    def __init__(self, *partitions: str, sink: Sink | None = None) -> None:
+    def __init__(
+        self,
+        *partitions: str,
+        sink: Sink | None = None,
+        order: TransactionOrder | None = None,
+        render: Format | None = None,
+    ) -> None:
         self.clock = VirtualClock()
         self.destination, self.store = Destination(self.clock), MemoryOffsetStore()
         slot = PartitionOffset(
@@ -44,13 +54,14 @@ class Rig:
             pipeline="p",
             sink=sink or made,
             store=self.store,
-            render=None,
+            render=render,
             transforms=(),
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
             retries=Backoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
             clock=self.clock,
             counts=Counts(),
+            order=order or TransactionOrder(),
         )
 
     @property
@@ -121,6 +132,56 @@ def test_a_sink_that_knows_one_partition_needs_not_name_it(name: str) -> None:
     rig.delivery.write([part])
     assert rig.delivery.flush() == {name: Position(part.end_lsn)}
     assert rig.stored == {name: Position(part.end_lsn)}
+
+
+class LagsBehind(OnePosition):
+    """Makes durable what it was given before the last batch, as a sink with requests under way does."""
+
+    def write(self, batch: Batch) -> None:
+        self.durable = self.accepted
+        super().write(batch)
+
+    def flush(self) -> Position | None:
+        return self.durable
+
+
+class CountsChanges(Format):
+    """Counts each change, and renders none."""
+
+    def __init__(self, order: TransactionOrder) -> None:
+        self._order = order
+
+    def render(self, parts: list[Part], now: int) -> list[Record]:
+        for part in parts:
+            assert isinstance(part, TransactionPart)
+            self._order.enter(part)
+            for _ in part.changes:
+                self._order.next("items")
+        return []
+
+
+def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() -> None:
+    workload, order = Workload(), TransactionOrder()
+    for number in range(6):
+        workload.insert(ITEMS, number, "x")
+    workload.commit()
+    (first, rest), sink = workload.parts[0].split(2), LagsBehind()
+    second, third = rest.split(2)
+    rig = Rig(sink=sink, order=order, render=CountsChanges(order))
+    rig.delivery.write([first])
+    rig.delivery.write([second])
+    assert rig.delivery.flush() == {SOLE: first.position(Position(0x10))}
+    counted = rig.delivery.offset.sole.counted
+    assert isinstance(counted, TransactionCounts)
+    assert (counted.total, counted.collections) == (2, {"items": 2})
+    rig.delivery.write([third])
+    rig.delivery.flush()
+    assert rig.delivery.offset.sole.counted == msgspec.structs.replace(
+        counted, index=4, total=4, collections={"items": 4}
+    )
+    sink.durable = sink.accepted
+    rig.delivery.flush()
+    assert rig.delivery.offset.sole.counted is msgspec.UNSET
 
 
 def raising(error: Exception) -> Callable[..., object]:

@@ -24,7 +24,6 @@ from waltap.json.codec import MISFITS
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
-from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.version import VERSION
 
@@ -52,7 +51,7 @@ class ConvertedFormat(Format):
         self._capture, self._connector = capture, context.connector
         self._database = context.database
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
-        self._order = TransactionOrder() if shape.provide_transaction_metadata else None
+        self._order = context.order if shape.provide_transaction_metadata else None
         self._prefixes: dict[str, bool] = {}
         self._tables = ConnectTables(context)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
@@ -141,7 +140,7 @@ class ConvertedFormat(Format):
     def _transaction(self, part: TransactionPart, now: int, out: list[Any]) -> None:
         order = self._order if part.xid is not None else None
         if order is not None:
-            order.enter(part.xid, part.begin_lsn, part.first_index, starts=part.starts)
+            order.enter(part)
             if part.starts:
                 out.append(self._bound(part, "BEGIN", part.begin_lsn, None, None))
         ts = part.commit_ts or now // 1000

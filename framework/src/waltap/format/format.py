@@ -6,7 +6,7 @@ codec. The same codec serves snapshot and stream.
 
 import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from waltap.decode.relation import Relation
@@ -14,6 +14,7 @@ from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.events import PLAIN, CellShape, EventTransform
 from waltap.format.record import Record
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
+from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class FormatContext:
     ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
     the shape of values in rows and keys. ``transforms`` are (name, transform) of events, to be called with
     each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``stopping`` tells
-    whether a stop was asked for: who waits raises `StopRequested` then.
+    whether a stop was asked for: who waits raises `StopRequested` then. ``order`` counts the
+    events of transactions, for formats that write transaction metadata: its counters are stored with the
+    offset, and are right again when a transaction goes on after a restart.
     """
 
     describe: Callable[[Relation], Relation]
@@ -68,6 +71,7 @@ class FormatContext:
     cell: CellShape = PLAIN
     transforms: "Sequence[tuple[str, EventTransform]]" = ()
     stopping: Callable[[], bool] = _going_on
+    order: TransactionOrder = field(default_factory=TransactionOrder)
 
 
 class Format(abc.ABC):

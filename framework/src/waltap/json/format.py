@@ -51,7 +51,7 @@ class JsonFormat(Format):
         shape = capture.properties
         self._capture = capture
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
-        self._order = TransactionOrder() if shape.provide_transaction_metadata else None
+        self._order = context.order if shape.provide_transaction_metadata else None
         self._prefixes: dict[str, bool] = {}
         self._headers: tuple[Header, ...] = ()
         if shape.extended_headers:
@@ -131,7 +131,7 @@ class JsonFormat(Format):
     def _transaction(self, part: TransactionPart, now: int, stamps: str, out: list[Record]) -> None:
         order = self._order if part.xid is not None else None
         if order is not None:
-            order.enter(part.xid, part.begin_lsn, part.first_index, starts=part.starts)
+            order.enter(part)
             if part.starts:
                 out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
         ts = part.commit_ts or now // 1000

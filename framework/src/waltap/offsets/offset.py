@@ -5,6 +5,7 @@ import abc
 import msgspec
 
 from waltap.source.position import SOLE, Position, Positions
+from waltap.transactions.order import TransactionCounts
 
 __all__ = [
     "NEWEST_VERSION",
@@ -38,7 +39,9 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     ``visible`` is set when a snapshot was read beside a slot that existed already:
     ``xmin:xmax:xip,…@HORIZON`` names the transactions that the snapshot contains and the stream,
     up to the LSN HORIZON, must leave out; ``visible_in`` says the same of single tables, by OID and by
-    schema.table, that were read later than the rest.
+    schema.table, that were read later than the rest. ``counted``: where ``position`` is within a
+    transaction, how many events its changes became so far, if events are counted; else it is not set, and
+    not stored.
     """
 
     position: Position
@@ -51,6 +54,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     previous_end_lsn: int | None = None
     visible: str = ""
     visible_in: dict[str, str] = {}
+    counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ def decoded(data: bytes) -> Offset:
             raise ValueError(message)
         if version == 1:
             found = msgspec.json.decode(data, type=_Version1)
-            sole = msgspec.convert(found, PartitionOffset, from_attributes=True)
+            sole = msgspec.convert(msgspec.to_builtins(found), PartitionOffset)
             return Offset(partitions={SOLE: sole}, snapshot=found.snapshot, signals=found.signals)
         return msgspec.json.decode(data, type=Offset)
     except msgspec.MsgspecError as error:

@@ -109,6 +109,7 @@ class Connection:
             retries=run.backoff(),
             clock=run.clock,
             counts=run.counts,
+            order=stages.order,
         )
         run.delivery = delivery
         delivery.store(stored)
@@ -172,7 +173,9 @@ def _continued(start: Offset, before: Offset | None) -> Offset:
     known = {} if before is None else before.partitions
     partitions = {
         name: msgspec.structs.replace(
-            each, previous_end_lsn=known[name].previous_end_lsn if name in known else None
+            each,
+            previous_end_lsn=known[name].previous_end_lsn if name in known else None,
+            counted=known[name].counted if name in known else msgspec.UNSET,
         )
         for name, each in start.partitions.items()
     }

@@ -16,6 +16,7 @@ from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
+from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
 __all__ = ["Delivery", "Part"]
@@ -30,7 +31,8 @@ class Delivery:
     written. ``written`` has the position after the last batch that the sink took of each partition,
     ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
     the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
-    way that no sink may fail in; nothing is flushed, stored or confirmed any more.
+    way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
+    events of transactions, where the format does.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Delivery:
         retries: Backoff,
         clock: Clock,
         counts: Counts,
+        order: TransactionOrder,
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
         self._transforms, self._host, self._retries = transforms, host, retries
@@ -58,6 +61,10 @@ class Delivery:
         }
         self.signals = offset.signals
         self._visible_in: dict[str, str] = {}
+        self._order = order
+        self._counted: list[tuple[str, Position, TransactionCounts]] = []
+        first = offset.partitions[self.partition]
+        order.restore(first.counted or None, first.position)
         self.unflushed_since: float | None = None
         self.failed = False
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
@@ -75,6 +82,9 @@ class Delivery:
             counts.filtered[index] += before - batch.events
         if self._format is not None:
             batch.records = self._format.render(batch.parts, self._clock.time_ns())
+        counted = self._order.counts_at(batch.position)
+        if counted is not None:
+            self._counted.append((batch.partition, batch.position, counted))
         self._write(batch)
         self._count(batch, started)
         self.written = self.written.moved(batch.partition, batch.position)
@@ -193,11 +203,26 @@ class Delivery:
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
             partitions[name] = msgspec.structs.replace(
-                before, position=position, previous_end_lsn=previous
+                before,
+                position=position,
+                previous_end_lsn=previous,
+                counted=self._counted_at(name, position),
             )
         self.store(
             msgspec.structs.replace(self.offset, partitions=partitions, signals=self.signals)
         )
+
+    def _counted_at(
+        self, partition: str, position: Position
+    ) -> TransactionCounts | msgspec.UnsetType:
+        """Return the counts of the transaction that ``position`` is within; those before it are let go."""
+        if not self._counted:
+            return msgspec.UNSET
+        found = [c for p, at, c in self._counted if p == partition and at == position]
+        self._counted = [
+            (p, at, c) for p, at, c in self._counted if p != partition or at > position
+        ]
+        return found[-1] if found else msgspec.UNSET
 
     def keep_signals(self) -> None:
         """Store ``signals`` now where everything written is durable; else the next flush does."""

@@ -25,6 +25,7 @@ from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, 
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
 from waltap.specs import EventTransformSpec
+from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Stages:
             host.replica_identities.values(),
             lambda relation: host.choose("choose_replica_identity", relation=relation),
         )
+        self.order = TransactionOrder()
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.belongings = Belongings(self.state_dir / BELONGINGS)
@@ -300,6 +302,7 @@ class Stages:
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
                 transforms=self.event_transforms,
                 stopping=self._stopping,
+                order=self.order,
             ),
         )
 

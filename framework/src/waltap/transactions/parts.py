@@ -19,7 +19,7 @@ class OpenTransaction:
 
     __slots__ = (
         "_changes",
-        "_passed",
+        "_gaps",
         "begin",
         "dropped",
         "first_index",
@@ -36,7 +36,7 @@ class OpenTransaction:
         self.starts, self.dropped = True, False
         self.first_index = self.skip = 0
         self._changes: list[Change] = []
-        self._passed = 0
+        self._gaps: list[tuple[int, int]] | None = None
 
     def append(self) -> Callable[[Item], None]:
         """Return what to call with each change: the list's own append wherever that is right."""
@@ -48,7 +48,10 @@ class OpenTransaction:
         """Count changes that the decoder left out."""
         dropped = min(count, self.skip)
         self.skip -= dropped
-        self._passed += count - dropped
+        if count > dropped:
+            if self._gaps is None:
+                self._gaps = []
+            _pass_over(self._gaps, len(self._changes), count - dropped)
 
     def hand_out(self, parts: list[TransactionPart], previous: int | None) -> None:
         """Add what has come so far as an incomplete part."""
@@ -66,7 +69,6 @@ class OpenTransaction:
         changes, begin = self._changes, self.begin
         if begin.lsn == 0 and changes:
             begin.lsn = changes[0].lsn
-        count = len(changes) + self._passed
         part = TransactionPart(
             xid=begin.xid,
             begin_lsn=begin.lsn,
@@ -79,11 +81,14 @@ class OpenTransaction:
             complete=False,
             origin=self.origin,
             origin_lsn=self.origin_lsn,
-            wire_count=count if self._passed else None,
         )
+        count = len(changes)
+        if self._gaps is not None:
+            part.gaps, self._gaps = self._gaps, None
+            count = part.wire_count
         self.first_index += count
         self.starts = False
-        self._changes, self._passed = [], 0
+        self._changes = []
         return part
 
     def _drop_first(self, change: Change) -> None:
@@ -101,30 +106,42 @@ def spooled_parts(
     The first ``skip`` changes are left out.
     """
     changes: list[Change] = []
-    passed = size = 0
+    gaps: list[tuple[int, int]] = []
+    size = 0
     for items, chunk_bytes in spool.chunks():
         if len(changes) >= PART_CHANGES or size >= PART_BYTES:
-            yield _copy(head, changes, passed)
-            head.first_index += len(changes) + passed
+            part = _copy(head, changes, gaps)
+            yield part
+            head.first_index += part.wire_count
             head.starts = False
-            changes, passed, size = [], 0, 0
+            changes, gaps, size = [], [], 0
         size += chunk_bytes
         for item in items:
             count = item.count if isinstance(item, Skipped) else 1
             dropped = min(count, skip)
             skip -= dropped
             if isinstance(item, Skipped):
-                passed += count - dropped
+                if count > dropped:
+                    _pass_over(gaps, len(changes), count - dropped)
             elif not dropped:
                 changes.append(item)
     if discard:
         spool.discard()
-    head.changes = changes
-    head.wire_count = len(changes) + passed if passed else None
+    head.changes, head.gaps = changes, gaps
     yield head
 
 
-def _copy(head: TransactionPart, changes: list[Change], passed: int) -> TransactionPart:
+def _pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:
+    """Note that ``count`` changes of the wire were left out before the change ``at``."""
+    if gaps and gaps[-1][0] == at:
+        gaps[-1] = at, gaps[-1][1] + count
+    else:
+        gaps.append((at, count))
+
+
+def _copy(
+    head: TransactionPart, changes: list[Change], gaps: list[tuple[int, int]]
+) -> TransactionPart:
     """Return an incomplete part like ``head`` with ``changes``."""
     return TransactionPart(
         xid=head.xid,
@@ -138,7 +155,7 @@ def _copy(head: TransactionPart, changes: list[Change], passed: int) -> Transact
         complete=False,
         origin=head.origin,
         origin_lsn=head.origin_lsn,
-        wire_count=len(changes) + passed if passed else None,
+        gaps=gaps,
     )
 
 

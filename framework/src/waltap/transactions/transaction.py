@@ -42,31 +42,36 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     origin: str | None = None
     origin_lsn: int | None = None
     xmin: int | None = None
-    wire_count: int | None = None
-    """How many changes of the wire this part stands for, where some were left out; None: all."""
+    gaps: Sequence[tuple[int, int]] = ()
+    """Where changes of the wire were left out, ascending: (n, count) stood before ``changes[n]``, or
+    behind the last one."""
+
+    @property
+    def wire_count(self) -> int:
+        """Return how many changes of the wire this part stands for."""
+        return len(self.changes) + sum(count for _, count in self.gaps)
 
     def position(self, before: Position) -> Position:
         """Return the position after this part, given the one before it."""
         if self.complete:
             return Position(max(self.end_lsn, before.end_lsn))
-        count = len(self.changes) if self.wire_count is None else self.wire_count
-        return Position(before.end_lsn, self.commit_lsn, self.first_index + count)
+        return Position(before.end_lsn, self.commit_lsn, self.first_index + self.wire_count)
 
     def split(self, count: int) -> "tuple[TransactionPart, TransactionPart]":
-        """Return the first ``count`` changes, as an incomplete part, and the rest.
-
-        Where changes were left out nobody knows how many of them stood before; the position between
-        the two counts none, so that after a crash there a few changes may come again.
-        """
+        """Return the first ``count`` changes, as an incomplete part, and the rest."""
         first = msgspec.structs.replace(
-            self, changes=self.changes[:count], complete=False, end_lsn=0, wire_count=None
+            self,
+            changes=self.changes[:count],
+            complete=False,
+            end_lsn=0,
+            gaps=[gap for gap in self.gaps if gap[0] <= count],
         )
         rest = msgspec.structs.replace(
             self,
             changes=self.changes[count:],
-            first_index=self.first_index + count,
+            first_index=self.first_index + first.wire_count,
             starts=False,
-            wire_count=None if self.wire_count is None else self.wire_count - count,
+            gaps=[(at - count, left_out) for at, left_out in self.gaps if at > count],
         )
         return first, rest
 

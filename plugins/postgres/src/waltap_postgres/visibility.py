@@ -81,17 +81,28 @@ class Overlap:
             if part.xid is None or part.commit_lsn > self.horizon:
                 continue
             if self._whole is not None and self._whole.contains(part):
-                self._keep(part, [])
+                part.gaps = [(0, part.wire_count)] if part.wire_count else []
+                part.changes = []
             elif self._tables:
                 names = {name for name, seen in self._tables.items() if seen.contains(part)}
                 if names:
-                    kept = (_without(change, names) for change in part.changes)
-                    self._keep(part, [change for change in kept if change is not None])
+                    _leave_out(part, names)
         return parts
 
-    def _keep(self, part: TransactionPart, changes: list[Change]) -> None:
-        part.wire_count = len(part.changes) if part.wire_count is None else part.wire_count
-        part.changes = changes
+
+def _leave_out(part: TransactionPart, names: set[str]) -> None:
+    """Take the changes of the tables in ``names`` out of a part."""
+    kept: list[Change] = []
+    gaps: dict[int, int] = {}
+    before = dict(part.gaps)
+    for index, change in enumerate([*part.changes, None]):
+        stays = None if change is None else _without(change, names)
+        gone = before.get(index, 0) + (change is not None and stays is None)
+        if gone:
+            gaps[len(kept)] = gaps.get(len(kept), 0) + gone
+        if stays is not None:
+            kept.append(stays)
+    part.changes, part.gaps = kept, list(gaps.items())
 
 
 def _without(change: Change, names: set[str]) -> Change | None:
