@@ -31,7 +31,8 @@ def seen(out: Path) -> list[tuple[str, Any, str]]:
             continue
         (field,) = [f for f in value["schema"]["fields"][1]["fields"] if f["field"] == "m"]
         row = value["payload"]["after"] or value["payload"]["before"]
-        found.append((value["payload"]["op"], row["m"], field["parameters"]["allowed"]))
+        labels = field.get("items", field)["parameters"]["allowed"]
+        found.append((value["payload"]["op"], row["m"], labels))
     return found
 
 
@@ -60,6 +61,32 @@ def test_a_label_is_known_from_its_first_row_on(
     ]  # fmt: skip
     assert "glad" in rows[1][2].split(",")
     assert {allowed for _, _, allowed in rows[2:]} == {"mad,sad,ok,glad"}
+
+
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+def test_a_label_in_an_array_is_known_from_its_first_row_on(
+    database: Database, tmp_path: Path, plugin: str
+) -> None:
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN moods AS mood[];"
+        "CREATE TABLE t (id int PRIMARY KEY, m mood[], d moods)"
+    )
+    pipeline, out = rig(database, tmp_path, plugin)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
+        run.until(lambda: out.exists() and len(seen(out)) == 1, "the first row")
+        database.execute("ALTER TYPE mood ADD VALUE 'so so' BEFORE 'ok'")
+        database.execute("INSERT INTO t VALUES (2, '{ok,\"so so\"}')")
+        run.until(lambda: len(seen(out)) == 2, "the second row")
+        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        database.execute("INSERT INTO t VALUES (3, NULL, '{glad}'), (4, '{}', NULL)")
+        run.until(lambda: len(seen(out)) == 4, "all rows")
+    assert seen(out) == [
+        ("c", ["ok", "sad"], "sad,ok"),
+        ("c", ["ok", "so so"], "sad,so so,ok"),
+        ("c", None, "sad,so so,ok,glad"),
+        ("c", [], "sad,so so,ok,glad"),
+    ]
 
 
 def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(

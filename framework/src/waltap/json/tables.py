@@ -187,10 +187,9 @@ def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCode
 
 
 def _has_labels(relation: Relation) -> bool:
-    return any(
-        column.data_type is not None and root_type(column.data_type).kind is TypeKind.ENUM
-        for column in relation.columns
-    )
+    """Tell whether a column is an enum, or an array of one."""
+    roots = [root_type(column.data_type) for column in relation.columns if column.data_type]
+    return any(TypeKind.ENUM in (root.kind, root.element and root.element.kind) for root in roots)
 
 
 def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:

@@ -116,11 +116,17 @@ def status(output: OutputArgument) -> None:
 @application.command()
 def sql(
     output: OutputArgument,
-    query: Annotated[str, typer.Argument(help="Spark SQL; views are called like the tables.")],
+    query: Annotated[
+        str, typer.Argument(help="Spark SQL; a view is called as its table, or SCHEMA_TABLE.")
+    ],
     master: MasterOption = "local[*]",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
 ) -> None:
-    """Run a query over the tables as they stand now; NAME_changes is a table's history."""
+    """Run a query over the tables as they stand now; NAME_changes is a table's history.
+
+    The view of public.orders is called orders; where two schemas have a table of that name, their views
+    are public_orders and sales_orders. The names are printed before the answer.
+    """
     import os
 
     from waltap.cli.screen import notices

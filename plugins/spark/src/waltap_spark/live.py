@@ -6,6 +6,7 @@
 >>> tables.refresh()           # move all of them, together, to the newest commit
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waltap_spark.errors import TableUnknown
@@ -62,18 +63,13 @@ class LiveTables:
     def register(self) -> list[str]:
         """Make temporary views of all tables and of their changes (``NAME_changes``).
 
-        A table is called by its own name, with its schema in front (``schema_table``) where two
-        schemas have one of that name. Returns the names of the tables' views.
+        They are called as `view_names` says. Returns the names of the tables' views.
         """
         tables = [self._table(name) for name in self.names]
-        plain = [table.table for table in tables]
-        views = []
-        for table in tables:
-            alone = plain.count(table.table) == 1
-            view = table.table if alone else f"{table.schema}_{table.table}"
-            self.current(table.name).createOrReplaceTempView(_identifier(view))
-            self.changes(table.name).createOrReplaceTempView(_identifier(f"{view}_changes"))
-            views.append(view)
+        views = view_names([(table.schema, table.table) for table in tables])
+        for table, view in zip(tables, views, strict=True):
+            self.current(table.name).createOrReplaceTempView(view)
+            self.changes(table.name).createOrReplaceTempView(f"{view}_changes")
         return views
 
     def _table(self, name: str) -> TableState:
@@ -83,6 +79,13 @@ class LiveTables:
         return table
 
 
+def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what the views of tables (schema, name) are called: as the table, with its schema in front
+    (``schema_table``) where another table, or the changes of one, are called so."""
+    taken = [name for _, table in tables for name in (table, f"{table}_changes")]
+    return [table if taken.count(table) == 1 else f"{schema}_{table}" for schema, table in tables]
+
+
 def open_tables(spark: "SparkSession", location: str) -> LiveTables:
     """Open the tables below ``location`` in ``spark``, whose settings are completed."""
     from waltap_spark.session import REQUIRED
@@ -90,7 +93,3 @@ def open_tables(spark: "SparkSession", location: str) -> LiveTables:
     for key, value in REQUIRED.items():
         spark.conf.set(key, value)
     return LiveTables(spark, Output(location))
-
-
-def _identifier(name: str) -> str:
-    return name

@@ -151,9 +151,8 @@ class Preflight:
         return [*checks, self._publication(planned), *self._identities(planned)]
 
     def of_server(self, checks: list[Check]) -> list[Check]:
-        """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin."""
-        if "-YB-" in self._server.version:  # slots and WAL are other things there
-            return [*(_advice(check) for check in checks[:3]), *checks[3:]]
+        """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin: all,
+        but for servers where these are other things."""
         return checks
 
     def _slot(self, decision: Decision | None, used: int, limit: int) -> Check:

@@ -8,6 +8,7 @@ import dataclasses
 import struct
 from collections.abc import Callable
 from hashlib import md5
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +18,17 @@ from waltap.arrow.column import lists, strings
 from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import Kind, Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.mapping.type_mapping import (
+    ArrowMapping,
+    ColumnMapping,
+    JsonExpression,
+    TypeMapper,
+    TypeOptions,
+)
 from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
+from waltap_postgres.types.enum import written_labels
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
 
@@ -251,7 +259,7 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     reader = _Reader(column.data_type, element_type, element, misfit, mapper.options)
     form = ValueForm(
         schema=Schema(kind=Kind.ARRAY, items=items),
-        to_json=reader.json(required=required),
+        to_json=reader.json(element.to_json, required=required),
         to_connect=reader.connect(required=required),
         zero=[],
         unavailable=_unavailable(name, items, mapper.options),
@@ -259,8 +267,21 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
         if element.from_binary is None
         else _from_binary(element.from_binary, column.data_type.delimiter),
         arrow=_arrow(element, column.data_type.delimiter, mapper.options),
+        json_expression=_by_label(reader, element_type),
     )
     return column_mapping(column, mapper.options, form, misfit)
+
+
+def _by_label(reader: "_Reader", element_type: DataType) -> JsonExpression | None:
+    """Return an expression for arrays of an enum that knows its labels alone, as that of the enum does."""
+    if element_type.kind is not TypeKind.ENUM:
+        return None
+    name = f"array_of_labels_{next(_NUMBERS)}"
+    known = reader.json(written_labels(element_type.labels).__getitem__, required=True)
+    return JsonExpression(template=f"{name}({{v}})", names={name: known})
+
+
+_NUMBERS = count()
 
 
 def _arrow(element: ColumnMapping, delimiter: str, options: TypeOptions) -> ArrowMapping:
@@ -342,9 +363,10 @@ class _Reader:
             return lambda items: array_text(items, delimiter)
         return lambda _: JAVA_ARRAY if printed else None
 
-    def json(self, *, required: bool) -> Callable[[str], str]:
-        """Return text → JSON; ``required``: a null element makes the whole array a misfit."""
-        to_json, delimiter = self._element.to_json, self._delimiter
+    def json(self, to_json: Callable[[str], str] | None, *, required: bool) -> Callable[[str], str]:
+        """Return text → JSON; ``to_json`` is that of an element, as in `ColumnMapping`; ``required``: a
+        null element makes the whole array a misfit."""
+        delimiter = self._delimiter
         convert: Callable[[str], str] = str if to_json is None else to_json
         inner, misfit = self._inner, self._misfit
 

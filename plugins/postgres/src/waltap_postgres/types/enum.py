@@ -13,7 +13,7 @@ from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_tex
 from waltap.specs import TypeSpec
 from waltap_postgres.types.text import utf8
 
-__all__ = ["ENUM_SPECS"]
+__all__ = ["ENUM_SPECS", "written_labels"]
 
 
 def _claims(data_type: DataType) -> bool:
@@ -47,9 +47,13 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _by_label(labels: tuple[str, ...]) -> JsonExpression:
     """Return an expression that knows these labels alone: another one raises KeyError, upon which the
     format asks what the type's labels are by now. ``to_json`` takes any."""
-    written = {label: quote(label) for label in labels}
     name = f"labels_{next(_NUMBERS)}"
-    return JsonExpression(template=f"{name}[{{v}}]", names={name: written})
+    return JsonExpression(template=f"{name}[{{v}}]", names={name: written_labels(labels)})
+
+
+def written_labels(labels: tuple[str, ...]) -> dict[str, str]:
+    """Return label → its JSON."""
+    return {label: quote(label) for label in labels}
 
 
 _NUMBERS = count()
