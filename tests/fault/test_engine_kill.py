@@ -23,6 +23,7 @@ from waltap.offsets.offset import Offset
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog
 
+from tests.rigs.json_lines import records
 from tests.rigs.pipeline import until
 from tests.servers.postgres import Database
 
@@ -98,10 +99,7 @@ class Runs:
         return msgspec.json.decode(path.read_bytes(), type=Offset) if path.exists() else None
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the whole records of the JSON lines; the last line may be torn."""
-        path = self.folder / "out.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        return records(self.folder / "out.jsonl")
 
 
 class Writer(threading.Thread):
@@ -242,9 +240,9 @@ def test_killed_in_the_snapshot_it_is_taken_anew_and_nothing_is_lost(
         last = writer.finish()
     runs.to_the_end()
     if sink == "jsonl":
-        records = runs.records()
-        starts = [n for n, r in enumerate(records) if r["value"]["source"]["snapshot"] == "first"]
-        read, streamed = (ids(records[starts[-1] :], op) for op in "rc")
+        written = runs.records()
+        starts = [n for n, r in enumerate(written) if r["value"]["source"]["snapshot"] == "first"]
+        read, streamed = (ids(written[starts[-1] :], op) for op in "rc")
         assert len(read) == len(set(read)), f"seed {SEED}"
         seen = read + sorted(set(streamed))  # what streamed since may come twice
     else:

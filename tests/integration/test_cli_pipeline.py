@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.json_lines import records
 from tests.servers.postgres import Database
 
 WAIT_S = 30.0
@@ -56,14 +57,9 @@ def shop(database: Database, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def records(folder: Path, name: str = "out.jsonl") -> list[dict]:
-    path = folder / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def operations(folder: Path) -> list[tuple[str, int]]:
     """Return (operation, id) of the row events."""
-    found = [r["value"] for r in records(folder) if r["value"] is not None]
+    found = [r["value"] for r in records(folder / "out.jsonl") if r["value"] is not None]
     return [(v["op"], (v["after"] or v["before"])["id"]) for v in found]
 
 
@@ -90,10 +86,10 @@ def test_sink_limits_and_properties_can_be_given_on_the_command_line(
         "--set", "topic.prefix=mine", "--set", "snapshot.fetch.size=5", cwd=shop,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = records(shop, "other.jsonl")
+    found = records(shop / "other.jsonl")
     assert len(found) >= 5
     assert {r["topic"] for r in found} == {"mine.public.orders"}
-    assert records(shop) == []
+    assert records(shop / "out.jsonl") == []
 
 
 def test_until_lsn_ends_when_everything_before_it_is_delivered(
@@ -167,7 +163,7 @@ def test_a_debezium_file_runs_unchanged_but_for_the_sink(shop: Path, database: D
             cwd=shop,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert {r["topic"] for r in records(shop, f"{file}.jsonl")} == {"t.public.orders"}
+        assert {r["topic"] for r in records(shop / f"{file}.jsonl")} == {"t.public.orders"}
 
 
 # --- status, offsets, slot -------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Destinations that fail, or are taken away, under a running engine: nothing unwritten is confirmed."""
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from waltap_sinks.changelog import ChangeLog, Store
 from waltap_sinks.changelog.errors import ChangeLogGone
 from waltap.sink.jsonl import LinesFileCut
 
+from tests.rigs.json_lines import records
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -142,11 +142,7 @@ def lines(pipeline: Pipeline, tmp_path: Path) -> Iterator[Path]:
 
 
 def ids(*paths: Path) -> list[int]:
-    found = []
-    for path in paths:
-        for line in path.read_text().split("\n")[:-1] if path.exists() else ():
-            found.append(json.loads(line)["value"]["after"]["id"])
-    return found
+    return [record["value"]["after"]["id"] for path in paths for record in records(path)]
 
 
 def confirmed(pipeline: Pipeline) -> Callable[[], bool]:

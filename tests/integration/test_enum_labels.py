@@ -1,11 +1,11 @@
 """Labels that an enum gets while it is captured: the schema names them from their first row on."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.rigs.json_lines import records
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -25,8 +25,8 @@ def rig(database: Database, tmp_path: Path, plugin: str) -> tuple[Pipeline, Path
 def seen(out: Path) -> list[tuple[str, Any, str]]:
     """Return (operation, value, allowed labels) of each event of the column ``m``."""
     found = []
-    for line in out.read_text().splitlines():
-        value = json.loads(line)["value"]
+    for record in records(out):
+        value = record["value"]
         if value is None:
             continue
         (field,) = [f for f in value["schema"]["fields"][1]["fields"] if f["field"] == "m"]
@@ -46,7 +46,7 @@ def test_a_label_is_known_from_its_first_row_on(
     pipeline, out = rig(database, tmp_path, plugin)
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 'ok')")
-        run.until(lambda: out.exists() and len(seen(out)) == 1, "the first row")
+        run.until(lambda: len(seen(out)) == 1, "the first row")
         database.execute("ALTER TYPE mood ADD VALUE 'glad'")
         database.execute("INSERT INTO t VALUES (2, 'glad')")
         database.execute("ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'")
@@ -74,7 +74,7 @@ def test_a_label_in_an_array_is_known_from_its_first_row_on(
     pipeline, out = rig(database, tmp_path, plugin)
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
-        run.until(lambda: out.exists() and len(seen(out)) == 1, "the first row")
+        run.until(lambda: len(seen(out)) == 1, "the first row")
         database.execute("ALTER TYPE mood ADD VALUE 'so so' BEFORE 'ok'")
         database.execute("INSERT INTO t VALUES (2, '{ok,\"so so\"}')")
         run.until(lambda: len(seen(out)) == 2, "the second row")
