@@ -139,7 +139,7 @@ def choose_topic(relation: "Relation") -> str | None:
 
 @hookspec
 def on_state(pipeline: str, state: str, detail: str) -> None:
-    """A pipeline entered ``state``: checking, snapshot, streaming, reconnecting, stopping,
+    """A pipeline entered ``state``: checking, standby, snapshot, streaming, reconnecting, stopping,
     stopped or failed. ``detail`` is one line for people."""
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
+    from waltap.source.lease import Lease, LeaseContext
     from waltap.transactions.transaction import Batch
 
 __all__ = [
@@ -68,6 +69,9 @@ class ConnectorSpec(Spec):
     factory: "Callable[[Any, Any], Connector]"
     classes: tuple[str, ...] = ()
     """Values of Debezium's ``connector.class`` that mean this connector."""
+    lease: "Callable[[Any, LeaseContext], Lease] | None" = None
+    """Makes this process's end of the pipeline's lease (``waltap.standby``) from the validated properties;
+    None: the source keeps no lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ class ControlSocket:
         self._listener: socket.socket | None = None
         self._waker: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._made = 0
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, threading.Thread] = {}
 
@@ -46,6 +47,7 @@ class ControlSocket:
             with address(self._path) as name:
                 listener.bind(name)
             self._path.chmod(PERMISSIONS)
+            self._made = self._path.stat().st_ino
             listener.listen(MOST_CLIENTS)  # until here a connection is refused
         except OSError as error:
             listener.close()
@@ -68,7 +70,10 @@ class ControlSocket:
         if self._listener is None or self._waker is None or self._thread is None:
             return
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if (
+                self._path.stat().st_ino == self._made
+            ):  # or a process that took over has its own there
+                self._path.unlink()
         self._waker.close()
         self._thread.join(JOIN_S)
         with self._lock:

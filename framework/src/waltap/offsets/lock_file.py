@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-__all__ = ["LockFile", "holder"]
+__all__ = ["LockFile", "holder", "noted"]
 
 
 class LockFile:
@@ -16,10 +16,13 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = -1
+        self._noted = False
 
-    def take(self) -> str | None:
+    def take(self, note: str = "") -> str | None:
         """Hold the file until `release`. Returns None, or the process id of who has it ("unknown" before
         it wrote one); taking what is held by this object changes nothing. Raises: OSError.
+
+        ``note`` is a line that stands in the file until `release`, and stays when the process dies.
         """
         while self._file < 0:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -27,14 +30,33 @@ class LockFile:
                 if not _shut(file, fcntl.LOCK_EX):
                     return _written(file)
                 if _names(self.path, file):
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+                    self._write(file, note)
                     self._file, file = file, -1
                 # otherwise its last holder removed it after it was opened here
             finally:
                 if file >= 0:
                     os.close(file)
         return None
+
+    def take_over(self, note: str = "") -> None:
+        """Hold a new file of that name, whoever holds the present one: that one `stands` no more. For a
+        caller who knows that its holder may write nothing any more. Raises: OSError."""
+        self.release()
+        draft = self.path.with_name(f"{self.path.name}.new")
+        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            _shut(file, fcntl.LOCK_EX)
+            self._write(file, note)
+            draft.replace(self.path)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def _write(self, file: int, note: str) -> None:
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n{note}".encode(), 0)
+        self._noted = bool(note)
 
     def stands(self) -> bool:
         """Tell whether what is held is still the file of that name: not where the folder was moved or
@@ -44,8 +66,18 @@ class LockFile:
     def release(self) -> None:
         """Let go of the file, which stays; may be called twice."""
         if self._file >= 0:
+            if self._noted:
+                os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = -1
+
+
+def noted(path: Path) -> str:
+    """Return the note in the lock file ``path``: that of who holds it, or of who held it last and died."""
+    try:
+        return path.read_text("ascii", "replace").partition("\n")[2].strip()
+    except OSError:
+        return ""
 
 
 def holder(path: Path) -> str | None:
@@ -69,7 +101,8 @@ def _shut(file: int, kind: int) -> bool:
 
 
 def _written(file: int) -> str:
-    return os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+    first = os.pread(file, 32, 0).decode("ascii", "replace").partition("\n")[0]
+    return first.strip() or "unknown"
 
 
 def _names(path: Path, file: int) -> bool:

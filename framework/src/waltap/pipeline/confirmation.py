@@ -35,9 +35,10 @@ class Confirmation:
     def last(self) -> None:
         """Make durable what was written, also when the link is gone: then nothing is confirmed.
 
-        Nothing at all after a failure of the sink: it would promise what it has lost.
+        Nothing at all after a failure of the sink, which would promise what it has lost, and where another
+        process may run the pipeline by now.
         """
-        if self._delivery.failed:
+        if self._delivery.failed or not self._run.tenure.held:
             return
         moved = self._flushed()
         with suppress(ConnectionLost):
@@ -62,6 +63,7 @@ class Confirmation:
         return True
 
     def _flushed(self) -> Positions:
+        self._delivery.check()
         self._assembler.secure()
         return self._delivery.flush()
 

@@ -64,6 +64,7 @@ class Connection:
             elif not start.stream and not run.stop.is_set():
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
+            run.tenure.check()
             if connector.finish():
                 stages.store.clear()
                 for gone in delivery.offset.partitions.values():
@@ -110,6 +111,7 @@ class Connection:
             clock=run.clock,
             counts=run.counts,
             order=stages.order,
+            may_write=run.may_write,
         )
         run.delivery = delivery
         delivery.store(stored)
@@ -154,7 +156,7 @@ class Connection:
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
         store = self._stages.store
-        if self._run.counts.events > before:
+        if self._run.counts.events > before or not self._run.tenure.held:
             return
         with suppress(WaltapError):
             connector.undo()

@@ -32,7 +32,8 @@ class Delivery:
     ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
     the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
     way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
-    events of transactions, where the format does.
+    events of transactions, where the format does. ``may_write`` raises where another process may run the
+    pipeline by now, which ends this delivery in the same way.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class Delivery:
         clock: Clock,
         counts: Counts,
         order: TransactionOrder,
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
         self._transforms, self._host, self._retries = transforms, host, retries
-        self._clock, self.counts = clock, counts
+        self._clock, self.counts, self._may_write = clock, counts, may_write
         self.offset = offset
         self.written = offset.positions
         self.partition = next(iter(offset.partitions))
@@ -146,8 +148,17 @@ class Delivery:
             snapshot=snapshot,
         )
 
+    def check(self) -> None:
+        """Raises: what ``may_write`` raises; nothing is written from then on."""
+        try:
+            self._may_write()
+        except BaseException:
+            self.failed = True
+            raise
+
     def _write(self, batch: Batch) -> None:
         while True:
+            self.check()
             try:
                 self._sink.write(batch)
             except SinkError as error:
@@ -178,6 +189,7 @@ class Delivery:
 
     def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
+        self.check()
         try:
             durable = self._sink.flush()
         except BaseException:
@@ -259,6 +271,7 @@ class Delivery:
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
+        self.check()
         try:
             self._store.store(offset)
         except BaseException:

@@ -12,6 +12,7 @@ stored or confirmed; where the engine may go on, it makes the sink anew and star
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,10 +27,11 @@ from waltap.pipeline.connection import Connection
 from waltap.pipeline.control import ENVELOPE_BYTES, Control
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
-from waltap.pipeline.lock import PipelineLock, state_unusable
+from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
 from waltap.pipeline.status import Status
+from waltap.pipeline.tenure import LOOK_S, LeaseLost
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 from waltap.sink.sink import ReaderGone
@@ -103,17 +105,9 @@ class Engine:
         run, name = self._run, self.profile.name
         run.begin()
         try:
-            with PipelineLock(run.state_dir), self._control():
-                stages = build(
-                    self.profile, self.host, run_id=self.run_id, stopping=run.stop.is_set
-                )
-                try:
-                    run.channels.open()
-                    self._run_until_done(stages)
-                finally:
-                    run.channels.close()
-                    if run.sink_open:
-                        stages.sink.close()
+            with suppress(StopRequested):
+                while not self._tenure_ended():
+                    run.begin_anew()
             run.enter("stopped", name)
         except Exception as error:
             told = state_unusable(error, run.state_dir) or self.host.blamed(error)
@@ -125,6 +119,47 @@ class Engine:
         except BaseException as error:
             run.enter("failed", str(error))
             raise
+
+    def _tenure_ended(self) -> bool:
+        """Run while this process may; True when the run is at its end, False when the lease was lost, and
+        is to be had again. Raises: WaltapError, StopRequested while it waits."""
+        run = self._run
+        try:
+            with run.tenure:
+                self._run_locked()
+        except LeaseLost as lost:
+            run.failed(lost, retried=True)
+            run.stand_by(str(lost))
+        except PipelineRunning as running:
+            if not run.tenure.leased:
+                raise
+            run.stand_by(f"{running.problem}, without a lease")
+            if not run.wait(LOOK_S):
+                raise StopRequested from running
+        else:
+            return True
+        return run.stop.is_set()
+
+    def _run_locked(self) -> None:
+        run = self._run
+        with PipelineLock(run.state_dir, run.tenure) as lock, self._control():
+            run.may_write = lock.check
+            if run.entered[0] == "standby":
+                run.enter("checking", "takes over")
+            stages = build(
+                self.profile,
+                self.host,
+                run_id=self.run_id,
+                stopping=run.ends,
+                tenure=run.tenure,
+            )
+            try:
+                run.channels.open()
+                self._run_until_done(stages)
+            finally:
+                run.channels.close()
+                if run.sink_open:
+                    stages.sink.close()
 
     def _control(self) -> ControlSocket:
         run = self._run
@@ -143,11 +178,13 @@ class Engine:
         held: Position | Positions | None = None
         while True:
             try:
+                run.tenure.check()
                 if not sink_fresh:
                     held = stages.renew_sink().open()
                     sink_fresh = True
                 Connection(run, stages).go(held)
             except StopRequested:
+                run.tenure.check()  # waits end, too, when the lease is lost
                 return
             except ReaderGone as end:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
@@ -171,6 +208,7 @@ class Engine:
         """A link that never stood is an error of set-up; one that broke comes back, also before
         anything was delivered, as does a slot that the next connection makes anew."""
         run = self._run
+        run.tenure.check()  # whatever failed: another may run the pipeline by now
         if error.retry is not Retry.RECONNECT or run.reconnects.spent:
             return False
         comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(run.made.unreadable)

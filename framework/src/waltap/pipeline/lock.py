@@ -1,23 +1,29 @@
 """One process per pipeline: two would share offset, slot and output, and undo each other's work."""
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from waltap.errors import OffsetError
-from waltap.offsets.lock_file import LockFile, holder
+from waltap.offsets.lock_file import LockFile, holder, noted
 from waltap.offsets.state_folder import LOCK
+from waltap.pipeline.tenure import Tenure
 
 __all__ = [
     "PipelineLock",
     "PipelineRunning",
+    "StateFolderGone",
     "StateFolderUnusable",
     "running",
     "state_unusable",
     "unusable",
 ]
+
+LEASED = "leased"
+"""Begins the note in the lock file of a process that runs under a lease; machine and seconds follow."""
 
 
 class PipelineRunning(OffsetError):
@@ -38,6 +44,25 @@ class StateFolderUnusable(OffsetError):
         "Make {path} a folder that waltap may write to, on a disk with room; waltap.state.dir chooses "
         "another."
     )
+
+
+class StateFolderGone(OffsetError):
+    """The state folder is not what it was when the pipeline started."""
+
+    code = "WT-6008"
+    remedy = (
+        "Put {path} back where it was, and start again: nothing is lost then. Where it was deleted, "
+        "slot.adopt=true goes on from what the slot has confirmed; some changes may come twice."
+    )
+
+
+def machine() -> str:
+    """Return what tells this machine, as long as it runs, from others: locks of its processes are seen by
+    all processes here, those in other containers too."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname().replace(" ", "-") or "unknown"
 
 
 def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None:
@@ -66,11 +91,29 @@ def _running(pid: str) -> PipelineRunning:
 
 
 class PipelineLock:
-    """A lock on the pipeline's state folder, held while the ``with`` block lasts."""
+    """A lock on the pipeline's state folder, held while the ``with`` block lasts.
 
-    def __init__(self, folder: Path) -> None:
+    Under a lease (``tenure``) it is the proof that the last owner is gone: the kernel lets go of the lock
+    of a process that died. Where it is held all the same, or was held on another machine, whose locks
+    may not be seen here, the last owner may be alive and not know yet that it lost the lease: then its
+    lease is outlasted, and the lock taken over. It writes nothing more, see `Tenure.check`.
+    """
+
+    def __init__(self, folder: Path, tenure: Tenure | None = None) -> None:
         self._file = LockFile(folder / LOCK)
         self._made: list[Path] = []
+        self._tenure = tenure if tenure is not None and tenure.leased else None
+
+    def check(self) -> None:
+        """Raises: LeaseLost when this process may write no more, StateFolderGone when what it holds is
+        not the pipeline's state any more."""
+        if self._tenure is not None:
+            self._tenure.check()
+        if not self._file.stands():
+            folder = self._file.path.parent
+            raise StateFolderGone(
+                f"{folder} was moved or deleted, or another process took its place", path=folder
+            )
 
     def __enter__(self) -> Self:
         """Take the lock. Raises: PipelineRunning, StateFolderUnusable."""
@@ -78,6 +121,9 @@ class PipelineLock:
         try:
             self._made = [each for each in (folder, folder.parent) if not each.exists()]
             folder.mkdir(parents=True, exist_ok=True)
+            if self._tenure is not None:
+                self._take_leased(self._tenure)
+                return self
             pid = self._file.take()
         except OSError as error:  # a full disk lets an empty file be made
             self._leave()
@@ -85,6 +131,21 @@ class PipelineLock:
         if pid is not None:
             raise _running(pid)
         return self
+
+    def _take_leased(self, tenure: Tenure) -> None:
+        """Raises: PipelineRunning when a process has the lock that runs without a lease; LeaseLost,
+        StopRequested, OSError."""
+        before = noted(self._file.path)
+        note = f"{LEASED} {machine()} {tenure.seconds:g}\n"
+        pid = self._file.take(note)
+        if pid is not None and not before.startswith(LEASED):
+            raise _running(pid)
+        _, there, seconds = before.split() if before.count(" ") == 2 else ("", "", "0")
+        if before and (pid is not None or there != machine()):
+            tenure.outlast(max(float(seconds), tenure.seconds))
+        if pid is not None:
+            self._file.take_over(note)
+        self.check()
 
     def leave_nothing(self) -> None:
         """At the end of the block remove the lock's file, and its folder when nothing else is in it."""

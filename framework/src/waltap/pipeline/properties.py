@@ -52,6 +52,22 @@ class EngineProperties(Properties):
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
         unit="ms",
     )
+    standby: bool = declare(
+        "waltap.standby",
+        default=False,
+        summary="Whether a second process of this profile waits while another runs it, and takes over "
+        "when that is gone; all need this property, and one state folder. Otherwise it is refused.",
+    )
+    lease_ms: int = declare(
+        "waltap.lease.ms",
+        default=5000,
+        ge=500,
+        advanced=True,
+        summary="With waltap.standby: how long a process may be paused, or cut off from the server, "
+        "before another may take over; that happens within twice this time. A process that died is "
+        "followed in a second.",
+        unit="ms",
+    )
     streaming_delay_ms: int = declare(
         "streaming.delay.ms",
         default=0,

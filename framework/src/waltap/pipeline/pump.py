@@ -50,6 +50,7 @@ class Pump:
         messages = self._messages = [] if backlog else self._stream.receive(timeout)
         if not messages and not backlog:
             return None
+        self._run.tenure.check()  # before it is assembled: large transactions wait in shared files
         parts = self._parts = self._assembler.feed(messages)
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)

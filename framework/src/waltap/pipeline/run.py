@@ -1,8 +1,9 @@
 """One run of a profile: what lasts over its reconnects, and what its surroundings are told."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from waltap.clock import Chance, Clock
@@ -17,7 +18,9 @@ from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.status import Failure, PartitionStatus, Status
 from waltap.pipeline.stop import StopFlag
+from waltap.pipeline.tenure import LeaseUnavailable, Tenure
 from waltap.source.connector import MadeByRun
+from waltap.source.lease import LeaseContext
 
 __all__ = ["Run"]
 
@@ -30,6 +33,7 @@ class Run:
     ``linked``: a connection has stood. ``sink_open``: the sink was opened once. ``started``: rows were
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
     ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
+    ``may_write`` raises where this process may write no more, to sink or state (`Tenure`, `PipelineLock`).
     ``made`` is the connector's, ``channels`` are signals' and notifications'. ``entered`` is the state and
     since when. The rest is for `status`.
     """
@@ -60,6 +64,8 @@ class Run:
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()
+        self.tenure = self._tenure()
+        self.may_write: Callable[[], None] = self.tenure.check
         self._ready_file = ready_file
         self._began = clock.monotonic()
 
@@ -75,6 +81,45 @@ class Run:
     def state_dir(self) -> Path:
         """Return the pipeline's own folder."""
         return self.profile.engine.state_dir / self.profile.name
+
+    def _tenure(self) -> Tenure:
+        engine, component = self.profile.engine, self.profile.connector
+        if not engine.standby:
+            open_lease = None
+        elif component.spec.lease is None:
+            raise LeaseUnavailable(
+                f"waltap.standby is asked for, and {component.spec.name} keeps no lease"
+            )
+        else:
+            seconds = engine.lease_ms / 1000
+            context = LeaseContext(seconds=seconds, stopping=self.stop.is_set)
+            open_lease = partial(component.spec.lease, component.properties, context)
+        return Tenure(
+            open_lease,
+            seconds=engine.lease_ms / 1000,
+            wait=self.wait,
+            backoff=self.backoff,
+            tell=self.stand_by,
+        )
+
+    def stand_by(self, why: str) -> None:
+        """Wait as a standby; ``why`` says what for."""
+        if self.entered[0] != "standby":
+            log.warning("waits as a standby: %s", why, extra={"pipeline": self.profile.name})
+            self.enter("standby", why)
+
+    def ends(self) -> bool:
+        """Tell whether waits are to end: by a stop, or because the lease is lost."""
+        return self.stop.is_set() or not self.tenure.held
+
+    def begin_anew(self) -> None:
+        """Forget what belongs to the connections and the sink so far: another process may have run the
+        pipeline meanwhile."""
+        self.channels = Channels(self.profile, self.host, self.clock, self.chance)
+        self.delivery = self.streaming = None
+        self.linked = self.sink_open = self.started = self.cut = False
+        self.made = MadeByRun()
+        self.reconnects = self.backoff()
 
     # --- its ends -----------------------------------------------------------------------------
 

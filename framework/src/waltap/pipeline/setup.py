@@ -20,6 +20,7 @@ from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
 from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.tenure import Tenure
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.source.relation_memory import RelationMemory
@@ -49,9 +50,15 @@ class Stages:
     """What a run is made of. The connector changes with every reconnect; the rest stays."""
 
     def __init__(
-        self, profile: Profile, host: Host, run_id: str, stopping: Callable[[], bool]
+        self,
+        profile: Profile,
+        host: Host,
+        run_id: str,
+        stopping: Callable[[], bool],
+        tenure: Tenure | None,
     ) -> None:
         self.profile, self.host, self._stopping = profile, host, stopping
+        self._tenure = tenure if tenure is not None and tenure.leased else None
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types)
@@ -107,6 +114,7 @@ class Stages:
             debezium=profile.debezium,
             status_interval_ms=profile.engine.status_interval_ms,
             retries=bool(profile.engine.max_retries),
+            leased=self._tenure is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
             made=made,
             reconnects=reconnects,
@@ -274,6 +282,8 @@ class Stages:
                 capture=self.capture,
                 resumes=self._resumes(),
                 stopping=self._stopping,
+                takes_over=self._tenure is not None,
+                may_write=(lambda: None) if self._tenure is None else self._tenure.check,
             ),
         )
 
@@ -352,7 +362,13 @@ def _new_tables_policy(profile: Profile) -> str:
 
 
 def build(
-    profile: Profile, host: Host, *, run_id: str, stopping: Callable[[], bool] = lambda: False
+    profile: Profile,
+    host: Host,
+    *,
+    run_id: str,
+    stopping: Callable[[], bool] = lambda: False,
+    tenure: Tenure | None = None,
 ) -> Stages:
-    """Return the stages of a pipeline; nothing is connected yet. Raises: WaltapError."""
-    return Stages(profile, host, run_id, stopping)
+    """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run.
+    Raises: WaltapError."""
+    return Stages(profile, host, run_id, stopping, tenure)

@@ -72,7 +72,7 @@ class Streaming:
                 self._pull(signals)
             finally:
                 self._confirmation.last()
-            if not run.cut:
+            if not run.cut and run.tenure.held:
                 with suppress(ConnectionLost):
                     self._confirmation.idle()
         finally:
@@ -93,6 +93,7 @@ class Streaming:
         now = clock()
         next_look = next_idle = now + self._idle_s
         while not stopping():
+            run.tenure.check()
             asks = end.asks
             run.channels.poll_if_due(now, signals.take)
             signals.resume()

@@ -86,6 +86,7 @@ class JsonLinesSink(Sink):
 
     def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
         self._path, self._stopping = properties.path, context.stopping
+        self._may_write = context.may_write
         self._lines = JsonLines()
         self._fd = -1
         self._size: int | None = None
@@ -131,6 +132,7 @@ class JsonLinesSink(Sink):
             view = memoryview(block)
             while view:
                 part = view if self._size is not None else view[: self._room()]
+                self._may_write()
                 view = view[os.write(self._fd, part) :]
         except BrokenPipeError as cause:
             raise ReaderGone(

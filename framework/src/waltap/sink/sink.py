@@ -69,6 +69,13 @@ class SinkContext:
     stopping: Callable[[], bool] = lambda: False
     """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
     raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""
+    takes_over: bool = False
+    """This process has the pipeline's lease: a lock at the destination that a process of the same pipeline
+    holds is of one that lost it, and is taken over."""
+    may_write: Callable[[], None] = lambda: None
+    """Raises where another process may run the pipeline by now. The engine asks before each `write` and
+    `flush`; a sink asks once more, as the last thing before something becomes visible for others: the
+    process may have been paused for long in between. What it raises is passed on."""
 
     @property
     def events(self) -> EventContext:

@@ -72,12 +72,14 @@ class MadeByRun:
     """What one run has made on the server, over its reconnects; the connector keeps it.
 
     ``publications`` and ``slots`` are names, a slot's from the moment that it is asked for.
-    ``unreadable`` says why a slot, by name, cannot be read on and is to be made anew.
+    ``unreadable`` says why a slot, by name, cannot be read on and is to be made anew. ``sessions`` are the
+    server's process ids of those that read, or could read, a slot for this run.
     """
 
     publications: set[str] = field(default_factory=set)
     slots: set[str] = field(default_factory=set)
     unreadable: dict[str, SourceError] = field(default_factory=dict)
+    sessions: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ class ConnectorContext:
     ``captures`` tells for (schema, table) whether the profile wants the table; ``capture`` has the
     properties behind that, and the signal table. ``stopping`` tells, during waits, that the engine wants
     to stop. ``debezium``: the profile is a Debezium file, whose defaults count. ``status_interval_ms``:
-    how often the server wants to hear from us. ``retries``: a link that breaks is made again.
+    how often the server wants to hear from us. ``retries``: a link that breaks is made again. ``leased``:
+    this process has the pipeline's lease, so that a reader of its slot that was one too has lost it.
     ``delivers_prepared``: transactions are delivered when they are prepared.
 
     ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
@@ -113,6 +116,7 @@ class ConnectorContext:
     debezium: bool = False
     status_interval_ms: int = 10_000
     retries: bool = True
+    leased: bool = False
     delivers_prepared: bool = False
     made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False

@@ -38,7 +38,7 @@ from waltap_postgres.errors import (
     SlotActive,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.slot import Slot
+from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
@@ -66,12 +66,9 @@ class PostgresConnector(Connector):
         self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
         self._replication: Session | None = None
-        self._walsenders: set[int] = set()  # pids of those that served this connector
         self._reading = False
         self._exported: str | None = None
         self._made_slot = self._in_send_format = False
-        self._xmin: int | None = None
-        self._xmin_due = 0.0
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
@@ -163,7 +160,7 @@ class PostgresConnector(Connector):
         )
 
     def drop_slot(self) -> bool:
-        dropped = self._slots.drop(self.properties.slot_name, self._walsenders)
+        dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
         self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
@@ -211,7 +208,7 @@ class PostgresConnector(Connector):
         if slot is not None:
             if decision.begun:
                 self._slots.end_reader(slot)
-            self._slots.await_free(self.properties.slot_name, self._pause)
+            self._slots.await_free(self.properties.slot_name, self._pause, self._left_behind)
             if slot.temporary:
                 slot = self._read_slot()  # it went with the connection that made it
             else:
@@ -423,7 +420,7 @@ class PostgresConnector(Connector):
                 transport.close()
                 if not self.properties.slot_max_retries:
                     raise
-                self._slots.await_free(self.properties.slot_name, self._pause)
+                self._slots.await_free(self.properties.slot_name, self._pause, self._left_behind)
             except BaseException:
                 transport.close()
                 raise
@@ -458,15 +455,19 @@ class PostgresConnector(Connector):
             )
         )
 
+    def _left_behind(self, slot: Slot) -> bool:
+        """Tell whether nobody listens to the reader of our slot any more."""
+        return self._slots.left_behind(slot, self.context.made.sessions, leased=self.context.leased)
+
     def _replication_session(self) -> Session:
         session = Session(
             self.properties,
-            role="replication",
+            role=session_role(leased=self.context.leased),
             watch=self._watch,
             replication=True,
             plugin=self._plugin,
         )
-        self._walsenders.add(session.pgconn.backend_pid)
+        self.context.made.sessions.add(session.pgconn.backend_pid)
         return session
 
     def _status_interval(self) -> float:
@@ -555,11 +556,7 @@ class PostgresConnector(Connector):
             )
 
     def slot_xmin(self) -> int | None:
-        interval_s = self.properties.xmin_fetch_interval_ms / 1000
-        if interval_s and time.monotonic() >= self._xmin_due:
-            self._xmin = self._slots.xmin(self.properties.slot_name)
-            self._xmin_due = time.monotonic() + interval_s
-        return self._xmin
+        return self._slots.xmin(self.properties.slot_name)
 
     # --- end ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from waltap.specs import ConnectorSpec
 
 if TYPE_CHECKING:
     from waltap.source.connector import Connector
+    from waltap.source.lease import Lease
     from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
 
 
@@ -15,6 +16,12 @@ def _connector(properties: Any, context: Any) -> "Connector":
     from waltap_postgres.connector import PostgresConnector
 
     return PostgresConnector(properties, context)
+
+
+def _lease(properties: Any, context: Any) -> "Lease":
+    from waltap_postgres.lease import PostgresLease
+
+    return PostgresLease(properties, context)
 
 
 @hookimpl
@@ -28,6 +35,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         summary="PostgreSQL 10 and later, by logical replication.",
         properties=PostgresProperties,
         factory=_connector,
+        lease=_lease,
         classes=("io.debezium.connector.postgresql.PostgresConnector",),
     )
 

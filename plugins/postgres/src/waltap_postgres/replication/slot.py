@@ -11,10 +11,10 @@ from waltap.errors import SourceError
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import FailoverUnavailable, SlotActive
+from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal"]
+__all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal", "session_role"]
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,11 @@ class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None
 
 
+def session_role(*, leased: bool) -> str:
+    """Return what a session that reads the slot is for, as its application name tells others."""
+    return "leased replication" if leased else "replication"
+
+
 def failover_refusal(
     properties: PostgresProperties, version_num: int, *, standby: bool
 ) -> FailoverUnavailable | None:
@@ -93,6 +98,8 @@ class Slots:
     ) -> None:
         self._catalogue, self._properties = catalogue, properties
         self._version_num = version_num
+        self._xmin: int | None = None
+        self._xmin_due = 0.0
 
     def read(self, name: str) -> Slot | None:
         """Return the slot as it stands now, None when there is none. Raises: SourceError."""
@@ -127,12 +134,17 @@ class Slots:
         )
 
     def xmin(self, name: str) -> int | None:
-        """Return the slot's ``catalog_xmin``, None where it has none. Raises: SourceError."""
-        rows = self._catalogue.query(
-            "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s",
-            (name,),
-        )
-        return rows[0][0] if rows else None
+        """Return the slot's ``catalog_xmin`` as it was at most ``xmin.fetch.interval.ms`` ago; None where
+        that is 0, and where the slot has none. Raises: SourceError."""
+        interval_s = self._properties.xmin_fetch_interval_ms / 1000
+        if interval_s and time.monotonic() >= self._xmin_due:
+            rows = self._catalogue.query(
+                "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s",
+                (name,),
+            )
+            self._xmin = rows[0][0] if rows else None
+            self._xmin_due = time.monotonic() + interval_s
+        return self._xmin
 
     def names(self) -> set[str]:
         """Return the names of all slots of this database. Raises: SourceError."""
@@ -225,8 +237,44 @@ class Slots:
             else:
                 return bool(dropped)
 
-    def await_free(self, name: str, pause: Callable[[float], None]) -> None:
-        """Wait until nobody reads the slot: our own last walsender may still have to notice its end.
+    def left_behind(self, slot: Slot, sessions: Collection[int], *, leased: bool) -> bool:
+        """Tell whether the reader of a slot of ours is what is left of a session that nobody listens to:
+        one of ``sessions`` of this run, whose link broke, or, where this process has the pipeline's lease
+        (``leased``), one of the process that had it before. Raises: SourceError."""
+        if slot.active_pid in sessions or not leased:
+            return slot.active_pid in sessions
+        rows = self._catalogue.query(
+            "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (slot.active_pid,)
+        )
+        return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
+
+    def _end_left_behind(self, slot: Slot) -> None:
+        """End a reader that nobody listens to; where the role may not, wait for it as for any other."""
+        try:
+            self.end_reader(slot)
+        except PrivilegeMissing as error:
+            log.warning(
+                "pid %s reads slot %s for nobody, and cannot be ended: %s",
+                slot.active_pid,
+                slot.name,
+                error.problem,
+            )
+        else:
+            log.info(
+                "pid %s, which read slot %s for nobody any more, was ended",
+                slot.active_pid,
+                slot.name,
+            )
+
+    def await_free(
+        self,
+        name: str,
+        pause: Callable[[float], None],
+        left_behind: Callable[[Slot], bool] = lambda _slot: False,
+    ) -> None:
+        """Wait until nobody reads the slot: our own last walsender may still have to notice its end. One
+        of which ``left_behind`` tells that nobody listens to it is ended: the server would find out after
+        ``wal_sender_timeout`` only.
 
         ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
         Raises: SlotActive; what ``pause`` raises.
@@ -234,15 +282,19 @@ class Slots:
         properties = self._properties
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
         deadline, told = time.monotonic() + patience, False
+        ended: set[int] = set()
         while True:
             slot = self.read(name)
             if slot is None or slot.active_pid is None:
                 return
+            if slot.active_pid not in ended and left_behind(slot):
+                ended.add(slot.active_pid)
+                self._end_left_behind(slot)
             left = deadline - time.monotonic()
             if left <= 0:
                 problem = f"replication slot {slot.name!r} is read by pid {slot.active_pid}"
                 raise SlotActive(problem, slot=slot.name, pid=slot.active_pid)
-            if not told:
+            if not told and slot.active_pid not in ended:
                 log.warning(
                     "slot %s is read by pid %d: waiting up to %.0f s for it",
                     slot.name,

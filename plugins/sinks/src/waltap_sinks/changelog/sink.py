@@ -85,6 +85,7 @@ class ChangeLogSink(Sink):
     ) -> None:
         self._properties, self._context = properties, context
         self._store = store or Store(properties.path)
+        self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         self._fail_stop = FailStop(self._store.location)
         self._gap = FailStop(self._store.location)
         """What a failed write dropped would be missing before what comes after it."""

@@ -7,7 +7,7 @@ stores make an object visible, whole, when its upload ends; there is nothing to 
 import contextlib
 import os
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +65,9 @@ class Store:
         self._unsynced: set[str] = set()
         """Folders whose names of files are not known to be durable, as ``_files`` are not."""
         self._lock: LockFile | None = None
+        self.takes_over = False
+        self.may_write: Callable[[], None] = lambda: None
+        """See `SinkContext`: asked before a file is begun, appears or goes."""
 
     def path(self, relative: str) -> str:
         """Return the path that the filesystem knows ``relative`` by."""
@@ -135,8 +138,12 @@ class Store:
 
     def create(self, path: str) -> Any:
         """Open ``path`` for writing, in place of what is there; close it, then `sync` it."""
+        self.may_write()
         try:
             self._make_folder(path.rpartition("/")[0])
+            if self.takes_over and self.local:
+                # who lost the lease may have it open: what it writes there goes nowhere
+                Path(self.path(path)).unlink(missing_ok=True)
             return self._fs.open_output_stream(self.path(path))
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
@@ -208,6 +215,7 @@ class Store:
                 stream.write(data)
             if self.local:
                 sync(written)
+            self.may_write()
             if self._renames:
                 self._fs.move(written, target)
             if self.local:
@@ -217,6 +225,7 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is not there is removed already."""
+        self.may_write()
         self._files.discard(path)
         try:
             self._fs.delete_file(self.path(path))
@@ -227,6 +236,7 @@ class Store:
 
     def delete_folder(self, path: str) -> None:
         """Remove a folder and all that is in it; one that is not there is removed already."""
+        self.may_write()
         try:
             self._fs.delete_dir(self.path(path))
         except FileNotFoundError:
@@ -268,7 +278,7 @@ class Store:
         if cause is not None:
             raise self._failure("cannot be written", cause) from cause
         pid = holder(Path(self.path(name)))
-        if pid is not None:
+        if pid is not None and not self.takes_over:
             raise self._in_use(pid)
 
     def _in_use(self, pid: str) -> ChangeLogInUse:
@@ -286,6 +296,9 @@ class Store:
         lock = LockFile(Path(self.path(name)))
         try:
             pid = lock.take()
+            if pid is not None and self.takes_over:
+                lock.take_over()
+                pid = None
         except OSError as cause:
             raise self._failure(f"refuses {name}", cause) from cause
         if pid is not None:

@@ -1,0 +1,158 @@
+"""When this process may run the pipeline: always, or while it has the lease (``waltap.standby``)."""
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from waltap.errors import Retry, SourceError, WaltapError
+from waltap.pipeline.backoff import Backoff
+from waltap.source.connector import StopRequested
+from waltap.source.lease import Lease
+
+__all__ = ["LeaseLost", "LeaseUnavailable", "Tenure"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+RENEWALS = 4
+"""So often a lease is renewed while it lasts: some may fail to come through."""
+
+
+class LeaseLost(SourceError):
+    """The lease was not renewed in time: another process may run the pipeline by now."""
+
+    code = "WT-2017"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Nothing is to be done: the process writes nothing more, and waits as a standby. Where it happens "
+        "often, raise waltap.lease.ms above the longest pause of process and network."
+    )
+
+
+class LeaseUnavailable(SourceError):
+    """The profile wants a standby, and this source keeps no lease."""
+
+    code = "WT-2018"
+    remedy = "Take waltap.standby out of the profile, and see that one process runs it."
+
+
+class Tenure:
+    """Its block is the time in which this process runs the pipeline. `check` is cheap: before each write
+    to the sink, each flush and each store. Without ``open_lease`` it lasts for ever.
+
+    ``tell`` is called with who has the lease, while another has it.
+    """
+
+    def __init__(
+        self,
+        open_lease: Callable[[], Lease] | None,
+        *,
+        seconds: float,
+        wait: Callable[[float], bool],
+        backoff: Callable[[], Backoff],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._open, self.seconds = open_lease, seconds
+        self._wait, self._backoff, self._tell = wait, backoff, tell
+        self._lease: Lease | None = None
+        self._linked = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def leased(self) -> bool:
+        """Tell whether the right to run is a lease."""
+        return self._open is not None
+
+    @property
+    def held(self) -> bool:
+        """Tell whether this process may write now."""
+        return self._open is None or (self._lease is not None and self._lease.held())
+
+    def check(self) -> None:
+        """Raises: LeaseLost when this process may write no more."""
+        if not self.held:
+            raise LeaseLost(
+                f"the lease was not renewed for {self.seconds:g} s, and another process may have it"
+            )
+
+    def outlast(self, seconds: float) -> None:
+        """Wait until a lease that somebody had before is of no more use. Raises: LeaseLost,
+        StopRequested."""
+        left = seconds
+        while left > 0:
+            self._pause(min(left, LOOK_S))
+            self.check()
+            left -= LOOK_S
+
+    def __enter__(self) -> Self:
+        """Raises: SourceError, StopRequested."""
+        if self._open is None:
+            return self
+        self._lease = self._taken(self._open)
+        self._ended.clear()
+        self._thread = threading.Thread(
+            target=self._keep, args=(self._lease,), name="waltap-lease", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
+
+    def _taken(self, open_lease: Callable[[], Lease]) -> Lease:
+        """Return the lease once it is ours. A source that was there comes back; one that never was is an
+        error of set-up."""
+        waits = self._backoff()
+        while True:
+            try:
+                return self._awaited(open_lease(), waits)
+            except WaltapError as error:
+                if error.retry is not Retry.RECONNECT or not self._linked:
+                    raise
+                log.warning("the lease cannot be asked for: %s", error)
+                if not waits.wait():
+                    raise
+
+    def _awaited(self, lease: Lease, waits: Backoff) -> Lease:
+        self._linked = True
+        try:
+            while (owner := lease.take()) is not None:
+                self._tell(owner)
+                waits.succeeded()
+                self._pause(LOOK_S)
+        except BaseException:
+            lease.close()
+            raise
+        return lease
+
+    def _pause(self, seconds: float) -> None:
+        """Raises: StopRequested."""
+        if not self._wait(seconds):
+            raise StopRequested
+
+    def _keep(self, lease: Lease) -> None:
+        while not self._ended.wait(self.seconds / RENEWALS):
+            try:
+                lease.renew()
+            except WaltapError as error:
+                log.warning(
+                    "the lease is lost: %s", error.problem, extra={"error_code": LeaseLost.code}
+                )
+                lease.close()
+                return
+            except StopRequested:
+                continue  # what is left to do is done under the lease as it is

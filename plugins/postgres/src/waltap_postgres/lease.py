@@ -1,0 +1,102 @@
+"""A pipeline's lease: an advisory lock of a session that the server ends when it is silent.
+
+``idle_session_timeout`` (PostgreSQL 14) is what lets go of a process that was paused, or whose link passes
+nothing: neither shows to the server otherwise.
+"""
+
+import hashlib
+import os
+import socket
+import time
+
+import psycopg
+
+from waltap.errors import ConnectionLost, SourceError
+from waltap.source.lease import Lease, LeaseContext
+from waltap_postgres.connection import connect, driver_error
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.waiting import Watch
+
+__all__ = ["PostgresLease", "StandbyUnavailable", "boot_seconds"]
+
+OLDEST = 140000
+
+OWNER_SQL = b"""
+SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the server''s own machine')
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND (l.classid::int8 << 32) | l.objid::int8 = %s
+"""
+
+
+class StandbyUnavailable(SourceError):
+    """The server is too old to take a lease from a process that went silent."""
+
+    code = "WT-2123"
+    remedy = (
+        "Take waltap.standby out of the profile, and see that one process runs it; PostgreSQL 14 and "
+        "later keep leases."
+    )
+
+
+def boot_seconds() -> float:
+    """Return seconds that go on while process or machine sleep, where the system has such a clock."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class PostgresLease(Lease):
+    """The advisory lock of a slot's name in its database."""
+
+    def __init__(self, properties: PostgresProperties, context: LeaseContext) -> None:
+        """Connect. Raises: SourceError, StopRequested."""
+        self._properties, self._seconds = properties, context.seconds
+        digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()
+        self._key = int.from_bytes(digest[:8], "big", signed=True)
+        self._until = 0.0
+        watch = Watch(context.stopping, deadline_s=context.seconds)
+        role = f"lease of {socket.gethostname():.30}:{os.getpid()}"
+        self._connection = connect(properties, role=role, watch=watch)
+        version = self._connection.info.server_version
+        if version < OLDEST:
+            self.close()
+            raise StandbyUnavailable(
+                f"PostgreSQL {version // 10000} does not end sessions that are silent"
+            )
+        try:
+            self._ask(f"SET idle_session_timeout = {round(context.seconds * 1000)}".encode())
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self) -> str | None:
+        sent = boot_seconds()
+        ((taken,),) = self._ask(b"SELECT pg_try_advisory_lock(%s)", self._key)
+        if taken:
+            self._until = sent + self._seconds
+            return None
+        for pid, application, address in self._ask(OWNER_SQL, self._key):
+            return f"{application or 'a session'} from {address} (server process {pid})"
+        return "a process that is just leaving"
+
+    def renew(self) -> None:
+        sent = boot_seconds()
+        self._ask(b"SELECT 1")
+        self._until = sent + self._seconds
+
+    def held(self) -> bool:
+        return boot_seconds() < self._until
+
+    def close(self) -> None:
+        self._until = 0.0
+        self._connection.close()
+
+    def _ask(self, sql: bytes, *parameters: object) -> list[tuple[object, ...]]:
+        try:
+            cursor = self._connection.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            if self._connection.closed and error.sqlstate is None:
+                raise ConnectionLost("the session of the lease is gone") from error
+            raise driver_error(error, self._properties) from error

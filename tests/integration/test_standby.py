@@ -1,0 +1,154 @@
+"""Two engines of one profile: one runs it, the other waits, and never do both write."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from waltap.pipeline.lock import PipelineRunning, StateFolderGone
+from waltap.pipeline.tenure import LeaseLost
+
+from tests.rigs.pipeline import Destination, Pipeline, Run, until
+from tests.rigs.proxy import Proxy
+from tests.servers.postgres import Database
+
+PATIENCE_S = 60.0
+STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}
+"""A machine that is busy must not lose the lease where a test does not mean it to."""
+
+
+class Pair:
+    """Two runs of one pipeline; each has a destination of its own, to tell who wrote what."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        self.database = database
+        self.first = Pipeline(database, folder, STANDBY)
+        self.second = Pipeline(database, folder, STANDBY)
+
+    def insert(self, number: int) -> None:
+        self.database.execute("INSERT INTO t VALUES (%s)", number)
+
+    @contextmanager
+    def running(self, **of_first: object) -> Iterator[tuple[Run, Run]]:
+        """Run both; the first has the lease, the second waits."""
+        with (
+            self.first.running(**of_first) as first,
+            self.second.running(ready=False) as second,
+        ):
+            second.until(lambda: second.engine.state == "standby", "the standby", PATIENCE_S)
+            yield first, second
+
+
+@pytest.fixture
+def pair(database: Database, tmp_path: Path) -> Pair:
+    if database.server.version < 140000:
+        pytest.skip("the server keeps no leases")
+    return Pair(database, tmp_path)
+
+
+def came(run: Run, destination: Destination, number: int) -> None:
+    run.until(lambda: number in destination.ids("t"), f"row {number}", PATIENCE_S)
+
+
+def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
+    with pair.running() as (first, second):
+        pair.insert(1)
+        came(first, pair.first.destination, 1)
+        first.stop()
+        pair.insert(2)
+        came(second, pair.second.destination, 2)
+    assert pair.first.destination.ids("t") == [1]
+    assert pair.second.destination.ids("t") == [2]
+
+
+def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> None:
+    server = pair.database.server
+    for each in (pair.first, pair.second):
+        each.settings["waltap.lease.ms"] = 5000
+    with (
+        Proxy(server.host, server.port) as proxy,
+        pair.running(
+            **{
+                "database.hostname": "127.0.0.1",
+                "database.port": proxy.port,
+                "driver.connect_timeout": "2",
+            }
+        ) as (first, second),
+    ):
+        pair.insert(1)
+        came(first, pair.first.destination, 1)
+        proxy.swallow(all_of_them=True)
+        pair.insert(2)
+        came(second, pair.second.destination, 2)
+        first.until(lambda: first.notices.failures, "the loss", PATIENCE_S)
+        assert isinstance(first.notices.failures[-1][0], LeaseLost)
+        proxy.pass_again()
+        second.stop()
+        pair.insert(3)
+        came(first, pair.first.destination, 3)
+    assert pair.first.destination.ids("t") == [1, 3]
+    assert pair.second.destination.ids("t") == [2]
+
+
+def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pair) -> None:
+    """Its owner is well, and does not know yet: the standby must wait for as long as it may write."""
+    with pair.running() as (first, second):
+        pair.insert(1)
+        came(first, pair.first.destination, 1)
+        owners = pair.database.execute(
+            "SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database()"
+            " AND a.application_name LIKE 'waltap lease%'"
+        )
+        assert owners == [(True,)]
+        pair.insert(2)
+        first.until(
+            lambda: any(isinstance(error, LeaseLost) for error, _ in first.notices.failures),
+            "the loss",
+            PATIENCE_S,
+        )
+        both = [pair.first.destination, pair.second.destination]
+        until(lambda: any(2 in each.ids("t") for each in both), "row 2", PATIENCE_S)
+        until(
+            lambda: sorted((first.engine.state, second.engine.state)) == ["standby", "streaming"],
+            "one of them",
+            PATIENCE_S,
+        )
+        pair.insert(3)
+        until(lambda: any(3 in each.ids("t") for each in both), "row 3", PATIENCE_S)
+    assert [3 in each.ids("t") for each in both].count(True) == 1
+
+
+def test_a_stop_ends_the_wait(pair: Pair) -> None:
+    with pair.running() as (_, second):
+        second.stop()
+        assert second.engine.state == "stopped"
+    assert pair.second.destination.events == []
+
+
+def test_a_process_without_a_lease_is_waited_for(pair: Pair) -> None:
+    with pair.running(**{"waltap.standby": False}) as (first, second):
+        pair.insert(1)
+        came(first, pair.first.destination, 1)
+        assert second.engine.state == "standby"
+        first.stop()
+        pair.insert(2)
+        came(second, pair.second.destination, 2)
+    assert pair.second.destination.ids("t") == [2]
+
+
+def test_without_the_property_a_second_process_is_refused(pair: Pair) -> None:
+    with pair.first.running(), pytest.raises(PipelineRunning):
+        pair.second.catch_up(**{"waltap.standby": False})
+
+
+def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair) -> None:
+    folder = pair.first.offset_file.parent
+    with pytest.raises(StateFolderGone), pair.first.running(**{"waltap.standby": False}) as run:
+        shutil.rmtree(folder)
+        pair.insert(1)
+        until(lambda: run.ended, "the end", PATIENCE_S)
+        run.raise_error()
+    assert not pair.first.offset_file.exists()
