@@ -14,6 +14,7 @@ MEMBERS = {
     "plugins/postgres": "waltap_postgres",
     "plugins/formats": "waltap_formats",
     "plugins/types": "waltap_types",
+    "plugins/kafka": "waltap_kafka",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",
     "plugins/spark": "waltap_spark",

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 import waltap.plugin
+import waltap_kafka.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
 from waltap.format.record import Record
@@ -17,7 +18,7 @@ from waltap_spark.sink import changelog_of
 
 SPECS = {
     spec.name: spec
-    for plugin in (waltap.plugin, waltap_sinks.plugin, waltap_spark.plugin)
+    for plugin in (waltap.plugin, waltap_sinks.plugin, waltap_spark.plugin, waltap_kafka.plugin)
     for spec in plugin.register_sinks()
 }
 KEEP_NOTHING = {"null", "terminal"}
@@ -89,5 +90,5 @@ class TestSparkWithoutApplier(SinkSuite):
 
 
 def test_every_registered_sink_is_here():
-    tested = {"jsonl", "changelog", "spark"}
+    tested = {"jsonl", "changelog", "spark", "kafka"}  # kafka: test_kafka_conforms.py
     assert set(SPECS) == tested | KEEP_NOTHING

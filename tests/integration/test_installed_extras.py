@@ -100,7 +100,9 @@ def test_postgres_brings_the_types_of_its_extensions(installed: Path, tmp_path: 
     assert re.search(r"types +waltap-types .* ok +types: PostGIS, vector", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(("sink", "extra"), [("spark", "spark"), ("changelog", "sinks")])
+@pytest.mark.parametrize(
+    ("sink", "extra"), [("spark", "spark"), ("changelog", "sinks"), ("kafka", "kafka")]
+)
 def test_a_missing_sink_names_its_extra(
     installed: Path, tmp_path: Path, sink: str, extra: str
 ) -> None:

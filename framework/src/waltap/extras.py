@@ -47,6 +47,7 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         )
     },
     "sinks": {"sinks": ("changelog",), "commands": ("changelog",)},
+    "kafka": {"sinks": ("kafka",)},
     "spark": {"sinks": ("spark",), "commands": ("spark",)},
     "demo": {"commands": ("demo",)},
 }

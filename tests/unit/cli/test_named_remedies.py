@@ -31,6 +31,19 @@ PAGE = re.compile(r"docs/[\w/-]+\.md")
 NO_PROPERTIES = {"pg_hba.conf", "schema.table", "sink.path", "waltap.toml", "shop.toml"}
 """What looks like one: files, and what stands for any name."""
 
+OF_KAFKA = {
+    *("advertised.listeners", "isolation.level", "max.message.bytes", "transaction.max.timeout.ms"),
+    *("replication.factor", "cleanup.policy", "key.serializer", "value.serializer", "max.block.ms"),
+    *("buffer.memory", "max.request.size", "delivery.timeout.ms", "linger.ms", "sasl.jaas.config"),
+    *("sasl.username", "sasl.password", "ssl.truststore.location", "ssl.truststore.certificates"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.keystore.location", "ssl.certificate.location"),
+    *("ssl.key.location",),
+}
+"""Settings of brokers, topics and other clients of Kafka."""
+
+OPTIONS_OF_OTHERS = {"--upgrade", "--force-reinstall", "--create", "--topic", "--add", "--alter"}
+"""What pip and the scripts of Kafka take."""
+
 
 @cache
 def root() -> Any:
@@ -104,7 +117,7 @@ def rendered(error: type[WaltapError]) -> str:
 
 
 def known(name: str) -> bool:
-    if name in NO_PROPERTIES:
+    if name in NO_PROPERTIES | OF_KAFKA:
         return True
     for _, _, model in components(HOST):
         for declaration in declarations(model):
@@ -121,7 +134,7 @@ def test_what_a_remedy_names_is_there(error: type[WaltapError]) -> None:
     assert not [name for name in PROPERTY.findall(text) if not known(name)]
     assert not [page for page in PAGE.findall(text) if not (ROOT / page).exists()]
     every = {option for name in root().list_commands(None) for option in _all_options(name)}
-    assert set(OPTION.findall(text)) - {"--upgrade", "--force-reinstall"} <= every
+    assert set(OPTION.findall(text)) - OPTIONS_OF_OTHERS <= every
 
 
 def _all_options(name: str) -> set[str]:

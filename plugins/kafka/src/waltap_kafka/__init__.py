@@ -1,0 +1,1 @@
+"""Apache Kafka: a sink, a signal channel and a notification channel, on librdkafka."""

@@ -1,0 +1,162 @@
+"""Clients of librdkafka, and what they say while they work."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from waltap.config.secrecy import redacted
+from waltap.errors import SinkError
+from waltap_kafka.client_settings import refused_setting
+from waltap_kafka.errors import KafkaRefused, KafkaUnreachable
+
+__all__ = [
+    "REFUSALS",
+    "ClientWatch",
+    "ClusterMetadata",
+    "admin",
+    "consumer",
+    "kafka_error",
+    "link_failure",
+    "producer",
+    "reach",
+]
+
+log = logging.getLogger(__name__)
+
+REACH_S: Final = 15.0
+STEP_S: Final = 0.25
+TOLD_AGAIN_S: Final = 60.0
+
+REFUSALS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SECURITY_DISABLED,
+    }
+)
+LINKS: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+        KafkaError._AUTHENTICATION,
+    }
+)
+
+
+class ClientWatch:
+    """Hears what a client says in its own threads' name, while somebody polls it.
+
+    ``trouble`` is the last error of a link, None while there was none. librdkafka repeats itself twice a
+    second for as long as a broker is away: the log gets it once, and then every minute.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.trouble: KafkaError | None = None
+        self._told_at = 0.0
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings that make a client report here."""
+        return {"error_cb": self._error, "logger": self}
+
+    def log(self, level: int, template: str, *values: object) -> None:
+        """Take a line that librdkafka would print."""
+        log.debug(template, *values)
+
+    def _error(self, error: KafkaError) -> None:
+        code = error.code()
+        if code not in LINKS:
+            log.debug("%s: %s", self._what, error.str())
+            return
+        # the reason of a link comes before "all brokers are down", which has none
+        if code != KafkaError._ALL_BROKERS_DOWN or self.trouble is None:
+            self.trouble = error
+        now = time.monotonic()
+        if now - self._told_at >= TOLD_AGAIN_S:
+            self._told_at = now
+            log.warning("%s: %s; waiting for it", self._what, redacted(self.trouble.str()))
+
+    def passed(self) -> None:
+        """Note that the broker has answered."""
+        if self._told_at and self.trouble is not None:
+            log.info("%s: the broker answers", self._what)
+        self.trouble, self._told_at = None, 0.0
+
+
+def kafka_error(raised: KafkaException) -> KafkaError:
+    """Return the error that ``raised`` carries."""
+    error = raised.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def _made(
+    make: Callable[[dict[str, Any]], Any], settings: Mapping[str, object], prefix: str
+) -> Any:
+    try:
+        return make(dict(settings))
+    except KafkaException as raised:
+        raise refused_setting(redacted(kafka_error(raised).str()), prefix) from raised
+    except (TypeError, ValueError) as error:
+        raise refused_setting(redacted(str(error)), prefix) from error
+
+
+def producer(settings: Mapping[str, object], prefix: str) -> Producer:
+    """Return a producer; ``prefix`` is how users write names of settings.
+
+    Raises: ConfigurationError when librdkafka does not know a setting, or not its value.
+    """
+    made: Producer = _made(Producer, settings, prefix)
+    return made
+
+
+def consumer(settings: Mapping[str, object], prefix: str) -> Consumer:
+    """Return a consumer. Raises: ConfigurationError."""
+    made: Consumer = _made(Consumer, settings, prefix)
+    return made
+
+
+def admin(settings: Mapping[str, object], prefix: str) -> AdminClient:
+    """Return a client for topics. Raises: ConfigurationError."""
+    made: AdminClient = _made(AdminClient, settings, prefix)
+    return made
+
+
+def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> ClusterMetadata:
+    """Return the metadata of the cluster that ``client`` (any kind) leads to.
+
+    Raises: KafkaUnreachable, KafkaRefused.
+    """
+    deadline = time.monotonic() + REACH_S
+    while True:
+        try:
+            found: ClusterMetadata = client.list_topics(timeout=STEP_S * 4)
+        except KafkaException as raised:
+            client.poll(0)
+            error = kafka_error(raised)
+            trouble = watch.trouble or error
+            refused = trouble.code() in REFUSALS or error.code() in REFUSALS
+            if refused or time.monotonic() >= deadline:
+                raise link_failure(trouble, servers, **fields) from raised
+        else:
+            watch.passed()
+            return found
+
+
+def link_failure(error: KafkaError, servers: str, **fields: object) -> SinkError:
+    """Return what is to be told of a broker that cannot be reached, or lets nobody in."""
+    text = redacted(error.str())
+    if error.code() in REFUSALS:
+        return KafkaRefused(f"Kafka at {servers} refuses: {text}", servers=servers, **fields)
+    return KafkaUnreachable(f"Kafka at {servers} cannot be reached: {text}", servers=servers)

@@ -1,0 +1,207 @@
+"""Settings of a client: librdkafka's own names as they are, those of Java clients by their equivalent."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from waltap.errors import ConfigurationError, Problem
+
+__all__ = ["client_settings", "refused_setting"]
+
+RENAMED: Final = {
+    "max.request.size": "message.max.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "compression.gzip.level": "compression.level",
+    "compression.lz4.level": "compression.level",
+    "compression.zstd.level": "compression.level",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.cipher.suites": "ssl.cipher.suites",
+    "sasl.mechanism": "sasl.mechanisms",
+}
+"""Name of the Java client → librdkafka's, where the value means the same."""
+
+NEEDLESS: Final = frozenset(
+    {
+        "key.serializer",
+        "value.serializer",
+        "key.deserializer",
+        "value.deserializer",
+        "max.block.ms",
+        "enable.metrics.push",
+    }
+)
+"""What a Java client must have and waltap does itself: the format makes the bytes, a full queue waits."""
+
+PARTITIONERS: Final = {
+    "org.apache.kafka.clients.producer.internals.defaultpartitioner": "murmur2_random",
+    "org.apache.kafka.clients.producer.internals.builtinpartitioner": "murmur2_random",
+    "org.apache.kafka.clients.producer.uniformstickypartitioner": "random",
+    "org.apache.kafka.clients.producer.roundrobinpartitioner": "random",
+}
+
+JAAS: Final = re.compile(
+    r'\s*[\w.]+(?:Plain|Scram)LoginModule\s+required\s+(?P<options>(?:\w+\s*=\s*"(?:[^"\\]|\\.)*"\s*)+);?\s*'
+)
+JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return what librdkafka is to be told for ``given``, full property names that begin with ``prefix``.
+
+    Raises: ConfigurationError with all that has no equivalent.
+    """
+    made: dict[str, str] = {}
+    problems: list[Problem] = []
+    for full, value in given.items():
+        name = full.removeprefix(prefix)
+        special = SPECIAL.get(name)
+        try:
+            if special is not None:
+                made.update(special(value.strip(), given, prefix))
+            elif name in RENAMED:
+                made[RENAMED[name]] = value
+            elif name in NEEDLESS:
+                continue
+            elif name in NOT_THERE:
+                problems.append(Problem(full, NOT_THERE[name]))
+            else:
+                made[name] = value
+        except ValueError as error:
+            problems.append(Problem(full, str(error)))
+    if problems:
+        raise ConfigurationError(problems)
+    return made
+
+
+def refused_setting(text: str, prefix: str, origin: str = "profile") -> ConfigurationError:
+    """Return what a user is told of a setting that librdkafka refuses with ``text``."""
+    unknown = re.search(r'No such configuration property: "([^"]+)"', text)
+    if unknown:
+        problem = Problem(f"{prefix}{unknown[1]}", "librdkafka has no such property")
+    else:
+        named = re.search(r'(?:property|for) "([^"]+)"', text) or re.search(r"`([\w.]+)`", text)
+        problem = Problem(f"{prefix}{named[1] if named else '*'}", f"librdkafka refuses it: {text}")
+    return ConfigurationError([problem], origin=origin)
+
+
+Special = Callable[[str, Mapping[str, str], str], dict[str, str]]
+
+
+def _jaas(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    match = JAAS.fullmatch(value)
+    if match is None:
+        raise ValueError(
+            "only PlainLoginModule and ScramLoginModule with username and password have an equivalent; "
+            "otherwise set sasl.username, sasl.password, or the sasl.oauthbearer.* of librdkafka"
+        )
+    options = {
+        name: re.sub(r"\\(.)", r"\1", text) for name, text in JAAS_OPTION.findall(match["options"])
+    }
+    return {
+        "sasl.username": options.get("username", ""),
+        "sasl.password": options.get("password", ""),
+    }
+
+
+def _kind(given: Mapping[str, str], name: str) -> str:
+    return given.get(name, "JKS").strip().upper()
+
+
+def _truststore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    if _kind(given, f"{prefix}ssl.truststore.type") != "PEM":
+        raise ValueError(
+            "a Java trust store cannot be read without Java: keytool -exportcert -rfc -keystore FILE "
+            "-alias NAME > ca.pem, and ssl.ca.location=ca.pem"
+        )
+    return {"ssl.ca.location": value}
+
+
+def _keystore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    kind = _kind(given, f"{prefix}ssl.keystore.type")
+    if kind == "PEM":
+        return {"ssl.certificate.location": value, "ssl.key.location": value}
+    if kind == "PKCS12":
+        return {"ssl.keystore.location": value}
+    if f"{prefix}ssl.keystore.type" not in given and value.endswith((".p12", ".pfx")):
+        return {"ssl.keystore.location": value}
+    raise ValueError(
+        "a Java key store cannot be read without Java: keytool -importkeystore -srckeystore FILE "
+        "-destkeystore keys.p12 -deststoretype PKCS12, and ssl.keystore.location=keys.p12"
+    )
+
+
+def _partitioner(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    if not value:
+        return {}
+    found = PARTITIONERS.get(value.lower())
+    if found is None:
+        raise ValueError(
+            "it names a Java class; partitioner=murmur2_random places keys as Java's default does, and "
+            "the transform PartitionRouting by columns"
+        )
+    return {"partitioner": found}
+
+
+def _memory(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    if not value.isdecimal():
+        raise ValueError("a whole number of bytes")
+    return {"queue.buffering.max.kbytes": str(max(1, int(value) // 1024))}
+
+
+def _store_type(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    return {}  # read with the store's location
+
+
+def _none_of(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    if value:
+        raise ValueError("it names Java classes")
+    return {}
+
+
+def _acks(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    if value.lower() not in {"all", "-1"}:
+        raise ValueError("waltap confirms what all in-sync replicas have: leave it out, or all")
+    return {"acks": "all"}
+
+
+def _endpoint_check(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+    return {"ssl.endpoint.identification.algorithm": value or "none"}  # Java's "" switches it off
+
+
+SPECIAL: Final[Mapping[str, Special]] = {
+    "acks": _acks,
+    "request.required.acks": _acks,
+    "buffer.memory": _memory,
+    "interceptor.classes": _none_of,
+    "metric.reporters": _none_of,
+    "partitioner.class": _partitioner,
+    "sasl.jaas.config": _jaas,
+    "ssl.endpoint.identification.algorithm": _endpoint_check,
+    "ssl.keystore.location": _keystore,
+    "ssl.keystore.type": _store_type,
+    "ssl.truststore.location": _truststore,
+    "ssl.truststore.type": _store_type,
+}
+
+NOT_THERE: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "give it as bootstrap.servers",
+    "transactional.id": "give it as transactional.id",
+    "ssl.truststore.password": "librdkafka reads PEM files, which have none",
+    "ssl.keystore.password.file": "librdkafka takes ssl.keystore.password",
+    "ssl.protocol": "librdkafka takes the newest that both sides have",
+    "ssl.enabled.protocols": "librdkafka takes the newest that both sides have",
+    "ssl.provider": "librdkafka uses OpenSSL",
+    "security.providers": "librdkafka uses OpenSSL",
+    "sasl.login.callback.handler.class": "it names a Java class; see sasl.oauthbearer.method",
+    "sasl.client.callback.handler.class": "it names a Java class",
+    "sasl.login.class": "it names a Java class",
+    "partitioner.ignore.keys": "partitioner=random does that",
+    "partitioner.adaptive.partitioning.enable": "librdkafka does not weigh partitions",
+    "partitioner.availability.timeout.ms": "librdkafka does not weigh partitions",
+    "opaque": "waltap sets it",
+    "error_cb": "waltap sets it",
+    "dr_cb": "waltap sets it",
+}

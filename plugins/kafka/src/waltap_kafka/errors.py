@@ -1,0 +1,122 @@
+"""What can go wrong with Kafka.
+
+SinkError
+├── KafkaUnreachable          WT-5401   no broker answers
+├── KafkaRefused              WT-5402   the broker does not let us in, or not do it
+├── KafkaTopicMissing         WT-5403   a topic is not there, and may not be created
+├── KafkaTopicUnusable        WT-5404   a topic cannot be created or written as asked for
+├── KafkaRecordTooLarge       WT-5405   a record is larger than client or topic allow
+├── KafkaFenced               WT-5406   another instance took over
+├── KafkaTransactionExpired   WT-5407   a transaction was open for too long
+├── KafkaNotDelivered         WT-5408   records were not delivered
+└── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
+ConfigurationError            WT-1001   settings that the client does not know
+"""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "KafkaFenced",
+    "KafkaNotDelivered",
+    "KafkaPositionUnusable",
+    "KafkaRecordTooLarge",
+    "KafkaRefused",
+    "KafkaTopicMissing",
+    "KafkaTopicUnusable",
+    "KafkaTransactionExpired",
+    "KafkaUnreachable",
+]
+
+
+class KafkaUnreachable(SinkError):
+    """No broker answers at the addresses that were given."""
+
+    code = "WT-5401"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Check that a broker listens at {servers} (bootstrap.servers), that its advertised.listeners can "
+        "be reached from here, and that producer.security.protocol is what that port speaks."
+    )
+
+
+class KafkaRefused(SinkError):
+    """The broker knows the user not, or allows not what a pipeline does."""
+
+    code = "WT-5402"
+    remedy = (
+        "Check producer.security.protocol, producer.sasl.mechanism, producer.sasl.username and "
+        "producer.sasl.password. The user needs WRITE and DESCRIBE on the topics, CREATE where topics "
+        "are to be created, and for delivery.guarantee=exactly_once READ and WRITE on topic {positions}, "
+        "WRITE and DESCRIBE on the transactional id {transactional_id}: kafka-acls.sh --add."
+    )
+
+
+class KafkaTopicMissing(SinkError):
+    """A topic that records go to does not exist, and topic.creation.enable is false."""
+
+    code = "WT-5403"
+    remedy = (
+        "Create it (kafka-topics.sh --create --topic {topic}), or set topic.creation.enable=true; then "
+        "start again: nothing was confirmed."
+    )
+
+
+class KafkaTopicUnusable(SinkError):
+    """A topic cannot be created with its settings, or does not take records as they are."""
+
+    code = "WT-5404"
+    remedy = (
+        "Correct the settings that topic.creation.groups and its groups give {topic}, or make the topic as "
+        "it should be (kafka-topics.sh, kafka-configs.sh); then start again: nothing was confirmed."
+    )
+
+
+class KafkaRecordTooLarge(SinkError):
+    """A record is larger than the client or its topic allows, and oversize.records is ``fail``."""
+
+    code = "WT-5405"
+    remedy = (
+        "Raise max.message.bytes of topic {topic} (kafka-configs.sh --alter) and "
+        "producer.message.max.bytes here to at least {bytes}, or set oversize.records to skip or "
+        "dead_letter. Where the topic allows less than a whole batch of the client, lower "
+        "producer.batch.size. Nothing was confirmed."
+    )
+
+
+class KafkaFenced(SinkError):
+    """Another instance of this pipeline has begun: the broker takes nothing more from this one."""
+
+    code = "WT-5406"
+    remedy = (
+        "Leave one instance running. If they are two pipelines, give each a `name` or a transactional.id "
+        "of its own; {transactional_id} is taken."
+    )
+
+
+class KafkaTransactionExpired(SinkError):
+    """A transaction was open for longer than the broker allows, as in a long outage: it was undone."""
+
+    code = "WT-5407"
+    retry = Retry.RECONNECT
+    remedy = (
+        "The batch is sent again by itself. If it happens without an outage, raise "
+        "producer.transaction.timeout.ms, up to the broker's transaction.max.timeout.ms."
+    )
+
+
+class KafkaNotDelivered(SinkError):
+    """Records were not delivered, or a transaction was undone; they come again from the last position."""
+
+    code = "WT-5408"
+    retry = Retry.RECONNECT
+    remedy = "waltap sends them again by itself; if this lasts, look into the broker's log for the reason."
+
+
+class KafkaPositionUnusable(SinkError):
+    """The position that is kept in Kafka cannot be read."""
+
+    code = "WT-5409"
+    remedy = (
+        "Check topic {topic} (position.topic): it must hold nothing but this pipeline's positions. "
+        "Without it the pipeline goes on from its stored offset, and events since then come twice."
+    )

@@ -1,0 +1,84 @@
+"""What an error of librdkafka means for a pipeline."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from waltap.config.secrecy import redacted
+from waltap.errors import SinkError
+from waltap_kafka.client import REFUSALS, link_failure
+from waltap_kafka.errors import (
+    KafkaFenced,
+    KafkaNotDelivered,
+    KafkaRecordTooLarge,
+    KafkaTopicMissing,
+    KafkaTopicUnusable,
+    KafkaTransactionExpired,
+)
+
+__all__ = ["TOO_LARGE", "Failures"]
+
+TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
+MISSING: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
+UNFIT: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_MSG,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Names errors for one sink."""
+
+    servers: str
+    transactional_id: str
+    position_topic: str
+    creates_topics: bool
+
+    def refused(self, error: KafkaError) -> SinkError:
+        """Return what is to be told of a broker that refuses, or is away."""
+        return link_failure(
+            error,
+            self.servers,
+            positions=self.position_topic,
+            transactional_id=self.transactional_id,
+        )
+
+    def of(
+        self, error: KafkaError, *, topic: str = "", size: int = 0, expired: bool = False
+    ) -> SinkError:
+        """Return what ``error`` means; ``topic`` and ``size`` (bytes) are the record's.
+
+        ``expired``: the transaction has been open for longer than it may be, so that the broker ended it.
+        """
+        code, text = error.code(), redacted(error.str())
+        where = f"topic {topic}: " if topic else ""
+        if code in FENCED:
+            if expired:
+                return KafkaTransactionExpired(f"the broker undid a transaction: {text}")
+            return KafkaFenced(
+                f"another instance has taken over: {text}", transactional_id=self.transactional_id
+            )
+        if code in TOO_LARGE:
+            problem = f"{where}a record of {size} bytes, or its batch, is too large: {text}"
+            return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
+        if code in REFUSALS:
+            return self.refused(error)
+        if code in MISSING and not self.creates_topics:
+            return KafkaTopicMissing(f"{where}{text}", topic=topic)
+        if code in UNFIT:
+            return KafkaTopicUnusable(f"{where}{text}", topic=topic)
+        return KafkaNotDelivered(f"{where}{text}")

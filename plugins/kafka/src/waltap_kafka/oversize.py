@@ -1,0 +1,62 @@
+"""Records that are too large, and what becomes of them."""
+
+import logging
+from typing import Final
+
+import orjson
+
+from waltap.errors import SinkError
+from waltap.format.record import Record
+from waltap_kafka.errors import KafkaRecordTooLarge
+from waltap_kafka.properties import KafkaSinkProperties
+from waltap_kafka.topics import Topics
+
+__all__ = ["Oversize"]
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES: Final = 61
+"""What a batch of one record has around it."""
+
+RECORD_BYTES: Final = 64
+"""What a record has around key, value and headers, generously; as much per header."""
+
+
+class Oversize:
+    """The policy ``oversize.records``. ``watches``: records are to be asked about before they go."""
+
+    def __init__(self, properties: KafkaSinkProperties, topics: Topics, client_limit: int) -> None:
+        self._topics, self._client_limit = topics, client_limit
+        self._policy, self._topic = properties.oversize, properties.oversize_topic
+        self.watches = properties.oversize != "fail"
+
+    def suspects(self, record: Record) -> bool:
+        """Tell whether ``record``, uncompressed, is larger than client or topic allow."""
+        limit = min(self._client_limit, self._topics.limits.get(record.topic, self._client_limit))
+        return _size(record) > limit
+
+    def caused(self, error: SinkError) -> bool:
+        """Tell whether ``error`` says that a record is too large."""
+        return isinstance(error, KafkaRecordTooLarge)
+
+    def instead_of(self, record: Record) -> Record | None:
+        """Tell of ``record``, which is left out; return what goes to the topic of such records."""
+        size = _size(record)
+        log.warning(
+            "a record of %d bytes is too large for topic %s: left out (oversize.records=%s)",
+            size, record.topic, self._policy,
+        )  # fmt: skip
+        if self._policy != "dead_letter":
+            return None
+        key = record.key
+        if key is not None and len(key) > self._client_limit // 2:
+            key = None
+        value = orjson.dumps({"topic": record.topic, "bytes": size})
+        return Record(self._topic, key, value)
+
+
+def _size(record: Record) -> int:
+    size = BATCH_BYTES + RECORD_BYTES + len(record.value or b"") + len(record.key or b"")
+    for name, value in record.headers:
+        size += RECORD_BYTES + len(name) + len(value)
+    return size

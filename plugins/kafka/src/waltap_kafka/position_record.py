@@ -1,0 +1,148 @@
+"""The position as a record of a compacted topic, beside the data in the same Kafka transaction."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from waltap.source.position import Position, Positions
+from waltap_kafka.client import REFUSALS, consumer, kafka_error
+from waltap_kafka.errors import KafkaPositionUnusable
+
+__all__ = ["PARTITION", "encode", "last_position", "position_topic"]
+
+PARTITION: Final = 0
+VERSION: Final = 1
+WAIT_S: Final = 120.0
+STEP_S: Final = 0.25
+LOOK_BACK: Final = 64
+
+
+class _Kept(msgspec.Struct):
+    version: int
+    pipeline: str
+    partitions: dict[str, tuple[int, int, int]]
+
+
+def position_topic(name: str) -> NewTopic:
+    """Return the topic as it is created: one partition, compacted, in small segments."""
+    settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "retention.ms": "-1"}
+    return NewTopic(name, num_partitions=1, replication_factor=-1, config=settings)
+
+
+def encode(pipeline: str, positions: Positions) -> bytes:
+    """Return the record's value."""
+    kept = {
+        name: (position.end_lsn, position.commit_lsn, position.index)
+        for name, position in positions.items()
+    }
+    return msgspec.json.encode(_Kept(version=VERSION, pipeline=pipeline, partitions=kept))
+
+
+def last_position(
+    settings: Mapping[str, object],
+    client: AdminClient,
+    topic: str,
+    key: str,
+    stopping: Callable[[], bool],
+) -> Positions | None:
+    """Return the position that was committed last under ``key``, None where there is none.
+
+    Called when no transaction of ours is open any more: what is committed is final. The last records are
+    read first; where none of them is ours, more of them. Raises: KafkaPositionUnusable.
+    """
+    place = TopicPartition(topic, PARTITION)
+    try:
+        first = _offset(client, place, OffsetSpec.earliest())
+        end = _offset(client, place, OffsetSpec.latest())
+        reader = consumer(
+            {
+                **settings,
+                "group.id": f"waltap-{uuid.uuid4()}",  # it joins no group and commits nothing
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            },
+            "producer.",
+        )
+        try:
+            back = LOOK_BACK
+            while True:
+                start = max(first, end - back)
+                found = _read(reader, place, start, end, key, stopping)
+                if found is not None or start == first:
+                    break
+                back *= 16
+        finally:
+            reader.close()
+    except KafkaException as raised:
+        text = f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}"
+        raise KafkaPositionUnusable(text, topic=topic) from raised
+    return None if not found else _decoded(found, topic)
+
+
+def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:
+    """Return where the partition begins or ends, open transactions included."""
+    futures = client.list_offsets(
+        {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=WAIT_S
+    )
+    return int(futures[place].result(WAIT_S).offset)
+
+
+def _read(
+    reader: Consumer,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    key: str,
+    stopping: Callable[[], bool],
+) -> bytes | None:
+    """Return the last value under ``key`` from ``start`` to ``end``, b"" where it was taken back."""
+    found: bytes | None = None
+    reader.assign([TopicPartition(place.topic, place.partition, start)])
+    deadline = time.monotonic() + WAIT_S
+    at = start
+    while at < end:
+        if time.monotonic() > deadline or stopping():
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, f"offset {at} of {end} was reached")
+            )
+        message = reader.poll(STEP_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                if error.code() in REFUSALS or error.fatal():
+                    raise KafkaException(error)
+                continue
+            offset = message.offset()
+            at = at if offset in (None, OFFSET_INVALID) else max(at, offset)
+            continue
+        at = (message.offset() or 0) + 1
+        if message.key() == key.encode():
+            found = message.value() or b""
+    return found
+
+
+def _decoded(value: bytes, topic: str) -> Positions:
+    try:
+        kept = msgspec.json.decode(value, type=_Kept)
+    except msgspec.DecodeError as error:
+        text = f"topic {topic} holds a record that is no position: {error}"
+        raise KafkaPositionUnusable(text, topic=topic) from error
+    if kept.version != VERSION:
+        text = f"topic {topic} holds positions of version {kept.version}, which is a later waltap's"
+        raise KafkaPositionUnusable(text, topic=topic)
+    return Positions({name: Position(*place) for name, place in kept.partitions.items()})

@@ -1,0 +1,113 @@
+"""What the Kafka sink can be told."""
+
+import re
+from typing import Literal
+
+from pydantic import model_validator
+
+from waltap.config.property import CommaList, Properties, declare, declare_family
+
+__all__ = ["KafkaSinkProperties"]
+
+GROUP = re.compile(r"topic\.creation\.([^.]+)\.(.+)")
+
+
+class KafkaSinkProperties(Properties):
+    """Where records go, and what the destination promises."""
+
+    servers: str = declare(
+        "bootstrap.servers",
+        summary="Brokers to begin with, HOST:PORT, by comma.",
+        examples=("localhost:9092",),
+    )
+    guarantee: Literal["at_least_once", "exactly_once"] = declare(
+        "delivery.guarantee",
+        default="at_least_once",
+        summary="With exactly_once, records and position are written in Kafka transactions of whole "
+        "source transactions; consumers set isolation.level=read_committed.",
+    )
+    transactional_id: str = declare(
+        "transactional.id",
+        default="",
+        summary="Identity of the pipeline at the broker with exactly_once; empty: waltap-NAME. A second "
+        "instance with the same identity ends the first.",
+    )
+    position_topic: str = declare(
+        "position.topic",
+        default="",
+        summary="Topic that keeps the position with exactly_once, this pipeline's alone; empty: the "
+        "transactional id with .position behind it. It is created compacted.",
+    )
+    oversize: Literal["fail", "skip", "dead_letter"] = declare(
+        "oversize.records",
+        default="fail",
+        summary="What becomes of a record that is larger than client or topic allow: stop; leave it out "
+        "with a warning; or leave it out and write its key and size to oversize.topic. With exactly_once "
+        "the size counts before compression.",
+    )
+    oversize_topic: str = declare(
+        "oversize.topic",
+        default="waltap.oversize",
+        summary="Topic for oversize.records=dead_letter. The value is JSON with topic and size.",
+    )
+    creation: bool = declare(
+        "topic.creation.enable",
+        default=True,
+        summary="Create topics that are missing, as topic.creation.* says; without it they must exist.",
+    )
+    creation_groups: CommaList = declare(
+        "topic.creation.groups",
+        default=(),
+        summary="Groups of topics with settings of their own; the first whose include fits decides, after "
+        "them `default`.",
+    )
+    creation_settings: dict[str, str] = declare_family(
+        "topic.creation.GROUP.SETTING",
+        pattern=r"topic\.creation\.[^.]+\..+",
+        summary="Settings of topics that are created, of a group or of `default`: include and exclude "
+        "(regular expressions, by comma), partitions, replication.factor (-1: as the broker has it), and "
+        "any setting of a topic, such as cleanup.policy.",
+    )
+    stop_wait_ms: int = declare(
+        "stop.wait.ms",
+        default=5000,
+        ge=0,
+        unit="ms",
+        summary="How long a stop waits for a broker that is away; what it has not taken is sent again by "
+        "the next run.",
+    )
+    producer: dict[str, str] = declare_family(
+        "producer.NAME",
+        pattern=r"producer\..+",
+        summary="Any property of librdkafka, and those of the Java producer that have an equivalent.",
+    )
+
+    @model_validator(mode="after")
+    def _groups_are_named(self) -> "KafkaSinkProperties":
+        known = {*self.creation_groups, "default"}
+        for name, value in self.creation_settings.items():
+            match = GROUP.fullmatch(name)
+            assert match is not None
+            group, setting = match.groups()
+            if group not in known:
+                raise ValueError(f"{name}: {group} is not in topic.creation.groups")
+            if setting in {"partitions", "replication.factor"} and not re.fullmatch(
+                r"-1|[1-9]\d{0,4}", value.strip()
+            ):
+                raise ValueError(f"{name}: a whole number, or -1 for the broker's")
+            if setting in {"include", "exclude"}:
+                for pattern in value.split(","):
+                    try:
+                        re.compile(pattern.strip())
+                    except re.error as error:
+                        raise ValueError(f"{name}: {error}") from error
+        return self
+
+    def settings_of(self, group: str) -> dict[str, str]:
+        """Return what ``topic.creation.GROUP.*`` says, by the name of the setting."""
+        prefix = f"topic.creation.{group}."
+        return {
+            name.removeprefix(prefix): value.strip()
+            for name, value in self.creation_settings.items()
+            if name.startswith(prefix)
+        }

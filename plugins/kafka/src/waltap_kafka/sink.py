@@ -1,0 +1,351 @@
+"""The Kafka sink: an idempotent producer, or one with transactions that hold the position too."""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from waltap.errors import SinkError
+from waltap.format.record import Header, Record
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check, StopRequested
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_kafka import client
+from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.failure import Failures
+from waltap_kafka.oversize import Oversize
+from waltap_kafka.properties import KafkaSinkProperties
+from waltap_kafka.topics import Topics
+from waltap_kafka.transaction import KafkaTransactions
+
+__all__ = ["KafkaSink"]
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "producer."
+STEP_S: Final = 0.25
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""Reports of what we dropped ourselves."""
+
+DEFAULTS: Final = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "partitioner": "murmur2_random",
+    "message.max.bytes": 1_048_576,
+    "batch.size": 262_144,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 65_536,
+}
+"""Where librdkafka's own defaults are not those of a Java producer, or too large for one pipeline."""
+
+
+class KafkaSink(Sink):
+    """Writes records to their topics. Life cycle: open, (write*, flush)*, close.
+
+    At least once: the producer is idempotent, nothing of one key is out of order; `flush` waits for the
+    report of every record. A broker that is away is waited for, however long: a full queue holds `write`.
+
+    Exactly once: records since the last `flush` and their position are one Kafka transaction, which ends
+    where a source transaction does, or a table of a snapshot; one that takes longer than a third of
+    ``transaction.timeout.ms`` is committed in pieces, each with its position. A snapshot that has not
+    ended has none. `open` ends any other instance and returns the position.
+    """
+
+    def __init__(self, properties: KafkaSinkProperties, context: SinkContext) -> None:
+        self._properties, self._context = properties, context
+        self._once = properties.guarantee == "exactly_once"
+        self.capabilities = SinkCapabilities(
+            records=True, exactly_once=self._once, partitions=not self._once
+        )
+        identity = properties.transactional_id or f"waltap-{context.pipeline}"
+        self._failures = Failures(
+            servers=properties.servers,
+            transactional_id=identity,
+            position_topic=properties.position_topic or f"{identity}.position",
+            creates_topics=properties.creation,
+        )
+        self._watch = ClientWatch(f"Kafka at {properties.servers}")
+        self._producer: Producer | None = None
+        self._transactions: KafkaTransactions | None = None
+        self._accepted = Positions()
+        self._held: Positions = Positions()
+        """What `open` returned."""
+        self._whole = True
+        self._in_snapshot = False
+        self._undelivered: SinkError | None = None
+        """What the first bad report said."""
+        self._failure: BaseException | None = None
+        """What ended this instance."""
+        self._stop_seen = 0.0
+        self._left_at_stop = 0
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def check(self) -> list[Check]:
+        """Look whether a broker answers and lets us in, and whether the client knows all settings.
+
+        Raises: ConfigurationError, KafkaUnreachable, KafkaRefused.
+        """
+        made = client.producer(self._producer_settings(), PREFIX)
+        cluster = self._reach(made)
+        brokers = len(cluster.brokers)
+        servers = self._properties.servers
+        found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
+        return [Check(name="sink kafka", verdict="ok", found=found)]
+
+    def open(self) -> Positions | None:
+        """Connect; with exactly once, end any other instance and ask for our own position.
+
+        Raises: ConfigurationError, SinkError, StopRequested.
+        """
+        self._failure = self._undelivered = None
+        made = client.producer(self._producer_settings(), PREFIX)
+        self._reach(made)
+        admin = client.admin(self._client_settings(), PREFIX)
+        self._topics = Topics(admin, self._properties, self._failures.refused)
+        self._oversize = Oversize(self._properties, self._topics, self._message_limit())
+        self._producer = made
+        if not self._once:
+            return None
+        self._transactions = KafkaTransactions(
+            made, self._failures, self._context, timeout_s=self._transaction_timeout_s()
+        )
+        held = self._transactions.begin_life(self._topics, admin, self._client_settings())
+        self._accepted = self._held = held or Positions()
+        return held
+
+    def write(self, batch: Batch) -> None:
+        """Hand the records to the producer; waits while its queue is full. Raises: SinkError,
+        StopRequested when the run is to end and no broker takes anything."""
+        self._raise_failure()
+        assert self._producer is not None
+        if self._once and self._is_there(batch):
+            return
+        try:
+            if self._transactions is not None:
+                if self._in_snapshot and _opens(batch):
+                    self._transactions.undo()
+                self._transactions.begin()
+            self._produce(self._producer, batch.records or ())
+            self._producer.poll(0)
+            self._raise_undelivered()
+        except BaseException as error:
+            # half of the batch is on its way: harmless, unless a commit made it count
+            if self._once or self._undelivered is not None or not isinstance(error, SinkError):
+                self._failure = error
+            raise
+        self._in_snapshot = batch.snapshot and bool(batch.parts)
+        if self._in_snapshot:  # not a position to go on from
+            last = batch.parts[-1]
+            self._whole = isinstance(last, SnapshotRows) and last.complete
+            if self._once:
+                return
+        else:
+            self._whole = batch.ends_transaction
+        self._accepted = self._accepted.moved(batch.partition, batch.position)
+
+    def flush(self) -> Positions | None:
+        """Wait until every record is reported; with exactly once, commit where a source transaction ends.
+
+        Raises: SinkError, StopRequested when the run is to end and no broker takes anything.
+        """
+        self._raise_failure()
+        try:
+            if self._transactions is None:
+                self._drain()
+                return self._accepted or None
+            return self._transactions.commit(self._accepted, whole=self._whole, drain=self._drain)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        """Drop what was not delivered, undo an open transaction; may be called twice."""
+        made, self._producer = self._producer, None
+        if made is None:
+            return
+        made.purge(in_queue=True, in_flight=True, blocking=False)
+        if self._transactions is not None:
+            self._transactions.abandon()
+            self._transactions = None
+        made.poll(0)
+
+    def _is_there(self, batch: Batch) -> bool:
+        """Tell whether the transactions of ``batch`` were committed here before `open`."""
+        held = self._held.get(batch.partition)
+        return (
+            held is not None
+            and batch.position <= held
+            and not batch.snapshot
+            and any(isinstance(part, TransactionPart) for part in batch.parts)
+            and all(
+                isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts
+            )
+        )
+
+    # --- records ------------------------------------------------------------------------------
+
+    def _produce(self, producer: Producer, records: Iterable[Record]) -> None:
+        produce, known, oversize = producer.produce, self._topics.known, self._oversize
+        given: tuple[Header, ...] = ()
+        headers: list[tuple[str, str | bytes | None]] = []
+        for record in records:
+            if record.topic not in known:
+                self._topics.ensure(record.topic)
+            if record.headers is not given:  # neighbours share them
+                given = record.headers
+                headers = list(given)
+            if oversize.watches and oversize.suspects(record):
+                self._produce_large(producer, record, headers)
+                continue
+            while True:
+                try:
+                    if record.partition is None:
+                        produce(record.topic, record.value, record.key, headers=headers)
+                    else:
+                        produce(
+                            record.topic,
+                            record.value,
+                            record.key,
+                            record.partition,
+                            headers=headers,
+                        )
+                except BufferError:
+                    producer.poll(STEP_S)
+                    self._look()
+                except KafkaException as raised:
+                    raise self._named(kafka_error(raised), record) from raised
+                else:
+                    break
+
+    def _produce_large(
+        self, producer: Producer, record: Record, headers: list[tuple[str, str | bytes | None]]
+    ) -> None:
+        """Try a record that may be too large by itself, so that no neighbour is refused with it."""
+        if not self._once:
+            self._drain()
+            try:
+                producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    -1 if record.partition is None else record.partition,
+                    headers=headers,
+                )
+                self._drain()
+            except KafkaException as raised:
+                error = self._named(kafka_error(raised), record)
+                if not self._oversize.caused(error):
+                    raise error from raised
+            except SinkError as error:
+                if not self._oversize.caused(error):
+                    raise
+                self._undelivered = None
+            else:
+                return
+        instead = self._oversize.instead_of(record)
+        if instead is not None:
+            self._topics.ensure(instead.topic)
+            producer.produce(
+                instead.topic, instead.value, instead.key, headers=list(instead.headers)
+            )
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Wait until nothing is on its way. Raises: SinkError, StopRequested."""
+        producer = self._producer
+        assert producer is not None
+        while producer.flush(STEP_S):
+            self._look()
+        self._raise_undelivered()
+
+    def _look(self) -> None:
+        """See whether to go on waiting. Raises: SinkError, StopRequested."""
+        producer = self._producer
+        assert producer is not None
+        self._raise_undelivered()
+        if not self._context.stopping():
+            return
+        left, now = len(producer), time.monotonic()
+        if not self._stop_seen or left < self._left_at_stop:
+            self._stop_seen, self._left_at_stop = now, left
+        elif now - self._stop_seen >= self._properties.stop_wait_ms / 1000:
+            log.warning("the run ends with %d records that no broker has taken", left)
+            raise StopRequested
+
+    # --- failures -----------------------------------------------------------------------------
+
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
+        """Take a report of librdkafka: only those of failures come."""
+        if error is None or error.code() in PURGED:
+            return
+        if self._undelivered is None:
+            size = len(message.key() or b"") + len(message.value() or b"")
+            self._undelivered = self._failures.of(
+                error, topic=message.topic() or "", size=size, expired=self._expired
+            )
+
+    def _named(self, error: KafkaError, record: Record) -> SinkError:
+        size = len(record.key or b"") + len(record.value or b"")
+        return self._failures.of(error, topic=record.topic, size=size, expired=self._expired)
+
+    @property
+    def _expired(self) -> bool:
+        return self._transactions is not None and self._transactions.expired
+
+    def _raise_undelivered(self) -> None:
+        if self._undelivered is not None:
+            raise self._undelivered
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if isinstance(failure, SinkError | StopRequested):
+            raise failure
+        if failure is not None:
+            text = f"Kafka takes and promises nothing more: it failed before ({failure!r})"
+            raise SinkError(text) from failure
+
+    # --- settings -----------------------------------------------------------------------------
+
+    def _client_settings(self) -> dict[str, object]:
+        """Return what every client of this sink is told."""
+        return {
+            "bootstrap.servers": self._properties.servers,
+            "client.id": f"waltap-{self._context.pipeline}",
+            **client_settings(self._properties.producer, PREFIX),
+            **self._watch.settings(),
+        }
+
+    def _producer_settings(self) -> dict[str, object]:
+        made = {**DEFAULTS, **self._client_settings()}
+        made |= {"delivery.report.only.error": True, "on_delivery": self._reported}
+        if self._once:
+            made["transactional.id"] = self._failures.transactional_id
+        elif not {"message.timeout.ms", "delivery.timeout.ms"} & set(made):
+            made["message.timeout.ms"] = 0  # a record waits for as long as the broker is away
+        return made
+
+    def _message_limit(self) -> int:
+        return int(str(self._producer_settings()["message.max.bytes"]))
+
+    def _transaction_timeout_s(self) -> float:
+        return int(str(self._producer_settings().get("transaction.timeout.ms", 60_000))) / 1000
+
+    def _reach(self, made: Producer) -> client.ClusterMetadata:
+        return client.reach(
+            made,
+            self._watch,
+            self._properties.servers,
+            positions=self._failures.position_topic,
+            transactional_id=self._failures.transactional_id,
+        )
+
+
+def _opens(batch: Batch) -> bool:
+    """Tell whether a snapshot begins: what one before brought counts for nothing."""
+    return any(isinstance(part, SnapshotRows) and part.opens for part in batch.parts)

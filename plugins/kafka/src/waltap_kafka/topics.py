@@ -1,0 +1,154 @@
+"""Topics of the sink: which exist, which are created, and how, as Kafka Connect does it."""
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from waltap.config.secrecy import redacted
+from waltap.errors import SinkError
+from waltap_kafka.client import REFUSALS, kafka_error
+from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing, KafkaTopicUnusable
+from waltap_kafka.properties import KafkaSinkProperties
+
+__all__ = ["TopicRules", "Topics"]
+
+WAIT_S: Final = 30.0
+STEP_S: Final = 0.05
+DEFAULT: Final = "default"
+NOT_SETTINGS: Final = frozenset({"include", "exclude", "partitions", "replication.factor"})
+
+
+class TopicRules:
+    """The settings of a topic that is created: those of the first group that it belongs to."""
+
+    def __init__(self, properties: KafkaSinkProperties) -> None:
+        self._groups = [
+            (
+                _patterns(settings.get("include", "")),
+                _patterns(settings.get("exclude", "")),
+                settings,
+            )
+            for settings in map(properties.settings_of, properties.creation_groups)
+        ]
+        self._default = properties.settings_of(DEFAULT)
+
+    def new_topic(self, name: str) -> NewTopic:
+        """Return what to ask the broker for."""
+        chosen = self._default
+        for include, exclude, settings in self._groups:
+            if _fits(name, include) and not _fits(name, exclude):
+                chosen = {**self._shape(), **settings}
+                break
+        return NewTopic(
+            name,
+            num_partitions=int(chosen.get("partitions", "-1")),
+            replication_factor=int(chosen.get("replication.factor", "-1")),
+            config={key: value for key, value in chosen.items() if key not in NOT_SETTINGS},
+        )
+
+    def _shape(self) -> Mapping[str, str]:
+        """Groups inherit partitions and replicas, nothing else."""
+        return {
+            name: self._default[name]
+            for name in ("partitions", "replication.factor")
+            if name in self._default
+        }
+
+
+def _patterns(text: str) -> list[re.Pattern[str]]:
+    return [re.compile(each.strip()) for each in text.split(",") if each.strip()]
+
+
+def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+class Topics:
+    """Knows topics that exist, and makes those that are missing where that is wanted.
+
+    ``limits`` has the largest batch in bytes that a topic takes, where the broker tells.
+    """
+
+    def __init__(
+        self,
+        client: AdminClient,
+        properties: KafkaSinkProperties,
+        refused: Callable[[KafkaError], SinkError],
+    ) -> None:
+        self._client, self._creates = client, properties.creation
+        self._rules, self._refused = TopicRules(properties), refused
+        self.known: set[str] = set()
+        self.limits: dict[str, int] = {}
+
+    def ensure(self, name: str) -> None:
+        """See that topic ``name`` exists.
+
+        Raises: KafkaTopicMissing, KafkaTopicUnusable, KafkaRefused, KafkaNotDelivered.
+        """
+        if name in self.known:
+            return
+        if not self.exists(name):
+            if not self._creates:
+                raise KafkaTopicMissing(
+                    f"topic {name} does not exist, and topic.creation.enable is false", topic=name
+                )
+            self.create(self._rules.new_topic(name))
+        self._ask_limit(name)
+        self.known.add(name)
+
+    def create(self, topic: NewTopic) -> None:
+        """Make ``topic`` unless somebody has, and wait until it is there."""
+        name = topic.topic
+        try:
+            self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(WAIT_S)
+        except KafkaException as raised:
+            error = kafka_error(raised)
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._failure(name, "be created", error) from raised
+        deadline = time.monotonic() + WAIT_S
+        while not self.exists(name):
+            if time.monotonic() > deadline:
+                raise KafkaNotDelivered(f"topic {name} was created and does not appear")
+            time.sleep(STEP_S)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether topic ``name`` exists. Raises: SinkError."""
+        try:
+            self._client.describe_topics(TopicCollection([name]), request_timeout=WAIT_S)[
+                name
+            ].result(WAIT_S)
+        except KafkaException as raised:
+            error = kafka_error(raised)
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return False
+            if error.code() == KafkaError.LEADER_NOT_AVAILABLE:
+                return True
+            raise self._failure(name, "be looked at", error) from raised
+        return True
+
+    def _ask_limit(self, name: str) -> None:
+        """Take note of the topic's limit of size where we may know it."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            found = self._client.describe_configs([resource], request_timeout=WAIT_S)[
+                resource
+            ].result(WAIT_S)
+            self.limits[name] = int(found["max.message.bytes"].value)
+        except (KafkaException, KeyError, ValueError, TypeError):
+            self.limits.pop(name, None)
+
+    def _failure(self, name: str, what: str, error: KafkaError) -> SinkError:
+        text = f"topic {name} cannot {what}: {redacted(error.str())}"
+        if error.code() in REFUSALS:
+            return self._refused(error)
+        if error.retriable() or error.code() in {
+            KafkaError._TIMED_OUT,
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+        }:
+            return KafkaNotDelivered(text)
+        return KafkaTopicUnusable(text, topic=name)

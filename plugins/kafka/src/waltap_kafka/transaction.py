@@ -1,0 +1,154 @@
+"""Kafka transactions of whole source transactions, with the position inside."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from waltap.sink.sink import SinkContext
+from waltap.source.connector import StopRequested
+from waltap.source.position import Positions
+from waltap_kafka.client import kafka_error
+from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
+from waltap_kafka.failure import Failures
+from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
+from waltap_kafka.topics import Topics
+
+__all__ = ["KafkaTransactions"]
+
+log = logging.getLogger(__name__)
+
+STEP_S: Final = 0.5
+INIT_S: Final = 60.0
+ABANDON_S: Final = 2.0
+
+
+class KafkaTransactions:
+    """The transactions of one producer, one after the other.
+
+    ``timeout_s``: after so long the broker undoes one that is open.
+    """
+
+    def __init__(
+        self, producer: Producer, failures: Failures, context: SinkContext, *, timeout_s: float
+    ) -> None:
+        self._producer, self._failures, self._context = producer, failures, context
+        self._timeout_s = timeout_s
+        self._begun: float | None = None
+        self._committed: Positions | None = None
+        self._told = False
+
+    @property
+    def expired(self) -> bool:
+        """Tell whether the open transaction is older than the broker allows."""
+        return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s
+
+    def begin_life(
+        self, topics: Topics, admin: AdminClient, settings: Mapping[str, object]
+    ) -> Positions | None:
+        """End any other instance with our identity and what it left open; return our position.
+
+        Where no offset is stored the pipeline begins anew, and a position of before counts for nothing.
+        Raises: SinkError, StopRequested.
+        """
+        failures = self._failures
+        self._until_done(self._producer.init_transactions, INIT_S)
+        name = failures.position_topic
+        if not topics.exists(name):
+            if not failures.creates_topics:
+                raise KafkaTopicMissing(
+                    f"topic {name} does not exist, and topic.creation.enable is false", topic=name
+                )
+            topics.create(position_topic(name))
+        identity, stopping = failures.transactional_id, self._context.stopping
+        held = last_position(settings, admin, name, identity, stopping)
+        if held is not None and not self._context.resumes:
+            self._producer.begin_transaction()
+            self._producer.produce(name, None, identity.encode(), PARTITION)
+            self._until_done(self._producer.commit_transaction, INIT_S)
+            held = None
+        self._committed = held
+        return held
+
+    def begin(self) -> None:
+        """Begin a transaction unless one is open. Raises: SinkError."""
+        if self._begun is None:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as raised:
+                raise self._failures.of(kafka_error(raised)) from raised
+            self._begun = time.monotonic()
+
+    def undo(self) -> None:
+        """Undo the open transaction. Raises: SinkError, StopRequested."""
+        if self._begun is not None:
+            self._until_done(self._producer.abort_transaction, INIT_S)
+            self._begun = None
+
+    def commit(
+        self, position: Positions, *, whole: bool, drain: Callable[[], None]
+    ) -> Positions | None:
+        """Commit records and ``position`` together; return the position that is durable now.
+
+        ``whole`` False: the last source transaction goes on; then it waits for its end while it may.
+        Raises: SinkError, StopRequested.
+        """
+        if self._begun is None:
+            return self._committed
+        if not whole:
+            if time.monotonic() - self._begun < self._timeout_s / 3:
+                return self._committed
+            if not self._told:
+                log.warning(
+                    "a source transaction is too long for one Kafka transaction: consumers see it in "
+                    "pieces; producer.transaction.timeout.ms allows longer ones"
+                )
+                self._told = True
+        identity = self._failures.transactional_id
+        drain()
+        if position:
+            value = encode(self._context.pipeline, position)
+            self._producer.produce(
+                self._failures.position_topic, value, identity.encode(), PARTITION
+            )
+        self._until_done(self._producer.commit_transaction, None)
+        self._begun, self._committed = None, position or None
+        return self._committed
+
+    def abandon(self) -> None:
+        """Undo what is open, as far as that is possible: the next instance does it otherwise."""
+        if self._begun is None:
+            return
+        self._begun = None
+        try:
+            self._producer.abort_transaction(ABANDON_S)
+        except KafkaException as raised:
+            log.debug("the open transaction is left to the next start: %s", raised)
+
+    def _until_done(self, call: Callable[[float], Any], seconds: float | None) -> None:
+        """Call until it is through; an answer that was lost is asked for again.
+
+        Raises: SinkError, StopRequested.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        stop_seen: float | None = None
+        while True:
+            try:
+                call(STEP_S)
+            except KafkaException as raised:
+                error = kafka_error(raised)
+                if error.txn_requires_abort():
+                    self.abandon()
+                    raise KafkaNotDelivered(f"a transaction was undone: {error.str()}") from raised
+                again = error.retriable() or error.code() == KafkaError._TIMED_OUT
+                if not again or (deadline is not None and time.monotonic() > deadline):
+                    raise self._failures.of(error, expired=self.expired) from raised
+                if self._context.stopping():
+                    stop_seen = stop_seen or time.monotonic()
+                    if time.monotonic() - stop_seen > ABANDON_S:
+                        raise StopRequested from raised
+            else:
+                return

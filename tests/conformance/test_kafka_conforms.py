@@ -1,0 +1,157 @@
+"""The Kafka sink keeps the kit's promises on a real broker, both ways of delivering."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.rigs.kafka import create, read_all
+from tests.servers.kafka import Kafka
+from waltap.format.record import Record
+from waltap.sink.sink import Sink, SinkContext
+from waltap.specs import SinkSpec
+from waltap.transactions.transaction import Batch
+from waltap_kafka.plugin import register_sinks
+from waltap_kafka.properties import KafkaSinkProperties
+from waltap_kafka.sink import KafkaSink
+from waltap_testing.sink_suite import SinkRig, SinkSuite
+
+(SPEC,) = register_sinks()
+TABLES = ("server.public.items", "server.public.notes", "server.public.kinds")
+WAIT_SECONDS = 90.0
+PROBE = "probe"
+
+_numbers = itertools.count(1)
+
+
+class SinkOfItsOwn(KafkaSink):
+    """Writes to topics of one rig: the workload's names with a prefix."""
+
+    prefix = ""
+
+    def write(self, batch: Batch) -> None:
+        records = [
+            msgspec.structs.replace(record, topic=self.prefix + record.topic)
+            for record in batch.records or ()
+        ]
+        super().write(msgspec.structs.replace(batch, records=records))
+
+    def die(self) -> None:
+        """Be gone as after a kill: what is under way may or may not arrive, nothing is undone."""
+        if self._producer is not None:
+            self._producer.purge(blocking=False)
+            self._producer = self._transactions = None
+
+
+def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
+    prefix = f"rig{next(_numbers)}."
+    create(kafka.bootstrap, *(NewTopic(prefix + name, 1) for name in TABLES))
+    properties = KafkaSinkProperties(
+        **{
+            "bootstrap.servers": kafka.bootstrap,
+            "delivery.guarantee": guarantee,
+            "transactional.id": f"{prefix}id",
+            "producer.NAME": {"producer.linger.ms": "1"},
+        }
+    )
+
+    alive: list[SinkOfItsOwn] = []
+
+    def make(given: KafkaSinkProperties, context: SinkContext) -> Sink:
+        made = SinkOfItsOwn(given, context)
+        made.prefix = prefix
+        while alive:  # the kit leaves one unclosed where it imitates a kill
+            alive.pop().die()
+        alive.append(made)
+        return made
+
+    def read_back() -> list[Record]:
+        return [
+            Record(
+                str(found.topic()).removeprefix(prefix),
+                found.key(),
+                found.value(),
+                tuple(found.headers() or ()),
+            )
+            for found in read_all(kafka.bootstrap, *(prefix + name for name in TABLES))
+            if found.headers() is None or (PROBE, b"") not in found.headers()
+        ]
+
+    spec = SinkSpec(name=SPEC.name, summary=SPEC.summary, properties=SPEC.properties, factory=make)
+    names = [prefix + name for name in TABLES]
+    # no forks: librdkafka has threads of its own
+    return SinkRig(spec, properties, read_back, outage=lambda: refusing(kafka, names), forks=False)
+
+
+@contextlib.contextmanager
+def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
+    """Let the broker refuse every record of ``topics``, for its size."""
+    limit(kafka, topics, "10")
+    for topic in topics:
+        refused: list[bool] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "on_delivery": lambda error, _: refused.append(
+                    error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+                ),
+            }
+        )
+        deadline = time.monotonic() + WAIT_SECONDS
+        while refused[-1:] != [True]:
+            assert time.monotonic() < deadline
+            producer.produce(topic, b"x", headers=[(PROBE, b"")])
+            producer.flush(WAIT_SECONDS)
+    yield
+    limit(kafka, topics, "1000000")
+
+
+def limit(kafka: Kafka, topics: list[str], size: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    changes = [
+        ConfigResource(
+            ResourceType.TOPIC,
+            topic,
+            incremental_configs=[
+                ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
+            ],
+        )
+        for topic in topics
+    ]
+    for future in admin.incremental_alter_configs(changes).values():
+        future.result(WAIT_SECONDS)
+
+
+class TestKafka(SinkSuite):
+    @pytest.fixture
+    def new_rig(self, kafka: Kafka) -> Callable[[Path], SinkRig]:
+        return lambda folder: rig(kafka, folder, "at_least_once")
+
+    # how a snapshot is cut makes a difference to transactions alone, which have these
+    test_a_snapshot_is_whole_whichever_tables_are_empty = None
+    test_a_snapshot_that_broke_off_is_replaced_by_the_next = None
+
+
+class TestKafkaTransactions(SinkSuite):
+    @pytest.fixture
+    def new_rig(self, kafka: Kafka) -> Callable[[Path], SinkRig]:
+        return lambda folder: rig(kafka, folder, "exactly_once")
+
+    # nothing of these is another with transactions
+    test_everything_flushed_is_there_once_and_in_order = None
+    test_text_survives = None
+    # the same with less to go on from: test_a_kill_before_the_offset_is_stored_doubles_nothing
+    test_a_kill_at_any_step_loses_nothing = None

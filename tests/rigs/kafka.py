@@ -1,0 +1,76 @@
+"""Reading topics of a broker, and topics of a test's own."""
+
+import time
+import uuid
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+WAIT_SECONDS = 120.0
+
+
+def create(bootstrap: str, *topics: NewTopic) -> None:
+    """Make topics and wait until they are there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(list(topics)).values():
+        future.result(WAIT_SECONDS)
+
+
+def partitions(bootstrap: str, topic: str) -> int:
+    """Return how many partitions ``topic`` has, 0 where it does not exist."""
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=WAIT_SECONDS).topics
+    return len(found[topic].partitions) if topic in found else 0
+
+
+def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") -> list[Message]:
+    """Return every record of ``topics``, partition by partition, as a consumer of that isolation sees it.
+
+    Topics that do not exist have none. It reads up to where each partition ends now; what an open
+    transaction holds back is waited for.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    known = admin.list_topics(timeout=WAIT_SECONDS).topics
+    places = [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
+    if not places:
+        return []
+    futures = admin.list_offsets(
+        dict.fromkeys(places, OffsetSpec.latest()), isolation_level=IsolationLevel.READ_UNCOMMITTED
+    )
+    ends = {place: future.result(WAIT_SECONDS).offset for place, future in futures.items()}
+    left = {(p.topic, p.partition): end for p, end in ends.items() if end}
+    found: dict[tuple[str, int], list[Message]] = {(p.topic, p.partition): [] for p in places}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": str(uuid.uuid4()),
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+    )
+    consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in left])
+    deadline = time.monotonic() + WAIT_SECONDS
+    try:
+        while left:
+            assert time.monotonic() < deadline, f"not readable to the end: {left}"
+            for message in consumer.consume(10_000, 0.2):
+                place, error = (message.topic(), message.partition()), message.error()
+                if error is None:
+                    at = message.offset() + 1
+                    found[place].append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at = message.offset()
+                else:
+                    continue
+                if at >= left.get(place, at + 1):
+                    del left[place]
+    finally:
+        consumer.close()
+    return [message for place in sorted(found) for message in found[place]]
