@@ -66,8 +66,8 @@ class KafkaTopicUnusable(SinkError):
 
     code = "WT-5404"
     remedy = (
-        "Correct the settings that topic.creation.groups and its groups give {topic}, or make the topic as "
-        "it should be (kafka-topics.sh, kafka-configs.sh); then start again: nothing was confirmed."
+        "Correct the settings that topic.creation.groups and its groups give {topic}, or make the topic "
+        "as it should be (kafka-topics.sh, kafka-configs.sh); then start again: nothing was confirmed."
     )
 
 
