@@ -5,11 +5,17 @@ import json
 import math
 
 import fastavro
+import pytest
 
-from tests.rigs.typed_records import typed_records
+from tests.rigs.typed_records import NOW, context, typed_parts, typed_records
 from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext, ValueUnfit
+from waltap.format.record import Record
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap_formats.avro.binary import avro_writer
+from waltap_formats.avro.converter import AvroConverter
+from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.schema import avro_schema, is_map
 
 
@@ -69,3 +75,47 @@ def test_avro_is_read_back_as_it_was(typed) -> None:
             assert json.dumps(schema)
             count += 1
     assert count > 600
+
+
+class Unregistered(AvroConverter):
+    """Avro without a registry; ``straight``: rows are written from their images."""
+
+    straight = True
+
+    def __init__(self) -> None:
+        url = {"schema.registry.url": "http://nobody"}
+        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
+
+    def prefix(self, topic, schema):
+        return b"\0\0\0\0\1"
+
+    def keys(self, shape, *, read):
+        return super().keys(shape, read=read) if self.straight else None
+
+    def creates(self, shape, value, *, read):
+        return super().creates(shape, value, read=read) if self.straight else None
+
+
+class General(Unregistered):
+    straight = False
+
+
+@pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "not null"])
+def test_rows_written_straight_are_those_written_from_values(typed, nullable: bool) -> None:
+    def rendered(converter, part) -> list[Record]:
+        converters = Converters(key=converter, value=converter, header=converter)
+        context_ = context(**{"extended.headers.enabled": False})
+        return ConvertedFormat(converters, context_).render([part], NOW)
+
+    straight = 0
+    for name, parts in typed_parts(typed, nullable=nullable):
+        for part in parts:
+            try:
+                wanted = rendered(General(), part)
+            except ValueUnfit:  # null in a required field
+                with pytest.raises(ValueUnfit):
+                    rendered(Unregistered(), part)
+                continue
+            assert rendered(Unregistered(), part) == wanted, name
+            straight += len(wanted)
+    assert straight > 500

@@ -11,16 +11,17 @@ from tests.rigs.typed_values import LITERALS, both_once
 from waltap.capture.capture import Capture, CaptureProperties
 from waltap.decode.message import Delete, Insert, OldTuple
 from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import UNCHANGED
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.converted import ConvertedFormat, Converters
 from waltap.format.converter import ConverterContext
 from waltap.format.format import FormatContext
 from waltap.json.converter import JsonConverter, JsonConverterProperties
-from waltap.transactions.transaction import TransactionPart
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.workload import ITEMS
 
-__all__ = ["context", "records_of", "typed_records", "with_schema"]
+__all__ = ["NOW", "context", "records_of", "typed_parts", "typed_records", "with_schema"]
 
 NOW = 1_767_225_601_123_456_789
 _JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
@@ -52,6 +53,33 @@ def records_of(
         changes=changes,
     )  # fmt: skip
     return made.records([part], NOW)
+
+
+def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Return a snapshot of ``rows``, and the same as creates in a transaction."""
+    changes: list[Any] = [Insert(relation, 20_000 * n + 16, row) for n, row in enumerate(rows)]
+    return [
+        SnapshotRows(relation=relation, rows=list(rows), ts=1_767_225_600_000_000, lsn=900, xid=7),
+        TransactionPart(
+            xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
+            changes=changes,
+        ),
+    ]  # fmt: skip
+
+
+def typed_parts(
+    connection: psycopg.Connection[Any], *, nullable: bool = True
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (type, parts with its literals as text and in send format, NULL, and what was not sent)."""
+    for type_name, literals in LITERALS.items():
+        column, values = both_once(connection, type_name, literals)
+        rows: list[tuple[Any, ...]] = [("1", text) for text, _ in values]
+        if mapper().column(column).from_binary is not None:  # type: ignore[union-attr]
+            rows += [("-7", sent) for _, sent in values]
+        yield (
+            type_name,
+            parts_of(table(column, nullable=nullable), [*rows, ("123456", None), ("1", UNCHANGED)]),
+        )
 
 
 def table(column: Column, *, nullable: bool = True) -> Relation:

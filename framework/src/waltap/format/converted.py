@@ -14,7 +14,14 @@ from waltap.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
 from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, Event, runs
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.converter import Converter, Encode, Side, ValueUnfit
+from waltap.format.converter import (
+    Converter,
+    Encode,
+    Side,
+    ValueUnfit,
+    WriteCreates,
+    WriteKeys,
+)
 from waltap.format.event_stage import EventStage, Intent
 from waltap.format.format import Format, FormatContext
 from waltap.format.frame import Frame
@@ -88,12 +95,14 @@ class ConvertedFormat(Format):
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail; ValueUnfit; WaltapError of a registry.
         """
-        return list(map(self._encoded, self.records(parts, now)))
+        records = self.records(parts, now)
+        return [each if type(each) is Record else self._encoded(each) for each in records]
 
     def records(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> list[ConnectRecord]:
-        """Return the records of ``parts`` before they are bytes."""
+    ) -> list[Any]:
+        """Return the records of ``parts``: those that were written straight, and others before they are
+        bytes."""
         out: list[Any] = []
         for part in parts:
             if isinstance(part, TransactionPart):
@@ -121,15 +130,17 @@ class ConvertedFormat(Format):
         topic = record.topic
         key, _ = self._key.written(topic, record.key_schema, record.key)
         value, added = self._value.written(topic, record.value_schema, record.value)
-        return Record(topic, key, value, added + self._written_headers(record), record.partition)
+        headers = added + self._written_headers(topic, record.headers)
+        return Record(topic, key, value, headers, record.partition)
 
-    def _written_headers(self, record: ConnectRecord) -> tuple[Header, ...]:
-        headers = record.headers
+    def _written_headers(
+        self, topic: str, headers: tuple[ConnectHeader, ...]
+    ) -> tuple[Header, ...]:
         if headers is self._headers and id(headers) in self._written:
             return self._written[id(headers)][1]
         write = self._header.written
         written = tuple(
-            (name, write(record.topic, schema, value)[0] or b"") for name, schema, value in headers
+            (name, write(topic, schema, value)[0] or b"") for name, schema, value in headers
         )
         if headers is self._headers:
             self._written[id(headers)] = headers, written
@@ -195,6 +206,11 @@ class ConvertedFormat(Format):
         table = self._tables.of(relation)
         if table is None:
             return
+        if (kind is INSERTS or kind is UPDATES) and frame.order is None:
+            images = [change.new for change in run]  # type: ignore[union-attr]
+            lsns = [change.lsn for change in run]
+            if self._straight(table, images, lsns, OPERATIONS[kind], frame, read=False):
+                return
         for change in run:
             before = len(frame.out)
             try:
@@ -206,6 +222,53 @@ class ConvertedFormat(Format):
                     self._change(kind, table, change, frame)
                 except MISFITS as cause:
                     raise _wrong_tuple(table, change.lsn) from cause
+
+    def _straight(
+        self,
+        table: ConnectTable,
+        images: Sequence[Tuple],
+        lsns: Sequence[int | None],
+        op: str,
+        frame: Frame,
+        *,
+        read: bool,
+    ) -> bool:
+        """Append what rows that have only ``after`` become, straight from their images; tell whether that
+        was possible."""
+        if self._events is not None or table.renewed:
+            return False
+        if read not in table.compiled:
+            table.compiled[read] = self._compiled(table, read=read)
+        writers = table.compiled[read]
+        if writers is None:
+            return False
+        keys, creates = writers
+        topic, headers = table.plan.topic, self._written_headers(table.plan.topic, self._headers)
+        try:
+            values = creates(images, lsns, op, frame)
+            made = [None] * len(values) if keys is None else keys(images)
+        except MISFITS:
+            return False
+        frame.out += [
+            Record(topic, key, value, headers) for key, value in zip(made, values, strict=True)
+        ]
+        return True
+
+    def _compiled(
+        self, table: ConnectTable, *, read: bool
+    ) -> tuple[WriteKeys | None, WriteCreates] | None:
+        rows = table.read if read else table.streamed
+        creates = self._value.converter.creates(table.shape, rows.value_schema, read=read)
+        if creates is None:
+            return None
+        keys = None
+        if rows.key_schema is not None:
+            keys = self._key.converter.keys(table.shape, read=read)
+            if keys is None:
+                of, topic, schema = rows.key, table.plan.topic, rows.key_schema
+                encode = self._key.converter.encoder(topic, schema)
+                keys = lambda images: [encode(of(image)) for image in images]  # type: ignore[misc] # noqa: E731
+        return keys, creates
 
     def _change(self, kind: str, table: ConnectTable, change: Any, frame: Frame) -> None:
         if kind is INSERTS or kind is UPDATES:
@@ -361,33 +424,40 @@ class ConvertedFormat(Format):
 
     def _snapshot(self, part: SnapshotRows, now: int, out: list[Any]) -> None:
         table = self._tables.of(part.relation)
-        if table is None:
+        if table is None or not part.rows:
             return
-        incremental = part.kind == "incremental"
+        incremental, rows = part.kind == "incremental", part.rows
         xid, lsn = (None, None) if incremental else (part.xid, part.lsn)
-        frames: dict[str, Frame] = {}
-        last = len(part.rows) - 1
-        for place, row in enumerate(part.rows):
-            marker = "incremental" if incremental else "true"
-            if not incremental and place == last:
-                marker = part.last_marker
-            elif not incremental and place == 0:
-                marker = part.first_marker
-            frame = frames.get(marker)
-            if frame is None:
-                source = self._source(part.ts, xid, marker, part.previous_end_lsn)
-                source["sequence"] += f"{_quoted(part.lsn)}]"
-                frame = frames[marker] = Frame(
-                    part=part, source=source, stamps=_stamps(now), order=None, out=out
-                )
+        pieces = [(rows, "incremental")]
+        if not incremental:
+            first, last = (rows[:1], part.first_marker), (rows[-1:], part.last_marker)
+            pieces = [last] if len(rows) == 1 else [first, (rows[1:-1], "true"), last]
+        for some, marker in pieces:
+            source = self._source(part.ts, xid, marker, part.previous_end_lsn)
+            source["sequence"] += f"{_quoted(part.lsn)}]"
+            frame = Frame(part=part, source=source, stamps=_stamps(now), order=None, out=out)
+            if not self._straight(table, some, [lsn] * len(some), "r", frame, read=True):
+                table = self._each_read(table, some, lsn, frame, part)
+
+    def _each_read(
+        self,
+        table: ConnectTable,
+        rows: Sequence[Tuple],
+        lsn: int | None,
+        frame: Frame,
+        part: SnapshotRows,
+    ) -> ConnectTable:
+        """Append what rows of ``part`` become, one by one; return the table for those that follow."""
+        for row in rows:
             try:
-                out.append(self._read(table, row, lsn, frame, part))
+                frame.out.append(self._read(table, row, lsn, frame, part))
             except MISFITS:
                 table = self._tables.renewed(part.relation, table)
                 try:
-                    out.append(self._read(table, row, lsn, frame, part))
+                    frame.out.append(self._read(table, row, lsn, frame, part))
                 except MISFITS as cause:
                     raise _wrong_tuple(table, part.lsn or 0) from cause
+        return table
 
     def _read(
         self, table: ConnectTable, row: Tuple, lsn: int | None, frame: Frame, part: SnapshotRows
@@ -401,10 +471,10 @@ class ConvertedFormat(Format):
 class _Writer:
     """One side's converter, and the encoders that it made."""
 
-    __slots__ = ("_converter", "_known", "_side")
+    __slots__ = ("_known", "_side", "converter")
 
     def __init__(self, side: Side, converter: Converter) -> None:
-        self._side, self._converter = side, converter
+        self._side, self.converter = side, converter
         self._known: dict[
             tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
         ] = {}
@@ -434,10 +504,10 @@ class _Writer:
     def _made(
         self, topic: str, schema: Schema | None
     ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]:
-        headed = self._converter.headed(topic, schema)
+        headed = self.converter.headed(topic, schema)
         if headed is not None:
             return headed
-        encode: Encode = self._converter.encoder(topic, schema)
+        encode: Encode = self.converter.encoder(topic, schema)
         return lambda value: (encode(value), ())
 
 

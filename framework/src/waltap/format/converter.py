@@ -5,15 +5,26 @@ records that they write.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from waltap.decode.tuple_image import Tuple
 from waltap.errors import Retry, WaltapError
+from waltap.events.shape import TableShape
+from waltap.format.frame import Frame
 from waltap.format.record import Header
 from waltap.mapping.connect_schema import Schema
 
-__all__ = ["Converter", "ConverterContext", "Encode", "Side", "ValueUnfit"]
+__all__ = [
+    "Converter",
+    "ConverterContext",
+    "Encode",
+    "Side",
+    "ValueUnfit",
+    "WriteCreates",
+    "WriteKeys",
+]
 
 Side = Literal["key", "value", "header"]
 Encode = Callable[[Any], bytes | None]
@@ -28,6 +39,19 @@ class ValueUnfit(WaltapError):
         "The batch was not delivered and the position not moved. A column mode that has a form for such "
         "values may help (decimal.handling.mode=string for NaN and infinity), or another {side}.converter."
     )
+
+
+WriteKeys = Callable[[Sequence[Tuple]], list[bytes]]
+"""Images → keys. Raises one of MISFITS for one that does not fit; then `Converter.encoder` writes them."""
+
+
+class WriteCreates(Protocol):
+    """Images → values with the operation ``op`` (c, u or r); ``lsns`` has an LSN for each, None where the
+    source block has none. Raises as `WriteKeys`."""
+
+    def __call__(
+        self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: Frame
+    ) -> list[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +79,16 @@ class Converter(abc.ABC):
         the schema's default where the converter is set to. It may ask a registry, now or at its first
         value. Raises: WaltapError.
         """
+
+    def keys(self, shape: TableShape, *, read: bool) -> "WriteKeys | None":
+        """Return what writes keys of a relation version straight from its images, to the bytes of
+        `encoder`; None where it is no quicker. ``read``: of rows that a snapshot reads."""
+        return None
+
+    def creates(self, shape: TableShape, value: Schema, *, read: bool) -> "WriteCreates | None":
+        """Return what writes values that have only ``after`` straight from images, to the bytes of
+        `encoder`; None where it is no quicker. ``value`` is the schema of values."""
+        return None
 
     def headed(
         self, topic: str, schema: Schema | None

@@ -1,7 +1,7 @@
 """The relations that a pipeline has met, as functions from tuples to Connect values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from waltap.capture.source_type import root_type
@@ -41,6 +41,8 @@ class ConnectTable:
     streamed: Rows
     read: Rows
     renewed: bool = False
+    compiled: "dict[bool, Any]" = field(default_factory=dict)
+    """What writes rows straight from images, for those that a snapshot reads (True) and streamed ones."""
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
         """Tell whether the keys of two images are written alike."""

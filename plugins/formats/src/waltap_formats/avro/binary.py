@@ -12,7 +12,7 @@ from waltap.format.unfit import Unfit, required
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap_formats.avro.schema import is_map
 
-__all__ = ["Write", "avro_writer", "long_bytes"]
+__all__ = ["LAST", "MORE", "Write", "avro_writer", "integer_writer", "long_bytes", "unsigned"]
 
 Write = Callable[[Any], bytes]
 
@@ -22,17 +22,32 @@ _TRUE, _FALSE = b"\x01", b"\x00"
 RANGES = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
 
 
+_STEP = 1 << 14
+MORE = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_STEP)]
+LAST = [
+    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
+    for value in range(_STEP)
+]
+"""The two lowest bytes of a number: more follow, or none does."""
+
+
 def _varint(value: int) -> bytes:
-    """Return the zig-zag form of an integer."""
-    value = (value << 1) ^ (value >> 63)
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    """Return the zig-zag form of an integer of 64 bits."""
+    return unsigned((value << 1) ^ (value >> 63))
+
+
+def unsigned(value: int) -> bytes:
+    """Return an integer that is not negative, seven bits a byte, the lowest first."""
+    if value < 0x4000:
+        return LAST[value]
+    if value < 0x10000000:
+        return MORE[value & 0x3FFF] + LAST[value >> 14]
+    out = MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF]
+    value >>= 28
+    while value >= 0x4000:
+        out += MORE[value & 0x3FFF]
+        value >>= 14
+    return out + LAST[value]
 
 
 _LENGTHS = [_varint(value) for value in range(SMALL)]
@@ -91,7 +106,7 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
 
     match schema.kind:
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
-            return _integer(schema.kind)
+            return integer_writer(schema.kind)
         case Kind.FLOAT32:
             return _FLOAT
         case Kind.FLOAT64:
@@ -115,7 +130,8 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
             return lambda value: b"".join([write(value.get(name)) for name, write in members])
 
 
-def _integer(kind: Kind) -> Write:
+def integer_writer(kind: Kind) -> Write:
+    """Return what writes integers of ``kind``; it raises Unfit for one that is out of range."""
     limit = 1 << RANGES[kind]
 
     def write(value: int) -> bytes:

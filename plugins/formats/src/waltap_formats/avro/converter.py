@@ -3,10 +3,12 @@
 import json
 from functools import cached_property
 
-from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.events.shape import TableShape
+from waltap.format.converter import Converter, ConverterContext, Encode, WriteCreates, WriteKeys
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.properties import AvroProperties
+from waltap_formats.avro.rows import create_writer, key_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.registry.client import RegistryClient
 
@@ -28,6 +30,15 @@ class AvroConverter(Converter):
         write = avro_writer(schema, defaults=not self._properties.ignore_default)
         prefix = self.prefix(topic, schema)
         return lambda value: prefix + write(value)
+
+    def keys(self, shape: TableShape, *, read: bool) -> WriteKeys | None:
+        prefix = self.prefix(shape.plan.topic, shape.read_key if read else shape.key)
+        return key_writer(shape, prefix, read=read, defaults=not self._properties.ignore_default)
+
+    def creates(self, shape: TableShape, value: Schema, *, read: bool) -> WriteCreates | None:
+        prefix = self.prefix(shape.plan.topic, value)
+        defaults = not self._properties.ignore_default
+        return create_writer(shape, value, prefix, read=read, defaults=defaults)
 
     def prefix(self, topic: str, schema: Schema) -> bytes:
         """Return what precedes values of ``schema``, which is registered. Raises: as `RegistryClient`."""

@@ -29,10 +29,6 @@ def utf8(data: bytes) -> str:
     return data.decode()
 
 
-def _same(text: str) -> str:
-    return text
-
-
 def text_mapping(
     column: Column,
     mapper: TypeMapper,
@@ -50,9 +46,9 @@ def text_mapping(
     form = ValueForm(
         schema=Schema(kind=Kind.STRING, name=name, version=None if name is None else 1),
         to_json=quote,
-        to_connect=_same,
+        to_connect=str,
         zero="",
-        default=None if generated is None else default_value(column.default, generated, _same),
+        default=None if generated is None else default_value(column.default, generated, str),
         unavailable=placeholder_text(mapper.options),
         from_binary=from_binary,
         arrow=arrow or arrow_column.strings(sent_as_text=from_binary is utf8),
