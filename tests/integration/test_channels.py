@@ -172,13 +172,3 @@ def test_an_initial_snapshot_is_notified(pipeline: Pipeline, kept: Kept) -> None
     (scan,) = [s for s in scans if s and s["scanned_collection"] == "public.t"]
     assert (scan["total_rows_scanned"], scan["status"]) == ("25", "SUCCEEDED")
     assert "public.t" in scan["data_collections"].split(",")
-
-
-def test_without_a_signal_table_a_signal_that_reads_is_told_and_left_out(
-    pipeline: Pipeline, kept: Kept, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pipeline.settings["signal.data.collection"] = None
-    ask(tmp_path)
-    with pipeline.running(kept) as run:
-        run.until(lambda: "signal.data.collection" in caplog.text, "the warning")
-    assert pipeline.destination.ids("t", "r") == []

@@ -68,6 +68,9 @@ class LesserCatalogue(PostgresCatalogue):
     def snapshot(self) -> str | None:
         return None
 
+    def visible_until(self) -> tuple[int, bool] | None:
+        return None
+
 
 class LesserIdentity(ServerIdentity):
     def identify(self) -> ServerInfo:

@@ -79,7 +79,6 @@ internal.custom.retriable.exception
 REFUSED = {
     "errors.tolerance": "all",
     "predicates": "p",
-    "read.only": "true",
     "database.sslfactory": "a.B",
     "database.connection.factory.class": "a.B",
     "driver.targetServerType": "primary",
@@ -96,7 +95,7 @@ REFUSED = {
 """Value that would change what users get, and is refused with its reason; the default is accepted."""
 
 HARMLESS = {
-    "read.only": "False",
+    "event.processing.failure.handling.mode": "FAIL",
 }
 
 

@@ -498,14 +498,14 @@ def test_two_plugins_with_one_name_stop_a_profile_that_needs_it(host: Host) -> N
 
 def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) -> None:
     raw = debezium(
-        read__only="true",
+        errors__tolerance="all",
         post__processors="reselect",
         converters="isbn",
     )
     text = "is a property of Debezium's that waltap does not support"
-    read_only, processors, converters = problems(raw, host)
-    assert read_only.startswith(f"read.only: {text}: ")
-    assert read_only.endswith("(given: true); allowed: leave it out, or its default: false")
+    tolerance, processors, converters = problems(raw, host)
+    assert tolerance.startswith(f"errors.tolerance: {text}: ")
+    assert tolerance.endswith("(given: all); allowed: leave it out, or its default: none")
     assert processors.startswith(f"post.processors: {text}: ")
     assert converters.startswith(f"converters: {text}: ")
 
@@ -514,7 +514,7 @@ def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host)
     raw = debezium(
         tasks__max="4",
         max__queue__size="99999",
-        read__only="FALSE",
+        errors__tolerance="NONE",
         post__processors="",
         topic__creation__default__partitions="3",
         key__converter="org.apache.kafka.connect.json.JsonConverter",
@@ -524,7 +524,7 @@ def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host)
     assert set(examine(raw, host).ignored) == {
         "tasks.max",
         "max.queue.size",
-        "read.only",
+        "errors.tolerance",
         "post.processors",
         "topic.creation.default.partitions",
         "offset.storage",
@@ -697,7 +697,7 @@ def test_names_are_checked_also_while_a_component_is_not_there(
         "transforms.mine.type": "org.example.Msak",
         "transforms.mine.colums": "a",
         "transforms.other.type": "mask",
-        "read.only": "true",
+        "errors.tolerance": "all",
         **wrong,
     }
     found = problems(read_debezium(values, "c.properties"), host)
@@ -709,7 +709,7 @@ def test_names_are_checked_also_while_a_component_is_not_there(
         "transforms.mine.type",
         "transforms.mine.colums",
         "transforms.other.columns",
-        "read.only",
+        "errors.tolerance",
     }
     assert ("database.port" in named) is ("connector.class" not in wrong)
     text = "\n".join(found)

@@ -102,6 +102,12 @@ class CaptureProperties(Properties):
         default=(),
         summary="Patterns of prefixes of logical messages to leave out.",
     )
+    read_only: bool = declare(
+        "read.only",
+        default=False,
+        summary="Incremental snapshots write no watermarks to the signal table: they find their place in "
+        "the stream by WAL positions, as they do where no signal table is named.",
+    )
     signal_data_collection: str | None = declare(
         "signal.data.collection",
         default=None,

@@ -111,7 +111,6 @@ KNOWN_NAMES: dict[str, Known] = {
     **_ignored("connection.validation.timeout.ms", "database.autosave", "database.server.id"),
     "database.sslfactory": Known("", why="it names a Java class; libpq makes the TLS connection"),
     "database.connection.factory.class": Known("", why="it names a Java class"),
-    "read.only": Known("false", why="watermarks are written to the signal table"),
     # 3. replication
     **_ignored(
         "internal.create.slot.command.timeout",

@@ -14,7 +14,7 @@ from waltap.pipeline.snapshot_phase import cut
 from waltap.pipeline.snapshot_report import SnapshotReport
 from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.incremental import StreamPoint
-from waltap.snapshot.request_texts import refused, some
+from waltap.snapshot.requests import refused, some
 from waltap.source.connector import Connector, StopRequested
 from waltap.transactions.transaction import SnapshotRows
 

@@ -1,6 +1,7 @@
 """The signals of a run: what they ask for is put into the stream."""
 
 import logging
+import math
 from collections.abc import Callable
 
 from waltap.clock import new_identifier
@@ -20,6 +21,8 @@ __all__ = ["SignalTable"]
 
 log = logging.getLogger(__name__)
 
+HASTEN_S = 0.2
+
 SOURCE = "source"
 """The channel whose signals are rows of the signal table."""
 
@@ -27,7 +30,7 @@ SOURCE = "source"
 class SignalTable:
     """Watches the signal table, where the profile names one, and acts on signals of other channels.
 
-    Without a table it does nothing, and no signal but ``log`` can be acted on.
+    Without a connector that reads tables on demand it does nothing, and no signal is acted on.
     """
 
     def __init__(
@@ -39,8 +42,13 @@ class SignalTable:
         undecided: Callable[[], list[str]],
     ) -> None:
         self._clock, self._delivery, self._stopping = run.clock, delivery, run.stop.is_set
-        self._obeyed = SOURCE in run.profile.engine.signal_channels
-        self._watcher = _watcher(run, connector, stages, delivery, undecided, obeyed=self._obeyed)
+        engine, table = run.profile.engine, stages.capture.signal_table
+        self._obeyed = SOURCE in engine.signal_channels
+        self._writes = table is not None and not run.profile.capture.read_only
+        self._watcher = _watcher(
+            run, connector, stages, delivery, undecided, obeyed=self._obeyed, writes=self._writes
+        )
+        self._awaited, self._hasten_at, self._unkept = 0, math.inf, False
         self._reader = BlockingSnapshot(run, connector, delivery)
         if self._watcher is not None:
             self._watcher.resume(self._now_us())
@@ -48,12 +56,48 @@ class SignalTable:
     @property
     def ask(self) -> Callable[[str], bool] | None:
         """Return what asks for the rows of a table, None where no row of a signal table is obeyed."""
-        return None if self._watcher is None or not self._obeyed else self._watcher.ask_for
+        asks = self._obeyed and self._writes
+        return self._watcher.ask_for if self._watcher is not None and asks else None
 
     @property
     def waiting(self) -> bool:
         """Tell whether a chunk could not be read yet."""
         return self._watcher is not None and self._watcher.waiting
+
+    @property
+    def watching(self) -> bool:
+        """Tell whether a chunk waits for the stream to come to a position, or one that did has to be
+        stored."""
+        return self._watcher is not None and (self._watcher.until is not None or self._unkept)
+
+    def reached(self, lsn: int) -> None:
+        """Everything that had committed before ``lsn`` has been written: deliver a chunk that waits for
+        that. Raises: SinkError."""
+        watcher, delivery = self._watcher, self._delivery
+        if watcher is None:
+            return
+        if delivery.unflushed_since is None:
+            delivery.keep_signals()
+            self._unkept = False
+        if watcher.until is None:
+            return
+        if lsn < watcher.until:
+            self._hasten(watcher, watcher.until)
+            return
+        previous = delivery.previous_end_lsn[delivery.partition]
+        rows = watcher.reached(lsn, previous, self._now_us())
+        delivery.signals, self._unkept = watcher.stored, True
+        if rows:
+            delivery.write(list[Part](rows))
+
+    def _hasten(self, watcher: IncrementalSnapshots, until: int) -> None:
+        """Nothing streams, and the chunk waits: after a while see to it, once for each."""
+        now = self._clock.monotonic()
+        if self._awaited != until:
+            self._awaited, self._hasten_at = until, now + HASTEN_S
+        elif now >= self._hasten_at:
+            self._hasten_at = math.inf
+            watcher.hasten()
 
     @property
     def blocking(self) -> bool:
@@ -71,7 +115,7 @@ class SignalTable:
         Returns why it was left out, "" where it was not.
         """
         if self._watcher is None:
-            why = "without signal.data.collection nothing can be read incrementally"
+            why = "this source reads no tables on demand"
             log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
             return why
         why = self._watcher.take(signal, self._now_us())
@@ -113,14 +157,16 @@ def _watcher(
     undecided: Callable[[], list[str]],
     *,
     obeyed: bool,
+    writes: bool,
 ) -> IncrementalSnapshots | None:
     table, engine = stages.capture.signal_table, run.profile.engine
-    source = connector.chunk_source(table, engine.incremental_chunk_size) if table else None
-    if table is None or source is None:
+    source = connector.chunk_source(table if writes else None, engine.incremental_chunk_size)
+    if source is None:
         return None
     return IncrementalSnapshots(
         source,
         table,
+        writes=writes,
         report=lambda kind, identifier, data: run.host.notify(
             "on_signal",
             pipeline=run.profile.name,

@@ -94,7 +94,7 @@ class Streaming:
         next_look = next_idle = now + self._idle_s
         while not stopping():
             run.tenure.check()
-            asks = end.asks
+            asks = end.asks or signals.watching
             run.channels.poll_if_due(now, signals.take)
             signals.resume()
             if signals.blocking:
@@ -108,6 +108,8 @@ class Streaming:
             elif came is None and asks:
                 stream.ask()
             pump.write_if_due(now)
+            if signals.watching and self._assembler.idle and not pump.gathered:
+                signals.reached(stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while

@@ -14,10 +14,13 @@ __all__ = ["Chunk", "ChunkSource"]
 
 class Chunk(msgspec.Struct):
     """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
-    where nothing tells: then every change between the watermarks counts as newer."""
+    where nothing tells: then every change between the watermarks counts as newer. ``until``: what is
+    visible in it had committed before this LSN, so it has streamed by when the stream is there; None where
+    watermarks are written, or the source has no such position."""
 
     rows: list[Tuple]
     saw: Callable[[int], bool] | None
+    until: int | None = None
 
 
 class ChunkSource(Protocol):
@@ -49,3 +52,7 @@ class ChunkSource(Protocol):
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
+
+    def hasten(self) -> None:
+        """See that the server's WAL gets to `Chunk.until` soon: it may rest, unwritten, for seconds.
+        Writes no row. Raises: SourceError."""

@@ -11,6 +11,10 @@ A change can stream before a reader of the table can see it: a commit is in the 
 after, by a moment or, with synchronous replication, by much more. So a chunk counts only if it saw
 every transaction that had streamed before; else it is read again a little later.
 
+Where nothing may be written (``read.only``, no signal table) a position takes the place of the high
+watermark: whatever the chunk can see had committed before it. The rows are delivered where the stream
+is there, by a transaction behind it or, in silence, by the server's word that it has read so far.
+
 A signal is data from outside and would be read again at every start, so none ends the pipeline. What
 cannot be read as a signal is left out; what the database refuses (a condition that is no SQL, a table
 that may not be read) ends the request; each with a warning.
@@ -20,7 +24,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -44,7 +48,7 @@ from waltap.signals.signal import (
 )
 from waltap.snapshot.chunk_source import Chunk, ChunkSource
 from waltap.snapshot.incremental_state import State
-from waltap.snapshot.request_texts import cut, key_text, listed, refused, some
+from waltap.snapshot.requests import accepted_of, as_streamed, cut, key_text, listed, refused, some
 from waltap.snapshot.window import TextOf, Window
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
@@ -52,6 +56,10 @@ __all__ = ["IncrementalSnapshots", "StreamPoint"]
 
 log = logging.getLogger(__name__)
 
+NO_POSITION = (
+    "the source has no WAL position that tells where the rows belong: signal.data.collection must name a "
+    "table for watermarks, and read.only be false"
+)
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 RECENT = 4096
 """So many of the last transactions are looked after until they are visible."""
@@ -88,8 +96,9 @@ class IncrementalSnapshots:
     def __init__(
         self,
         source: ChunkSource,
-        signal_table: tuple[str, str],
+        signal_table: tuple[str, str] | None,
         *,
+        writes: bool = True,
         report: Callable[[str, str, str], None],
         offset: Callable[[], str],
         text_of: TextOf,
@@ -106,7 +115,8 @@ class IncrementalSnapshots:
         undecided: Callable[[], list[str]] = list,
     ) -> None:
         self._undecided, self._held_by = undecided, ""
-        self._source, self._signal_table = source, signal_table
+        self._source, self._signal_table, self._writes = source, signal_table, writes
+        self._until: int | None = None
         self._keys, self._identifying, self._clock = keys, identifying, clock
         self._max_bytes, self._match_s = max_bytes, match_s
         self._identifier = identifier
@@ -144,6 +154,25 @@ class IncrementalSnapshots:
             return False
         return True
 
+    @property
+    def until(self) -> int | None:
+        """Return the LSN at which the chunk at hand belongs into the stream, None where none is at hand or
+        a watermark will tell."""
+        return self._until if self._window is not None else None
+
+    def hasten(self) -> None:
+        """See that the stream comes to `until` soon. Raises: SourceError."""
+        self._source.hasten()
+
+    def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
+        """Return what belongs into the stream here: everything that had committed before ``lsn`` has been
+        written. ``previous_end_lsn`` as in `TransactionPart`."""
+        window, until = self._window, self._until
+        if window is None or until is None or lsn < until:
+            return []
+        self._stored = None
+        return self._rows(self._closed(now), until, previous_end_lsn, now)
+
     def resume(self, now: int) -> None:
         """Go on with what the state holds, after a restart or a wait. ``now`` as for `process`."""
         self._stored = None
@@ -160,7 +189,9 @@ class IncrementalSnapshots:
         """
         out: list[TransactionPart | SnapshotRows] = []
         for index, part in enumerate(parts):
-            if part.xid is not None and part.complete:
+            if self._until is not None:
+                out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
+            if part.xid is not None and (part.starts or part.complete):
                 self._recent.append(part.xid)
             if not self._concerns(part):
                 out.append(part)
@@ -183,7 +214,9 @@ class IncrementalSnapshots:
     def _concerns(self, part: TransactionPart) -> bool:
         if self._window is not None:
             return bool(part.changes)
-        return any(self._is_signal(change) for change in part.changes)
+        return self._signal_table is not None and any(
+            self._is_signal(change) for change in part.changes
+        )
 
     def _is_signal(self, change: Change) -> bool:
         if not isinstance(change, Insert | Delete):
@@ -210,7 +243,7 @@ class IncrementalSnapshots:
                     if done:
                         before, rest = rest.split(done)
                         out.append(before)
-                    out.append(self._rows(rows, change, part, now))
+                    out += self._rows(rows, change.lsn, part.previous_end_lsn, now)
                 if self.state.blocking:
                     before, rest = rest.split(part.first_index + index + 1 - rest.first_index)
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
@@ -298,7 +331,7 @@ class IncrementalSnapshots:
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
             readable = {place for places in known.values() for place in places}
-            streamed = _as_streamed(wanted, known)
+            streamed = as_streamed(wanted, known)
             if any(request.blocking for request in streamed):
                 return lambda _now: self._block(streamed, readable)
             return lambda now: self._queue(streamed, readable, now)
@@ -319,12 +352,12 @@ class IncrementalSnapshots:
 
     def _block(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> None:
         state = self.state
-        state.blocking = state.blocking + _new(wanted, state.blocking, known)
+        state.blocking = state.blocking + accepted_of(wanted, state.blocking, known)
 
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
         idle = not state.queue
-        accepted = _new(wanted, state.queue, known)
+        accepted = accepted_of(wanted, state.queue, known)
         if accepted:
             log.info("incremental snapshot: %s will be read", some(accepted))
         state.queue = state.queue + accepted
@@ -384,7 +417,7 @@ class IncrementalSnapshots:
         """The high watermark streamed by: deliver what is left, and read on."""
         window, self._window = self._window, None
         assert window is not None
-        self._chunk_relation = window.relation
+        self._chunk_relation, self._until = window.relation, None
         self.state.reached(self._chunk_end)
         rows = window.rows()
         if not self.state.paused:
@@ -394,7 +427,7 @@ class IncrementalSnapshots:
     def _next_chunk(self, now: int) -> None:
         """Read the next chunk that has rows, of the head of the queue or of a later table, between
         one pair of watermarks; without any, the pair stands alone and the snapshot is over."""
-        state, source = self.state, self._source
+        state = self.state
         if not state.queue:
             return
         self.waiting = False
@@ -407,13 +440,8 @@ class IncrementalSnapshots:
                 done, state.queue = state.queue[0], state.queue[1:]
                 if not state.queue:
                     self._notice("COMPLETED", done.signal)
-            low = json.dumps({"openWindowTimestamp": opened})
-            source.watermark(f"{identifier}-open", OPEN, low)
-            if self._delete_closes:
-                source.watermark(f"{identifier}-open", "", "")
-            else:
-                times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
-                source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
+            if self._writes:
+                self._mark(identifier, opened, now)
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
@@ -425,6 +453,16 @@ class IncrementalSnapshots:
             )
             self._window = None
             state.queue, state.chunks = [], {}
+
+    def _mark(self, identifier: str, opened: str, now: int) -> None:
+        """Write the watermarks around the chunk. Raises: SourceError."""
+        source = self._source
+        source.watermark(f"{identifier}-open", OPEN, json.dumps({"openWindowTimestamp": opened}))
+        if self._delete_closes:
+            source.watermark(f"{identifier}-open", "", "")
+        else:
+            times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
+            source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
 
     def _held(self) -> bool:
         """Wait for transactions that were delivered at PREPARE; tell whether there are any."""
@@ -466,6 +504,9 @@ class IncrementalSnapshots:
         if chunk is None or not chunk.rows:
             log.info("incremental snapshot: %s is read to its end", cut(request.name))
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
+        if not self._writes and chunk.until is None:
+            refused([request], NO_POSITION)
+            return self._ended(request, "SKIPPED")
         end = [_text(chunk.rows[-1][index]) for index in key]
         if end == self.state.head.last_key:
             refused([request], "a chunk ended where the one before it did: it would have no end")
@@ -474,7 +515,7 @@ class IncrementalSnapshots:
         self._window = Window(
             identifier, relation, chunk.rows, self._identifying(relation), self._text_of
         )
-        self._saw = saw or _nothing
+        self._saw, self._until = saw or _nothing, chunk.until
         self._scanned += len(chunk.rows)
         self._notice(
             "IN_PROGRESS",
@@ -523,45 +564,22 @@ class IncrementalSnapshots:
         return source.chunk(request, relation, key, after=after, maximum=tuple(maximum))
 
     def _rows(
-        self, rows: list[Tuple], close: Change, part: TransactionPart, now: int
-    ) -> SnapshotRows:
+        self, rows: list[Tuple], lsn: int, previous_end_lsn: int | None, now: int
+    ) -> list[SnapshotRows]:
+        """Return ``rows`` as they stand in the stream before ``lsn``."""
         assert self._chunk_relation is not None
-        return SnapshotRows(
+        piece = SnapshotRows(
             relation=self._chunk_relation,
             rows=rows,
             ts=now,
-            lsn=close.lsn,
+            lsn=lsn,
             xid=None,
-            previous_end_lsn=part.previous_end_lsn,
+            previous_end_lsn=previous_end_lsn,
             first_marker="incremental",
             last_marker="incremental",
             kind="incremental",
         )
-
-
-def _as_streamed(
-    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
-) -> list[SnapshotRequest]:
-    """Return the requests for the tables as which the stream brings the rows asked for, each once."""
-    found: dict[tuple[str, str], SnapshotRequest] = {}
-    for request in wanted:
-        named = request.schema, request.table
-        for schema, table in known.get(named) or (named,):
-            made = msgspec.structs.replace(request, schema=schema, table=table)
-            found.setdefault((schema, table), made)
-    return list(found.values())
-
-
-def _new(
-    wanted: list[SnapshotRequest],
-    waiting: list[SnapshotRequest],
-    known: set[tuple[str, str]],
-) -> list[SnapshotRequest]:
-    """Return those of ``wanted`` that do not wait already and are of known tables; tell of others."""
-    queued = {(r.schema, r.table, r.condition) for r in waiting}
-    new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
-    refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
-    return [r for r in new if (r.schema, r.table) in known]
+        return [piece] if rows else []
 
 
 def _text(value: object) -> str | None:

@@ -305,8 +305,12 @@ class Connector(abc.ABC):
         """Return about how many rows a table has, None when that is not known."""
         return None
 
-    def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> "ChunkSource | None":
-        """Return how to read tables in chunks, None when this connector cannot."""
+    def chunk_source(
+        self, signal_table: tuple[str, str] | None, chunk_size: int
+    ) -> "ChunkSource | None":
+        """Return how to read tables in chunks, None when this connector cannot. ``signal_table``: where
+        watermarks are written; None: nowhere, and chunks say where in the stream they belong
+        (`Chunk.until`)."""
         return None
 
     def read_tables(

@@ -526,7 +526,7 @@ class PostgresConnector(Connector):
         )
         yield from read.pieces(requests, refused)
 
-    def chunk_source(self, signal_table: tuple[str, str], chunk_size: int) -> PostgresChunks:
+    def chunk_source(self, signal_table: tuple[str, str] | None, chunk_size: int) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
             self.catalogue,
             self.properties,

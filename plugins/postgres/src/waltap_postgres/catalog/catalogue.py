@@ -30,6 +30,8 @@ KINDS = {
 }
 
 FIRST_USER_OID = 16384
+PAGE_HEADERS = frozenset({24, 40})
+"""Bytes of a page of WAL before its first record; of a segment's first page."""
 """OIDs from here on are of what users made (``FirstNormalObjectId``)."""
 
 TYPE_SQL = """
@@ -206,6 +208,23 @@ class PostgresCatalogue:
         the server does not tell which transactions are visible."""
         ((text,),) = self.query("SELECT txid_current_snapshot()::text")
         return str(text)
+
+    def visible_until(self) -> tuple[int, bool] | None:
+        """Return an LSN before which everything had committed that is visible in a snapshot taken before
+        this call, and whether the server is a standby. None: the server tells no such LSN.
+
+        WAL that is inserted ends, at the border of a page, behind the header of the next one, where no
+        record ends. What a standby has replayed is said a moment late, what it has received is not.
+        """
+        ((text, standby, block),) = self.query(
+            "SELECT CASE WHEN pg_is_in_recovery()"
+            " THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())"
+            " ELSE pg_current_wal_insert_lsn() END::text, pg_is_in_recovery(),"
+            " current_setting('wal_block_size')::int8"
+        )
+        lsn = parse_lsn(text)
+        place = lsn % block
+        return (lsn - place if place in PAGE_HEADERS else lsn), standby
 
     def horizon(self) -> str:
         """Return the LSN before which every transaction that is visible now had committed."""

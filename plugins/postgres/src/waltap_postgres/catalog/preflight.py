@@ -356,7 +356,7 @@ class Preflight:
         elif not fits:
             problem = f"signal table {schema}.{table} has fewer than three columns"
             remedy = f"ALTER TABLE {name} ADD COLUMN …: it needs id, type and data, in this order"
-        elif not (usable and writable):
+        elif not (usable and writable) and not self._context.capture.read_only:
             problem = f"role {self._properties.user!r} may not write signal table {schema}.{table}"
             remedy = f"{grants}; GRANT SELECT, INSERT, DELETE ON {name} TO {user}"
         else:

@@ -37,7 +37,7 @@ class PostgresChunks:
         catalogue: PostgresCatalogue,
         properties: PostgresProperties,
         connection: "psycopg.Connection[tuple[Any, ...]]",
-        signal_table: tuple[str, str],
+        signal_table: tuple[str, str] | None,
         chunk_size: int,
         *,
         captures: Callable[[str, str], bool],
@@ -53,11 +53,13 @@ class PostgresChunks:
         self._chunk_size = chunk_size
         self._captures, self._version_num = captures, version_num
         self._checked: set[SnapshotRequest] = set()
-        self._signal = identifier(*signal_table)
-        found = catalogue.relation(*signal_table)
-        self._signal_columns = (
-            [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
-        )
+        self._signal: str | None = None
+        if signal_table is not None:
+            self._signal = identifier(*signal_table)
+            found = catalogue.relation(*signal_table)
+            self._signal_columns = (
+                [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
+            )
         self._session: Session | None = None
 
     def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
@@ -128,6 +130,12 @@ class PostgresChunks:
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
 
+    def hasten(self) -> None:
+        # The commit of a transaction that has an id and wrote nothing wakes the WAL writer, which may
+        # sleep for seconds over what a reading query left in WAL (it prunes pages).
+        if not self._catalogue.standby():
+            self._catalogue.transaction_id()
+
     def _check(self, relation: Relation, condition: str) -> None:
         """Look at a condition before it is put into a query. Raises: SourceError."""
         session = self._begun(0)
@@ -148,7 +156,9 @@ class PostgresChunks:
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
             session = self._begun(limit_ms)
-            text = self._catalogue.on(session.connection).snapshot()
+            seen = self._catalogue.on(session.connection)
+            text = seen.snapshot()
+            until = None if self._signal is not None else seen.visible_until()
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             whole = self._kept_its_rows(session, relation)
@@ -163,7 +173,13 @@ class PostgresChunks:
             raise
         if not whole:
             return self._read(request, relation, tail)
-        return Chunk(rows, None if text is None else Visibility.of_snapshot(text).saw)
+        if until is not None and until[1]:
+            text = None  # a standby does not tell which transactions are in progress
+        return Chunk(
+            rows,
+            None if text is None else Visibility.of_snapshot(text).saw,
+            None if until is None else until[0],
+        )
 
     def _kept_its_rows(self, session: Session, relation: Relation) -> bool:
         """Tell whether the snapshot could see the table's rows: one that was rewritten between the

@@ -1,17 +1,45 @@
-"""What the log and notifications say of the tables that a signal asks for. Sans-IO but for the log."""
+"""Which tables of a signal are read, and what the log and notifications say of them."""
 
 import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from waltap.signals.errors import TableNotRead
 from waltap.signals.signal import SnapshotRequest
 
-__all__ = ["cut", "key_text", "listed", "refused", "some"]
+__all__ = ["accepted_of", "as_streamed", "cut", "key_text", "listed", "refused", "some"]
 
 log = logging.getLogger(__name__)
 
 LOGGED_NAMES = 10
 LOGGED_CHARACTERS = 2000
 """A line of the log has no more of what a signal says."""
+
+
+def as_streamed(
+    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+) -> list[SnapshotRequest]:
+    """Return the requests for the tables as which the stream brings the rows asked for, each once."""
+    found: dict[tuple[str, str], SnapshotRequest] = {}
+    for request in wanted:
+        named = request.schema, request.table
+        for schema, table in known.get(named) or (named,):
+            made = msgspec.structs.replace(request, schema=schema, table=table)
+            found.setdefault((schema, table), made)
+    return list(found.values())
+
+
+def accepted_of(
+    wanted: list[SnapshotRequest],
+    waiting: list[SnapshotRequest],
+    known: set[tuple[str, str]],
+) -> list[SnapshotRequest]:
+    """Return those of ``wanted`` that do not wait already and are of known tables; tell of others."""
+    queued = {(r.schema, r.table, r.condition) for r in waiting}
+    new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
+    refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
+    return [r for r in new if (r.schema, r.table) in known]
 
 
 def refused(requests: list[SnapshotRequest], why: str) -> None:
