@@ -162,4 +162,4 @@ def readings(mapping: ColumnMapping, text: str, sent: bytes) -> Iterator[Callabl
 
 
 def _json(form: ColumnMapping, text: str) -> Any:
-    return json.loads(text if form.to_json is None else form.to_json(text))
+    return json.loads(form.json(text))

@@ -176,7 +176,7 @@ def check_value(
         assert comparable(json.loads(mapping.null_json)) == comparable(recorded), where
         return
     plain = text.decode()
-    found = plain if mapping.to_json is None else mapping.to_json(plain)
+    found = mapping.json(plain)
     assert comparable(json.loads(found)) == comparable(recorded), where
     if mapping.json_expression is not None:
         source = f"f'''{{{mapping.json_expression.source('v')}}}'''"

@@ -54,7 +54,7 @@ class Rig:
             pipeline="p",
             sink=sink or made,
             store=self.store,
-            render=render,
+            encoder=render,
             transforms=(),
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),

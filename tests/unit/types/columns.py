@@ -62,4 +62,4 @@ def mapping(
 
 def json_of(found: ColumnMapping, text: str) -> str:
     """Return the JSON text of a value."""
-    return text if found.to_json is None else found.to_json(text)
+    return found.json(text)

@@ -43,7 +43,7 @@ class IdentityAmbiguous(PluginError):
     )
 
 
-def _by_letter(_relation: Relation) -> None:
+def _no_choice(_relation: Relation) -> None:
     return None
 
 
@@ -56,7 +56,7 @@ class Identities:
     def __init__(
         self,
         specs: Iterable[IdentitySpec],
-        choose: Callable[[Relation], str | None] = _by_letter,
+        choose: Callable[[Relation], str | None] = _no_choice,
     ) -> None:
         """``choose`` may name the identity of a relation; without an answer its letter decides."""
         self._choose = choose

@@ -160,6 +160,10 @@ class ColumnMapping:
     opaque: bool = False
     """The type is unknown; the values are the bytes of its text."""
 
+    def json(self, text: str) -> str:
+        """Return the JSON of a value. Raises: as ``to_json``."""
+        return text if self.to_json is None else self.to_json(text)
+
 
 class TypeMapper(Protocol):
     """Maps a column; given to a `TypeSpec` so that arrays and domains can map their parts."""

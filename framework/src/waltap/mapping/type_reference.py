@@ -111,13 +111,9 @@ def _outcome(
     return (
         f"`{schema_text(mapping.schema)}`",
         f"`{sample.text}`",
-        f"`{_json(mapping, sample.text)}`",
+        f"`{mapping.json(sample.text)}`",
         f"{shown} ({form})" if form else shown,
     )
-
-
-def _json(mapping: ColumnMapping, text: str) -> str:
-    return text if mapping.to_json is None else mapping.to_json(text)
 
 
 def _misfits(sample: TypeSample, specs: tuple[TypeSpec, ...]) -> str:
@@ -128,7 +124,7 @@ def _misfits(sample: TypeSample, specs: tuple[TypeSpec, ...]) -> str:
     found = ["null while streaming, as in Debezium"] if mapping.streamed_as_null else []
     for text in sample.misfits:
         arrow = "fits Arrow" if _fits(mapping, text) else "misfit in Arrow"
-        found.append(f"`{text}`: JSON `{_json(mapping, text)}`, {arrow}")
+        found.append(f"`{text}`: JSON `{mapping.json(text)}`, {arrow}")
     return "; ".join(found)
 
 

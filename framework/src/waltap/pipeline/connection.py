@@ -103,7 +103,7 @@ class Connection:
             pipeline=run.profile.name,
             sink=stages.sink,
             store=stages.store,
-            render=stages.format,
+            encoder=stages.format,
             transforms=stages.transforms,
             host=run.host,
             offset=stored,

@@ -42,7 +42,7 @@ class Delivery:
         pipeline: str,
         sink: Sink,
         store: OffsetStore,
-        render: Format | None,
+        encoder: Format | None,
         transforms: Sequence[Callable[[Batch], Batch]],
         host: Host,
         offset: Offset,
@@ -52,7 +52,7 @@ class Delivery:
         order: TransactionOrder,
         may_write: Callable[[], None] = lambda: None,
     ) -> None:
-        self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, render
+        self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, encoder
         self._transforms, self._host, self._retries = transforms, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
         self.offset = offset

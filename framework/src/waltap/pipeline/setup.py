@@ -1,18 +1,14 @@
 """Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from waltap.capture.capture import Capture
 from waltap.config.profile import Profile
 from waltap.config.secrecy import redacted
-from waltap.decode.relation import Column, Relation
-from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
-from waltap.decode.tuple_image import Value
 from waltap.errors import OffsetError
-from waltap.events import EventTransform, Identities
+from waltap.events import EventTransform
 from waltap.format.format import Format, FormatContext
 from waltap.host import Host
 from waltap.mapping.type_registry import TypeRegistry
@@ -20,6 +16,7 @@ from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
 from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.relations import Relations
 from waltap.pipeline.tenure import Tenure
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
@@ -32,18 +29,6 @@ from waltap.transactions.transaction import Batch
 log = logging.getLogger(__name__)
 
 __all__ = ["Stages", "build"]
-
-
-VERSIONS_KEPT = 8
-"""Versions of one relation whose description is kept."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What was made of one relation version."""
-
-    described: Relation | None = None
-    identity: ReplicaIdentity | None = None
 
 
 class Stages:
@@ -62,15 +47,7 @@ class Stages:
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types)
-        self._connector: Connector | None = None
-        self._known: dict[int, dict[Relation, _Known]] = {}
-        self._last_seen: dict[str, Relation] = {}
-        self._warned: set[IdentityWarning] = set()
-        self._left_out: dict[int, tuple[str, ...]] = {}
-        self.identities = Identities(
-            host.replica_identities.values(),
-            lambda relation: host.choose("choose_replica_identity", relation=relation),
-        )
+        self.relations = Relations(profile.name, host, self.capture, self.types, self._forget)
         self.order = TransactionOrder()
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
@@ -83,7 +60,7 @@ class Stages:
                 "on_new_table", pipeline=profile.name, table=table, event=event
             ),
         )
-        self.send_format = SendFormat(self._unreadable)
+        self.send_format = SendFormat(self.relations.unreadable)
         self.sink = self._sink()
         self.transforms: list[Callable[[Batch], Batch]] = []
         self.event_transforms: list[tuple[str, EventTransform]] = []
@@ -119,136 +96,20 @@ class Stages:
             made=made,
             reconnects=reconnects,
             belongings=self.belongings,
-            announced=self.announced,
-            forget=self.forget,
+            announced=self.relations.announced,
+            forget=self.relations.forget,
             memory=self.memory,
-            identity_warnings=self.identity_warnings,
-            left_out=self.left_out,
+            identity_warnings=self.relations.identity_warnings,
+            left_out=self.relations.left_out,
             send_format=self.send_format,
         )
-        self._connector = component.spec.factory(component.properties, context)
-        return self._connector
+        connector: Connector = component.spec.factory(component.properties, context)
+        self.relations.connector = connector
+        return connector
 
-    def describe(self, relation: Relation) -> Relation:
-        """Complete a relation once per version."""
-        known = self._version(relation)
-        if known.described is None:
-            described = relation
-            if relation.primary_key is None:
-                assert self._connector is not None
-                described = self._connector.describe(relation)
-            known.described = described
-            self.announced(described)
-        return known.described
-
-    def _version(self, relation: Relation) -> _Known:
-        versions = self._known.setdefault(relation.oid, {})
-        known = versions.get(relation)
-        if known is None:
-            if len(versions) == VERSIONS_KEPT:
-                del versions[next(iter(versions))]
-            known = versions[relation] = _Known()
-        return known
-
-    def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
-        versions = self._known.pop(oid, {})
-        self._left_out.pop(oid, None)
-        for name in {relation.name for relation in versions}:
-            if name in self._last_seen and self._last_seen[name].oid == oid:
-                del self._last_seen[name]
+    def _forget(self, oid: int) -> None:
         if self.format is not None:
             self.format.forget(oid)
-
-    def renew(self, relation: Relation) -> Relation:
-        """Return a described relation with its data types as they are now."""
-        assert self._connector is not None
-        renewed = self._connector.renew(relation)
-        if renewed is not relation:
-            self.announced(renewed)
-        return renewed
-
-    def complete(self, relation: Relation) -> Relation:
-        """Complete a relation of rows that are handed out now, if it is captured."""
-        if not self.capture.captures(relation.schema, relation.table):
-            return relation
-        return self.describe(relation)
-
-    def announced(self, relation: Relation) -> None:
-        """Tell observers of a described relation that is new, or has another shape."""
-        before = self._last_seen.get(relation.name)
-        if before is None or not before.same_shape(relation):
-            self._last_seen[relation.name] = relation
-            self.host.notify(
-                "on_schema_change", pipeline=self.profile.name, old=before, new=relation
-            )
-            self._warn(relation)
-
-    def _warn(self, relation: Relation) -> None:
-        """Log what is to be known of a captured relation, and was not told yet: of its replica identity,
-        and of columns that nothing delivers."""
-        if not self.capture.captures(relation.schema, relation.table):
-            return
-        before = self._left_out.get(relation.oid, ())
-        names = self.left_out(relation)
-        if names and names != before:
-            log.warning(
-                "columns of %s are left out, nothing maps their types: %s; `waltap doctor FILE` says "
-                "what delivers them",
-                relation.name, ", ".join(names),
-                extra={"pipeline": self.profile.name, "relation": relation.name},
-            )  # fmt: skip
-        told = set(self._warned)
-        for warning in self.identity_warnings(relation):
-            if warning not in told:
-                log.warning(
-                    "replica identity: %s: %s; %s",
-                    warning.relation, warning.what, warning.remedy,
-                    extra={"pipeline": self.profile.name, "relation": warning.relation},
-                )  # fmt: skip
-
-    def left_out(self, relation: Relation) -> tuple[str, ...]:
-        """Return the columns of a described relation, with their types, that are captured and have none
-        that is mapped; they count as told."""
-        names = tuple(
-            f"{column.name} ({_type_name(column)})"
-            for column in (relation.columns[index] for index in self.capture.columns(relation))
-            if self.types.column(column) is None
-        )
-        if names:
-            self._left_out[relation.oid] = names
-        else:
-            self._left_out.pop(relation.oid, None)
-        return names
-
-    def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
-        """Return what is to be known of a described relation's replica identity; it counts as told."""
-        found = self.identities.of(relation).warnings(relation)
-        self._warned.update(found)
-        return found
-
-    def text_of(self, column: Column) -> Callable[[Value], Value] | None:
-        """Return what turns values of ``column`` in send format into PostgreSQL's text."""
-        mapping = self.types.column(column)
-        if mapping is None or mapping.from_binary is None:
-            return None
-        read = mapping.from_binary
-        return lambda value: read(value) if isinstance(value, bytes) else value
-
-    def _unreadable(self, relation: Relation) -> Iterator[str]:
-        chosen = {*self.capture.columns(relation), *self.capture.keys(relation)}
-        for index in sorted(chosen):
-            column = relation.columns[index]
-            mapping = self.types.column(column)
-            if mapping is not None and mapping.from_binary is None:
-                yield f"column {column.name} ({_type_name(column)})"
-
-    def identity(self, relation: Relation) -> ReplicaIdentity:
-        """Return the replica identity to read a relation with, once per version."""
-        known = self._version(relation)
-        if known.identity is None:
-            known.identity = self.identities.of(self.describe(relation))
-        return known.identity
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
@@ -277,8 +138,8 @@ class Stages:
                 pipeline=self.profile.name,
                 state_dir=self.state_dir,
                 types=self.types,
-                describe=self.describe,
-                identity=self.identity,
+                describe=self.relations.describe,
+                identity=self.relations.identity,
                 capture=self.capture,
                 resumes=self._resumes(),
                 stopping=self._stopping,
@@ -300,10 +161,10 @@ class Stages:
         return component.spec.factory(
             component.properties,
             FormatContext(
-                describe=self.describe,
-                renew=self.renew,
+                describe=self.relations.describe,
+                renew=self.relations.renew,
                 announced=self.profile.decoder.spec.capabilities.relations,
-                identity=self.identity,
+                identity=self.relations.identity,
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),
                 run_id=run_id,
@@ -315,13 +176,6 @@ class Stages:
                 order=self.order,
             ),
         )
-
-
-def _type_name(column: Column) -> str:
-    data_type = column.data_type
-    if data_type is None:
-        return f"type {column.type_oid}"
-    return data_type.name if data_type.element is None else f"{data_type.element.name}[]"
 
 
 class _StoreWithMemory(OffsetStore):

@@ -45,7 +45,7 @@ class Streaming:
             spill_dir=run.state_dir / SPILL,
             spill_memory_bytes=engine.spill_memory_bytes,
             two_phase=engine.two_phase_policy,
-            describe=stages.complete,
+            describe=stages.relations.complete,
             warn=log.warning,
         )
         self._confirmation = Confirmation(

@@ -110,7 +110,7 @@ def decide(situation: Situation) -> Decision:
     if slot is not None:
         _fits(slot, situation)
         tied = offset is not None and situation.of_database
-        adopts = not tied and not situation.begun and not _consented(slot, situation)
+        adopts = not tied and not situation.begun and _takes_over(slot, situation)
     if lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost
     return Decision(
@@ -213,15 +213,14 @@ def _fits(slot: Slot, situation: Situation) -> None:
         )
 
 
-def _consented(slot: Slot, situation: Situation) -> bool:
-    """Tell whether an earlier start had the slot already; False: this one takes it over by consent.
-
-    A temporary slot goes with the connection that made it. Raises: SlotNotOurs without consent.
+def _takes_over(slot: Slot, situation: Situation) -> bool:
+    """Tell whether this start takes a slot over that no earlier one had. A temporary slot goes with the
+    connection that made it. Raises: SlotNotOurs where taking over is not allowed.
     """
     if slot.temporary or situation.known:
-        return True
-    if situation.adopts:
         return False
+    if situation.adopts:
+        return True
     raise SlotNotOurs(
         f"replication slot {slot.name!r} exists, and no offset of this pipeline is stored for it: "
         "another pipeline made it, or this one's state is elsewhere",

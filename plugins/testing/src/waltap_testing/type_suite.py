@@ -129,11 +129,11 @@ class TypeSuite:
         mapping = rig.build()
         for text in rig.values:
             wanted = json.loads(value_json(mapping.schema, mapping.to_connect(text)))
-            assert json.loads(_json(mapping, text)) == wanted, text
+            assert json.loads(mapping.json(text)) == wanted, text
             inline = mapping.json_expression
             if inline is not None:
                 found = eval(inline.source("v"), dict(inline.names), {"v": text})  # noqa: S307
-                assert found == _json(mapping, text), text
+                assert found == mapping.json(text), text
 
     def test_columns_are_written_as_values_are(self, rig: TypeRig) -> None:
         """`json_column`, where there is one, writes what `to_json` does, or leaves the column to it."""
@@ -149,7 +149,7 @@ class TypeSuite:
                     continue
                 mark = '"' if column.quoted else ""
                 written = [None if t is None else f"{mark}{t}{mark}" for t in found.to_pylist()]
-                assert written == [None if t is None else _json(mapping, t) for t in group]
+                assert written == [None if t is None else mapping.json(t) for t in group]
 
     def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
         """Never another exception, and never a value."""
@@ -271,7 +271,7 @@ class TypeSuite:
         found = rig.registry().column(rig.column(domain))
         assert found is not None
         for text in rig.values:
-            assert _json(found, text) == _json(rig.build(), text)
+            assert found.json(text) == rig.build().json(text)
 
     def test_an_array_of_it_holds_its_values(self, rig: TypeRig) -> None:
         """JSON and Arrow of an array are lists of what one value gives."""
@@ -287,8 +287,8 @@ class TypeSuite:
             pytest.skip("no installed type maps its arrays (waltap-postgres does)")
         one = rig.build()
         text = "{" + ",".join(f'"{_escaped(each)}"' for each in rig.values) + "}"
-        wanted = [json.loads(_json(one, each)) for each in rig.values]
-        assert json.loads(_json(found, text)) == wanted
+        wanted = [json.loads(one.json(each)) for each in rig.values]
+        assert json.loads(found.json(text)) == wanted
         assert found.to_connect(text) == [one.to_connect(each) for each in rig.values]
         if found.arrow is not None and one.arrow is not None:
             (items,) = found.arrow.column([text]).to_pylist()
@@ -301,10 +301,6 @@ def _outcome(read: Callable[[Any], object], given: object) -> object:
         return read(given)
     except Exception as error:  # noqa: BLE001 - which one it is, is the question
         return error
-
-
-def _json(mapping: ColumnMapping, text: str) -> str:
-    return text if mapping.to_json is None else mapping.to_json(text)
 
 
 def _escaped(text: str) -> str:

@@ -29,6 +29,7 @@ from waltap.mapping.value_form import Misfit, ValueForm, column_mapping, placeho
 from waltap.specs import TypeSpec
 from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
+from waltap_postgres.types.quoted import quoted
 
 __all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
 
@@ -108,7 +109,7 @@ def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
         elif mark == delimiter:
             at += 1
         elif mark == '"':
-            item, at = _quoted(text, at + 1)
+            item, at = quoted(text, at + 1, "array")
             current.append(item)
         else:
             comma = text.find(delimiter, at)
@@ -123,23 +124,6 @@ def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
         msg = "malformed array: braces do not match"
         raise ValueError(msg)
     return current[0]
-
-
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return a quoted element whose first character is ``at``, and the offset behind its quote."""
-    parts: list[str] = []
-    while True:
-        close = text.find('"', at)
-        if close < 0:
-            msg = "malformed array: a quote is never closed"
-            raise ValueError(msg)
-        slash = text.find("\\", at, close)
-        if slash < 0:
-            parts.append(text[at:close])
-            return "".join(parts), close + 1
-        parts.append(text[at:slash])
-        parts.append(text[slash + 1])
-        at = slash + 2
 
 
 def array_text(items: Nested, delimiter: str = ",") -> str:

@@ -16,6 +16,7 @@ from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
+from waltap_postgres.types.quoted import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ def parse_hstore(text: str) -> dict[str, str | None]:
         if text[at] != '"':
             msg = "malformed hstore"
             raise ValueError(msg)
-        key, at = _quoted(text, at + 1)
+        key, at = quoted(text, at + 1, "hstore")
         if text[at : at + 2] != "=>":
             msg = "malformed hstore: a key without value"
             raise ValueError(msg)
@@ -43,7 +44,7 @@ def parse_hstore(text: str) -> dict[str, str | None]:
             pairs[key] = None
             at += 4
         elif text[at : at + 1] == '"':
-            pairs[key], at = _quoted(text, at + 1)
+            pairs[key], at = quoted(text, at + 1, "hstore")
         else:
             msg = "malformed hstore: a value without quotes"
             raise ValueError(msg)
@@ -52,23 +53,6 @@ def parse_hstore(text: str) -> dict[str, str | None]:
             raise ValueError(msg)
         at += 2
     return pairs
-
-
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return a quoted string that begins at ``at``, and the offset behind its closing quote."""
-    parts: list[str] = []
-    while True:
-        close = text.find('"', at)
-        if close < 0:
-            msg = "malformed hstore: a quote is never closed"
-            raise ValueError(msg)
-        slash = text.find("\\", at, close)
-        if slash < 0:
-            parts.append(text[at:close])
-            return "".join(parts), close + 1
-        parts.append(text[at:slash])
-        parts.append(text[slash + 1])
-        at = slash + 2
 
 
 class _Spread(dict[str, int]):

@@ -1,0 +1,181 @@
+"""What a run knows of relations: each version described once, its identity, and what was told of it."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from waltap.capture.capture import Capture
+from waltap.decode.relation import Column, Relation
+from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
+from waltap.decode.tuple_image import Value
+from waltap.events import Identities
+from waltap.host import Host
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.source.connector import Connector
+
+__all__ = ["Relations"]
+
+log = logging.getLogger(__name__)
+
+DESCRIPTIONS_KEPT = 8
+"""Versions of one relation whose description is kept: more than encoders keep plans of
+(`waltap.events.plans`), so that compiling a version again asks nobody about it again."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was made of one relation version."""
+
+    described: Relation | None = None
+    identity: ReplicaIdentity | None = None
+
+
+class Relations:
+    """The relations of a run. ``connector`` describes them, and changes with every reconnect;
+    ``forget_elsewhere`` gets the OID of a relation that is gone."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        host: Host,
+        capture: Capture,
+        types: TypeRegistry,
+        forget_elsewhere: Callable[[int], None],
+    ) -> None:
+        self._pipeline, self._host, self.capture, self.types = pipeline, host, capture, types
+        self._forget_elsewhere = forget_elsewhere
+        self.connector: Connector | None = None
+        self._known: dict[int, dict[Relation, _Known]] = {}
+        self._last_seen: dict[str, Relation] = {}
+        self._warned: set[IdentityWarning] = set()
+        self._left_out: dict[int, tuple[str, ...]] = {}
+        self.identities = Identities(
+            host.replica_identities.values(),
+            lambda relation: host.choose("choose_replica_identity", relation=relation),
+        )
+
+    def describe(self, relation: Relation) -> Relation:
+        """Complete a relation once per version."""
+        known = self._version(relation)
+        if known.described is None:
+            described = relation
+            if relation.primary_key is None:
+                assert self.connector is not None
+                described = self.connector.describe(relation)
+            known.described = described
+            self.announced(described)
+        return known.described
+
+    def _version(self, relation: Relation) -> _Known:
+        versions = self._known.setdefault(relation.oid, {})
+        known = versions.get(relation)
+        if known is None:
+            if len(versions) == DESCRIPTIONS_KEPT:
+                del versions[next(iter(versions))]
+            known = versions[relation] = _Known()
+        return known
+
+    def forget(self, oid: int) -> None:
+        """Drop what is kept of a relation that is gone."""
+        versions = self._known.pop(oid, {})
+        self._left_out.pop(oid, None)
+        for name in {relation.name for relation in versions}:
+            if name in self._last_seen and self._last_seen[name].oid == oid:
+                del self._last_seen[name]
+        self._forget_elsewhere(oid)
+
+    def renew(self, relation: Relation) -> Relation:
+        """Return a described relation with its data types as they are now."""
+        assert self.connector is not None
+        renewed = self.connector.renew(relation)
+        if renewed is not relation:
+            self.announced(renewed)
+        return renewed
+
+    def complete(self, relation: Relation) -> Relation:
+        """Complete a relation of rows that are handed out now, if it is captured."""
+        if not self.capture.captures(relation.schema, relation.table):
+            return relation
+        return self.describe(relation)
+
+    def announced(self, relation: Relation) -> None:
+        """Tell observers of a described relation that is new, or has another shape."""
+        before = self._last_seen.get(relation.name)
+        if before is None or not before.same_shape(relation):
+            self._last_seen[relation.name] = relation
+            self._host.notify("on_schema_change", pipeline=self._pipeline, old=before, new=relation)
+            self._warn(relation)
+
+    def _warn(self, relation: Relation) -> None:
+        """Log what is to be known of a captured relation, and was not told yet: of its replica identity,
+        and of columns that nothing delivers."""
+        if not self.capture.captures(relation.schema, relation.table):
+            return
+        before = self._left_out.get(relation.oid, ())
+        names = self.left_out(relation)
+        if names and names != before:
+            log.warning(
+                "columns of %s are left out, nothing maps their types: %s; `waltap doctor FILE` says "
+                "what delivers them",
+                relation.name, ", ".join(names),
+                extra={"pipeline": self._pipeline, "relation": relation.name},
+            )  # fmt: skip
+        told = set(self._warned)
+        for warning in self.identity_warnings(relation):
+            if warning not in told:
+                log.warning(
+                    "replica identity: %s: %s; %s",
+                    warning.relation, warning.what, warning.remedy,
+                    extra={"pipeline": self._pipeline, "relation": warning.relation},
+                )  # fmt: skip
+
+    def left_out(self, relation: Relation) -> tuple[str, ...]:
+        """Return the columns of a described relation, with their types, that are captured and have none
+        that is mapped; they count as told."""
+        names = tuple(
+            f"{column.name} ({_type_name(column)})"
+            for column in (relation.columns[index] for index in self.capture.columns(relation))
+            if self.types.column(column) is None
+        )
+        if names:
+            self._left_out[relation.oid] = names
+        else:
+            self._left_out.pop(relation.oid, None)
+        return names
+
+    def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
+        """Return what is to be known of a described relation's replica identity; it counts as told."""
+        found = self.identities.of(relation).warnings(relation)
+        self._warned.update(found)
+        return found
+
+    def text_of(self, column: Column) -> Callable[[Value], Value] | None:
+        """Return what turns values of ``column`` in send format into PostgreSQL's text."""
+        mapping = self.types.column(column)
+        if mapping is None or mapping.from_binary is None:
+            return None
+        read = mapping.from_binary
+        return lambda value: read(value) if isinstance(value, bytes) else value
+
+    def unreadable(self, relation: Relation) -> Iterator[str]:
+        """Give the captured columns whose values in send format nobody reads."""
+        chosen = {*self.capture.columns(relation), *self.capture.keys(relation)}
+        for index in sorted(chosen):
+            column = relation.columns[index]
+            mapping = self.types.column(column)
+            if mapping is not None and mapping.from_binary is None:
+                yield f"column {column.name} ({_type_name(column)})"
+
+    def identity(self, relation: Relation) -> ReplicaIdentity:
+        """Return the replica identity to read a relation with, once per version."""
+        known = self._version(relation)
+        if known.identity is None:
+            known.identity = self.identities.of(self.describe(relation))
+        return known.identity
+
+
+def _type_name(column: Column) -> str:
+    data_type = column.data_type
+    if data_type is None:
+        return f"type {column.type_oid}"
+    return data_type.name if data_type.element is None else f"{data_type.element.name}[]"
