@@ -8,6 +8,7 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Message,
     TopicPartition,
 )
@@ -40,10 +41,7 @@ def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") ->
     places = [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
     if not places:
         return []
-    futures = admin.list_offsets(
-        dict.fromkeys(places, OffsetSpec.latest()), isolation_level=IsolationLevel.READ_UNCOMMITTED
-    )
-    ends = {place: future.result(WAIT_SECONDS).offset for place, future in futures.items()}
+    ends = {place: _end(admin, place) for place in places}
     left = {(p.topic, p.partition): end for p, end in ends.items() if end}
     found: dict[tuple[str, int], list[Message]] = {(p.topic, p.partition): [] for p in places}
     consumer = Consumer(
@@ -74,3 +72,18 @@ def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") ->
     finally:
         consumer.close()
     return [message for place in sorted(found) for message in found[place]]
+
+
+def _end(admin: AdminClient, place: TopicPartition) -> int:
+    """Return where a partition ends, open transactions included."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        asked = admin.list_offsets(
+            {place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        )
+        try:
+            return int(asked[place].result(WAIT_SECONDS).offset)
+        except KafkaException:  # a topic that was just made has no leader for a moment
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)

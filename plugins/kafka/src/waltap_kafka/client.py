@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -27,7 +28,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-REACH_S: Final = 15.0
+REACH_S: Final = 8.0
 STEP_S: Final = 0.25
 TOLD_AGAIN_S: Final = 60.0
 
@@ -143,10 +144,11 @@ def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> Cl
         try:
             found: ClusterMetadata = client.list_topics(timeout=STEP_S * 4)
         except KafkaException as raised:
-            client.poll(0)
+            with suppress(KafkaException):  # a fatal one; `watch` has heard it
+                client.poll(0)
             error = kafka_error(raised)
             trouble = watch.trouble or error
-            refused = trouble.code() in REFUSALS or error.code() in REFUSALS
+            refused = {trouble.code(), error.code()} & (REFUSALS | {KafkaError._SSL})
             if refused or time.monotonic() >= deadline:
                 raise link_failure(trouble, servers, **fields) from raised
         else:

@@ -28,6 +28,17 @@ WAIT_S: Final = 120.0
 STEP_S: Final = 0.25
 LOOK_BACK: Final = 64
 
+PASSING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
+)
+
 
 class _Kept(msgspec.Struct):
     version: int
@@ -94,10 +105,18 @@ def last_position(
 
 def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:
     """Return where the partition begins or ends, open transactions included."""
-    futures = client.list_offsets(
-        {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=WAIT_S
-    )
-    return int(futures[place].result(WAIT_S).offset)
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        futures = client.list_offsets(
+            {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=WAIT_S
+        )
+        try:
+            return int(futures[place].result(WAIT_S).offset)
+        except KafkaException as raised:
+            # a topic that was just made has no leader for a moment
+            if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:
+                raise
+        time.sleep(STEP_S)
 
 
 def _read(

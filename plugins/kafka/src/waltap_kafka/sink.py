@@ -1,5 +1,6 @@
 """The Kafka sink: an idempotent producer, or one with transactions that hold the position too."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -133,6 +134,9 @@ class KafkaSink(Sink):
             self._produce(self._producer, batch.records or ())
             self._producer.poll(0)
             self._raise_undelivered()
+        except KafkaException as raised:
+            self._failure = self._fatal(raised)
+            raise self._failure from raised
         except BaseException as error:
             # half of the batch is on its way: harmless, unless a commit made it count
             if self._once or self._undelivered is not None or not isinstance(error, SinkError):
@@ -159,6 +163,9 @@ class KafkaSink(Sink):
                 self._drain()
                 return self._accepted or None
             return self._transactions.commit(self._accepted, whole=self._whole, drain=self._drain)
+        except KafkaException as raised:
+            self._failure = self._fatal(raised)
+            raise self._failure from raised
         except BaseException as error:
             self._failure = error
             raise
@@ -172,7 +179,8 @@ class KafkaSink(Sink):
         if self._transactions is not None:
             self._transactions.abandon()
             self._transactions = None
-        made.poll(0)
+        with contextlib.suppress(KafkaException):  # what it still has to say concerns nobody
+            made.poll(0)
 
     def _is_there(self, batch: Batch) -> bool:
         """Tell whether the transactions of ``batch`` were committed here before `open`."""
@@ -289,6 +297,11 @@ class KafkaSink(Sink):
             self._undelivered = self._failures.of(
                 error, topic=message.topic() or "", size=size, expired=self._expired
             )
+
+    def _fatal(self, raised: KafkaException) -> SinkError:
+        """Return what a call says that ended the producer; the first bad report knows more."""
+        named = self._failures.of(kafka_error(raised), expired=self._expired)
+        return self._undelivered or named
 
     def _named(self, error: KafkaError, record: Record) -> SinkError:
         size = len(record.key or b"") + len(record.value or b"")

@@ -1,0 +1,301 @@
+"""A bank through Kafka, exactly once: engines are killed, the broker restarts, a consumer keeps the books.
+
+    python -m tests.hunt.kafka_bank --rows 1000000 --kills 50 --restarts 5
+
+Transfers move money between accounts, several in a transaction. Whoever reads ``read_committed`` must see
+every change once, the changes of an account in their order, and the same sum whenever there is nothing more
+to read, and wherever one transaction ends and the next begins.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from tests.rigs.kafka import create
+from tests.rigs.pipeline import until
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Cluster, Database
+
+ACCOUNTS = 50
+BALANCE = 1_000
+TOTAL = ACCOUNTS * BALANCE
+WAIT_S = 240.0
+TRANSFERS, BOOKS = "bank.public.transfers", "bank.public.accounts"
+
+TABLES = """
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, version int NOT NULL);
+CREATE TABLE transfers (id bigserial PRIMARY KEY, giver int, taker int, amount int);
+CREATE PROCEDURE move_money(transfers int) LANGUAGE plpgsql AS $$
+DECLARE a int; b int; x int;
+BEGIN
+  FOR i IN 1 .. transfers LOOP
+    a := 1 + floor(random() * %(accounts)s); b := 1 + floor(random() * %(accounts)s);
+    x := floor(random() * 100);
+    INSERT INTO transfers (giver, taker, amount) VALUES (a, b, x);
+    UPDATE accounts SET balance = balance - x, version = version + 1 WHERE id = a;
+    UPDATE accounts SET balance = balance + x, version = version + 1 WHERE id = b;
+  END LOOP;
+END $$;
+"""
+ROWS_PER_TRANSFER = 3
+
+
+class Teller(threading.Thread):
+    """Moves money until ``rows`` rows were written, and as long after as `finish` is not called."""
+
+    def __init__(self, database: Database, rows: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._database, self._rows, self._chance = database, rows, random.Random(seed)
+        self._finish = threading.Event()
+        self.moved = 0
+
+    def run(self) -> None:
+        with self._database.connect() as connection:
+            while self.moved * ROWS_PER_TRANSFER < self._rows or not self._finish.is_set():
+                count = self._chance.choice((1, 1, 2, 5, 40, 200))
+                connection.execute("CALL move_money(%s)", [count])
+                self.moved += count
+                self._finish.wait(0.001)
+
+    def finish(self) -> None:
+        """Let it end once it has done its work, and wait for that."""
+        self._finish.set()
+        self.join(WAIT_S * 10)
+        assert not self.is_alive()
+
+
+class Auditor(threading.Thread):
+    """Reads the books as any consumer does; ``wrong`` has what is not as promised."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        super().__init__(daemon=True)
+        self._kafka = kafka
+        self.balances: dict[int, int] = {}
+        self.versions: dict[int, int] = {}
+        self.transfers: Counter[int] = Counter()
+        self.wrong: list[str] = []
+        self.sums = 0
+        self._closing = threading.Event()
+        self._transaction: int | None = None
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self.failed = error
+
+    def _read(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._kafka.bootstrap,
+                "group.id": str(uuid.uuid4()),
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        consumer.assign(
+            [TopicPartition(BOOKS, 0, OFFSET_BEGINNING)]
+            + [TopicPartition(TRANSFERS, p, OFFSET_BEGINNING) for p in range(3)]
+        )
+        while not self._closing.is_set():
+            for message in consumer.consume(1000, 0.1):
+                error = message.error()
+                if error is None:
+                    self._take(str(message.topic()), json.loads(message.value() or b"null"))
+                elif error.code() == KafkaError._PARTITION_EOF and message.topic() == BOOKS:
+                    self._sum("at the end of what can be read")
+        consumer.close()
+
+    def _take(self, topic: str, event: dict[str, Any]) -> None:
+        row, xid = event["after"], event["source"]["txId"]
+        if topic == TRANSFERS:
+            self.transfers[row["id"]] += 1
+            return
+        if self._transaction not in (None, xid):
+            self._sum(f"behind transaction {self._transaction}")
+        self._transaction = xid
+        account, version = row["id"], row["version"]
+        if version != self.versions.get(account, -1) + 1:
+            self._note(f"account {account}: version {version} after {self.versions.get(account)}")
+        self.versions[account], self.balances[account] = version, row["balance"]
+
+    def _sum(self, where: str) -> None:
+        if not self.balances:
+            return
+        self.sums += 1
+        if sum(self.balances.values()) != TOTAL:
+            self._note(f"the sum is {sum(self.balances.values())} {where}")
+
+    def _note(self, what: str) -> None:
+        if len(self.wrong) < 20:
+            self.wrong.append(what)
+
+    def close(self) -> None:
+        self._closing.set()
+        self.join(WAIT_S)
+
+
+class Bank:
+    """One run of the story."""
+
+    def __init__(self, database: Database, kafka: Kafka, folder: Path, seed: int) -> None:
+        self._database, self._kafka, self._folder = database, kafka, folder
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._engine: subprocess.Popen[bytes] | None = None
+        self._log = folder / "engine.log"
+        settings = {
+            **database.properties(),
+            "slot.name": database.name,
+            "publication.name": database.name,
+            "topic.prefix": "bank",
+            "snapshot.mode": "no_data",
+            "table.include.list": "public.accounts,public.transfers",
+            "offset.flush.interval.ms": 50,
+            "slot.retry.delay.ms": 500,
+        }
+        sink = {
+            "bootstrap.servers": kafka.bootstrap,
+            "delivery.guarantee": "exactly_once",
+            "transactional.id": f"bank-{database.name}",
+        }
+        lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
+        lines += ["[sink]", 'type = "kafka"', *map(_line, sink.items())]
+        (folder / "bank.toml").write_text("\n".join(lines))
+
+    def play(self, *, rows: int, kills: int, restarts: int) -> Auditor:
+        """Return the books at the end of it all."""
+        database, kafka = self._database, self._kafka
+        create(kafka.bootstrap, NewTopic(BOOKS, 1), NewTopic(TRANSFERS, 3))
+        database.execute(TABLES % {"accounts": ACCOUNTS})
+        auditor = Auditor(kafka)
+        teller = Teller(database, rows, self._seed)
+        try:
+            self._start()
+            until(self._ready, "the first start", WAIT_S)
+            database.execute(
+                "INSERT INTO accounts SELECT g, %s, 0 FROM generate_series(1, %s) g",
+                BALANCE, ACCOUNTS,
+            )  # fmt: skip
+            auditor.start()
+            teller.start()
+            events = ["kill"] * kills + ["restart"] * restarts
+            self._chance.shuffle(events)
+            for event in events:
+                self._live(auditor)
+                if event == "kill":
+                    self._kill()
+                    self._start()
+                else:
+                    kafka.kill()
+                    kafka.start()
+            teller.finish()
+            self._live(auditor)
+            until(lambda: self._settled(auditor, teller.moved), "the rest to come", WAIT_S)
+        finally:
+            self._kill()
+            auditor.close()
+        assert auditor.failed is None, auditor.failed
+        return auditor
+
+    def _settled(self, auditor: Auditor, moved: int) -> bool:
+        assert self._engine is not None
+        assert self._engine.poll() is None, self._log.read_text()[-3000:]
+        assert auditor.failed is None, auditor.failed
+        changes = sum(auditor.versions.values())
+        return len(auditor.transfers) >= moved and changes >= 2 * moved
+
+    def _live(self, auditor: Auditor) -> None:
+        """Wait until something came, then for a random moment."""
+        before = len(auditor.transfers)
+
+        def came() -> bool:
+            assert self._engine is not None
+            assert self._engine.poll() is None, self._log.read_text()[-3000:]
+            assert auditor.failed is None, auditor.failed
+            return len(auditor.transfers) > before
+
+        until(came, "life", WAIT_S)
+        time.sleep(self._chance.random() * 0.5)  # the random moment itself
+
+    def _start(self) -> None:
+        (self._folder / "ready").unlink(missing_ok=True)
+        with self._log.open("ab") as out:
+            self._engine = subprocess.Popen(
+                [sys.executable, "-m", "waltap", "run", "bank.toml", "--ready-file", "ready"],
+                cwd=self._folder, stdout=out, stderr=out,
+            )  # fmt: skip
+
+    def _ready(self) -> bool:
+        assert self._engine is not None
+        assert self._engine.poll() is None, self._log.read_text()[-3000:]
+        return (self._folder / "ready").exists()
+
+    def _kill(self) -> None:
+        if self._engine is not None:
+            self._engine.send_signal(signal.SIGKILL)
+            self._engine.wait()
+
+
+def _line(item: tuple[str, object]) -> str:
+    return f"{json.dumps(item[0])} = {json.dumps(item[1])}"
+
+
+def verdict(auditor: Auditor, moved: int) -> list[str]:
+    """Return what is not as promised, of ``moved`` transfers."""
+    found = list(auditor.wrong)
+    twice = [number for number, count in auditor.transfers.items() if count > 1]
+    if twice:
+        found.append(f"{len(twice)} transfers came more than once, first {min(twice)}")
+    if len(auditor.transfers) != moved:
+        found.append(f"{len(auditor.transfers)} transfers of {moved} came")
+    if sum(auditor.versions.values()) != 2 * moved:
+        found.append(f"{sum(auditor.versions.values())} changes of accounts, not {2 * moved}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    given = parser.parse_args()
+    began = time.monotonic()
+    server, kafka = Cluster.create(), Kafka.create(heap_mb=512)
+    with tempfile.TemporaryDirectory(prefix="waltap-bank-") as folder:
+        try:
+            database = server.create_database("bank")
+            bank = Bank(database, kafka, Path(folder), given.seed)
+            books = bank.play(rows=given.rows, kills=given.kills, restarts=given.restarts)
+            ((moved,),) = database.execute("SELECT count(*) FROM transfers")
+        finally:
+            kafka.remove()
+            server.remove()
+    wrong = verdict(books, moved)
+    print(
+        f"seed {given.seed}: {moved * ROWS_PER_TRANSFER:,} rows, {given.kills} kills, "
+        f"{given.restarts} restarts, {books.sums:,} sums, {time.monotonic() - began:.0f} s: "
+        + ("; ".join(wrong) or "every change once, in order, every sum right")
+    )
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

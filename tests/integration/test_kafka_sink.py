@@ -1,0 +1,438 @@
+"""The Kafka sink on a real broker: places of keys, topics, TLS and SASL, refusals, outages, fencing."""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.rigs.kafka import create, partitions, read_all
+from tests.servers.jars import jars
+from tests.servers.kafka import COORDINATES, Kafka
+from tests.servers.requirement import missing
+from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.format.record import Record
+from waltap.sink.sink import SinkContext
+from waltap.source.connector import StopRequested
+from waltap.source.position import Position, Positions
+from waltap.transactions.transaction import Batch
+from waltap_kafka.errors import (
+    KafkaFenced,
+    KafkaRecordTooLarge,
+    KafkaRefused,
+    KafkaTopicMissing,
+    KafkaTopicUnusable,
+    KafkaUnreachable,
+)
+from waltap_kafka.properties import KafkaSinkProperties
+from waltap_kafka.sink import KafkaSink
+
+WAIT_SECONDS = 90.0
+
+
+def properties(servers: str, **given: str) -> KafkaSinkProperties:
+    """Return properties; names have two underscores for a dot."""
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    families = {
+        "producer.NAME": {n: v for n, v in named.items() if n.startswith("producer.")},
+        "topic.creation.GROUP.SETTING": {
+            n: v for n, v in named.items() if n.count(".") > 2 and n.startswith("topic.creation.")
+        },
+    }
+    single = {
+        n: v for n, v in named.items() if all(n not in family for family in families.values())
+    }
+    return KafkaSinkProperties(**{"bootstrap.servers": servers, **single, **families})
+
+
+def sink(
+    servers: str,
+    folder: Path,
+    *,
+    resumes: bool = False,
+    stopping: Callable[[], bool] = lambda: False,
+    **given: str,
+) -> KafkaSink:
+    context = SinkContext(pipeline="p", state_dir=folder, resumes=resumes, stopping=stopping)
+    return KafkaSink(properties(servers, **given), context)
+
+
+def batch(lsn: int, *records: Record, whole: bool = True) -> Batch:
+    return Batch(
+        parts=[],
+        position=Position(lsn),
+        events=len(records),
+        records=list(records),
+        ends_transaction=whole,
+    )
+
+
+@pytest.fixture
+def topic(kafka: Kafka) -> str:
+    return kafka.topic_name()
+
+
+@pytest.fixture
+def opened(kafka: Kafka, tmp_path: Path) -> Iterator[Callable[..., KafkaSink]]:
+    made: list[KafkaSink] = []
+
+    def make(**given: Any) -> KafkaSink:
+        made.append(sink(given.pop("servers", kafka.bootstrap), tmp_path, **given))
+        made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+JAVA_PRODUCER = """
+import java.util.*;
+import java.nio.file.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+public class Produce {
+    public static void main(String[] given) throws Exception {
+        Properties p = new Properties();
+        p.put("bootstrap.servers", given[0]);
+        try (var producer = new KafkaProducer<>(p, new ByteArraySerializer(), new ByteArraySerializer())) {
+            for (String line : Files.readAllLines(Path.of(given[2])))
+                producer.send(new ProducerRecord<>(given[1], HexFormat.of().parseHex(line), new byte[0])).get();
+        }
+    }
+}
+"""
+
+
+def test_keys_land_where_a_java_producer_puts_them(
+    kafka: Kafka, java: Path, topic: str, opened: Callable[..., KafkaSink], tmp_path: Path
+) -> None:
+    if shutil.which("javac") is None:
+        missing("a Java compiler")
+    keys = [
+        *(json.dumps({"id": number}).encode() for number in range(200)),
+        *(bytes([number]) * (number % 7 + 1) for number in range(256)),
+        b"",
+        "ключ".encode(),
+    ]
+    theirs = f"{topic}-java"
+    create(kafka.bootstrap, NewTopic(topic, 7), NewTopic(theirs, 7))
+    (tmp_path / "Produce.java").write_text(JAVA_PRODUCER)
+    (tmp_path / "keys").write_text("".join(f"{key.hex()}\n" for key in keys))
+    subprocess.run(
+        ["java", "-cp", f"{jars('kafka', COORDINATES)}/*", str(tmp_path / "Produce.java"),
+         kafka.bootstrap, theirs, str(tmp_path / "keys")],
+        check=True, capture_output=True, timeout=WAIT_SECONDS * 2,
+    )  # fmt: skip
+    ours = opened()
+    ours.write(batch(1, *(Record(topic, key, b"") for key in keys)))
+    ours.flush()
+    places = {m.key(): m.partition() for m in read_all(kafka.bootstrap, topic)}
+    assert places == {m.key(): m.partition() for m in read_all(kafka.bootstrap, theirs)}
+    assert len(places) == len(set(keys))
+
+
+def test_a_partition_that_a_record_names_is_taken(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    create(kafka.bootstrap, NewTopic(topic, 3))
+    made = opened()
+    made.write(batch(1, *(Record(topic, b"k", b"v", partition=p) for p in (2, 0, 2))))
+    made.flush()
+    assert [m.partition() for m in read_all(kafka.bootstrap, topic)] == [0, 2, 2]
+    with pytest.raises(KafkaTopicUnusable, match=r"(?i)partition"):
+        for _ in range(2):  # librdkafka may tell at once, or in a report
+            made.write(batch(2, Record(topic, b"k", b"v", partition=9)))
+            made.flush()
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_missing_topics_are_made_as_their_group_says(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    made = opened(
+        topic__creation__groups="kept",
+        topic__creation__default__partitions="2",
+        topic__creation__kept__include=".*-kept",
+        topic__creation__kept__exclude=".*-not-kept",
+        topic__creation__kept__partitions="4",
+        topic__creation__kept__cleanup__policy="compact",
+    )
+    names = [topic, f"{topic}-kept", f"{topic}-not-kept"]
+    made.write(batch(1, *(Record(name, b"k", b"v") for name in names)))
+    made.flush()
+    assert [partitions(kafka.bootstrap, name) for name in names] == [2, 4, 2]
+    with pytest.raises(SinkError) as refused:  # a compacted topic takes no record without a key
+        made.write(batch(2, Record(f"{topic}-kept", None, b"v")))
+        made.flush()
+    assert refused.value.code == KafkaTopicUnusable.code
+
+
+def test_a_missing_topic_is_an_error_where_none_is_to_be_made(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    made = opened(topic__creation__enable="false")
+    with pytest.raises(KafkaTopicMissing, match=topic) as missed:
+        made.write(batch(1, Record(topic, b"k", b"v")))
+    assert missed.value.retry is Retry.NEVER
+    assert made.flush() is None
+    assert partitions(kafka.bootstrap, topic) == 0
+
+
+def test_settings_that_the_broker_refuses_name_the_topic(
+    topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    made = opened(topic__creation__default__cleanup__policy="shred")
+    with pytest.raises(KafkaTopicUnusable, match=topic):
+        made.write(batch(1, Record(topic, b"k", b"v")))
+
+
+# --- who may come in ------------------------------------------------------------------------------
+
+
+def sasl(user: str, password: str) -> dict[str, str]:
+    return {
+        "producer__security__protocol": "SASL_PLAINTEXT",
+        "producer__sasl__jaas__config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+        f'required username="{user}" password="{password}";',
+        "producer__sasl__mechanism": "PLAIN",
+    }
+
+
+def test_records_go_over_tls_and_to_users_of_sasl(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    by_tls = opened(
+        servers=kafka.tls,
+        producer__security__protocol="SSL",
+        producer__ssl__truststore__type="PEM",
+        producer__ssl__truststore__location=str(kafka.certificate),
+        producer__key__serializer="org.apache.kafka.common.serialization.StringSerializer",
+    )
+    by_sasl = opened(servers=kafka.sasl, **sasl("admin", "admin-secret"))
+    for made in (by_tls, by_sasl):
+        made.write(batch(1, Record(topic, b"k", b"v")))
+        made.flush()
+    assert len(read_all(kafka.bootstrap, topic)) == 2
+
+
+def test_a_wrong_password_is_refused_and_not_shown(kafka: Kafka, tmp_path: Path) -> None:
+    made = sink(kafka.sasl, tmp_path, **sasl("admin", "not-the-secret"))
+    with pytest.raises(KafkaRefused) as refused:
+        made.check()
+    assert "not-the-secret" not in str(refused.value)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path: Path) -> None:
+    made = sink(kafka.tls, tmp_path, producer__security__protocol="SSL")
+    with pytest.raises(KafkaUnreachable, match=r"(?i)certificate|ssl"):
+        made.check()
+
+
+def test_a_user_without_rights_is_told_which_it_needs(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    made = opened(servers=kafka.sasl, **sasl("reader", "reader-secret"))
+    with pytest.raises(KafkaRefused, match=r"(?i)authoriz") as refused:
+        made.write(batch(1, Record(topic, b"k", b"v")))
+        made.flush()
+    assert "WRITE and DESCRIBE" in str(refused.value)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    allow = admin.create_acls(
+        [
+            AclBinding(
+                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:reader", "*",
+                AclOperation.WRITE, AclPermissionType.ALLOW,
+            )
+        ]
+    )  # fmt: skip
+    for future in allow.values():
+        future.result(WAIT_SECONDS)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:  # the broker takes note of rights in its own time
+        again = opened(servers=kafka.sasl, **sasl("reader", "reader-secret"))
+        try:
+            again.write(batch(1, Record(topic, b"k", b"v")))
+            assert again.flush() == Positions({"": Position(1)})
+            break
+        except KafkaRefused:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("producer__linger__millis", "5", "producer.linger.millis"),
+        ("producer__compression__type", "shrink", "compression"),
+        ("producer__acks", "1", "in-sync"),
+        ("producer__partitioner__class", "com.acme.Mine", "Java class"),
+        ("producer__ssl__truststore__location", "trust.jks", "keytool"),
+        ("producer__interceptor__classes", "com.acme.Mine", "Java classes"),
+        ("producer__transactional__id", "x", "give it as transactional.id"),
+    ],
+)
+def test_a_setting_that_the_client_does_not_know_is_named(
+    kafka: Kafka, tmp_path: Path, name: str, value: str, told: str
+) -> None:
+    made = sink(kafka.bootstrap, tmp_path, **{name: value})
+    for call in (made.check, made.open):
+        with pytest.raises(ConfigurationError, match=told):
+            call()
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("limit", ["client", "topic"])
+def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str, limit: str
+) -> None:
+    config = {"max.message.bytes": "20000"} if limit == "topic" else {}
+    create(kafka.bootstrap, NewTopic(topic, 1, config=config))
+    made = opened(
+        delivery__guarantee=guarantee,
+        transactional__id=topic,
+        oversize__records="dead_letter",
+        oversize__topic=f"{topic}-large",
+        producer__message__max__bytes="30000" if limit == "client" else "1000000",
+        producer__batch__size="10000",
+    )
+    large = Record(topic, b"2", bytes(50_000))
+    made.write(batch(1, Record(topic, b"1", b"v"), large, Record(topic, b"3", b"v")))
+    assert made.flush() == Positions({"": Position(1)})
+    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
+    (told,) = read_all(kafka.bootstrap, f"{topic}-large")
+    assert told.key() == b"2"
+    assert json.loads(told.value() or b"")["topic"] == topic
+
+
+def test_a_record_that_is_too_large_stops_the_run_otherwise(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    create(kafka.bootstrap, NewTopic(topic, 1, config={"max.message.bytes": "20000"}))
+    made = opened()
+    made.write(batch(1, Record(topic, b"1", b"v")))
+    assert made.flush() == Positions({"": Position(1)})
+    with pytest.raises(KafkaRecordTooLarge, match=topic) as large:
+        made.write(batch(2, Record(topic, b"2", bytes(50_000))))
+        made.flush()
+    assert large.value.retry is Retry.NEVER
+    with pytest.raises(KafkaRecordTooLarge):
+        made.flush()
+
+
+# --- brokers that are away ------------------------------------------------------------------------
+
+
+def test_no_broker_at_the_start_names_the_address(tmp_path: Path) -> None:
+    made = sink("127.0.0.1:1", tmp_path)
+    with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:1"):
+        made.check()
+
+
+def test_an_outage_holds_what_was_written_and_loses_nothing(
+    private_kafka: Kafka, tmp_path: Path
+) -> None:
+    made = sink(private_kafka.bootstrap, tmp_path, producer__queue__buffering__max__messages="1000")
+    made.open()
+    made.write(batch(1, Record("t", b"0", b"before")))
+    made.flush()
+    private_kafka.kill()
+    records = [Record("t", str(number).encode(), b"v") for number in range(1, 5000)]
+    done: list[Positions | None] = []
+
+    def deliver() -> None:
+        made.write(batch(2, *records))  # more than the queue holds: it waits
+        done.append(made.flush())
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    used = time.process_time()
+    thread.join(3)
+    assert thread.is_alive()
+    assert time.process_time() - used < 2, "a full queue is waited for, not asked without end"
+    private_kafka.start()
+    thread.join(WAIT_SECONDS * 2)
+    assert done == [Positions({"": Position(2)})]
+    made.close()
+    found = [int(m.key() or b"") for m in read_all(private_kafka.bootstrap, "t")]
+    assert found == list(range(5000))
+
+
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(
+    private_kafka: Kafka, tmp_path: Path
+) -> None:
+    stopped: list[bool] = []
+    made = sink(
+        private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
+    )
+    made.open()
+    made.write(batch(1, Record("t", b"0", b"v")))
+    assert made.flush() == Positions({"": Position(1)})
+    private_kafka.kill()
+    made.write(batch(2, Record("t", b"1", b"v")))
+    stopped.append(True)
+    with pytest.raises(StopRequested):
+        made.flush()
+    made.close()
+
+
+# --- two instances --------------------------------------------------------------------------------
+
+
+def test_a_second_instance_ends_the_first(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": topic}
+    first = opened(**once)
+    first.write(batch(1, Record(topic, b"1", b"first")))
+    assert first.flush() == Positions({"": Position(1)})
+    first.write(batch(2, Record(topic, b"2", b"first, undone")))
+    second = opened(resumes=True, **once)
+    second.write(batch(3, Record(topic, b"3", b"second")))
+    assert second.flush() == Positions({"": Position(3)})
+    with pytest.raises(KafkaFenced) as fenced:
+        first.flush()
+    assert fenced.value.retry is Retry.NEVER
+    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
+
+
+def test_a_source_transaction_is_not_committed_in_pieces(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], tmp_path: Path
+) -> None:
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": topic}
+    made = opened(**once)
+    made.write(batch(1, Record(topic, b"1", b"v")))
+    made.flush()
+    made.write(batch(2, Record(topic, b"2", b"v"), whole=False))
+    assert made.flush() == Positions({"": Position(1)})
+    made.write(batch(3, Record(topic, b"3", b"v")))
+    assert made.flush() == Positions({"": Position(3)})
+    made.close()
+    again = sink(kafka.bootstrap, tmp_path, resumes=True, **once)
+    assert again.open() == Positions({"": Position(3)})
+    again.close()
+    anew = sink(kafka.bootstrap, tmp_path, resumes=False, **once)
+    assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
+    anew.close()
