@@ -294,6 +294,46 @@ class Cluster(Server):
         cluster.start()
         return cluster
 
+    def standby(self, slot: str, **settings: str) -> "Cluster":
+        """Make a physical standby of this server that streams by the physical slot ``slot``, and start it.
+        It is removed before this one. Raises: Unavailable."""
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        if self.account is not None:
+            shutil.chown(folder, self.account)
+        (folder / "owner").write_text(str(os.getpid()))
+        made = Cluster(
+            host=self.host,
+            port=_free_port(),
+            user=self.user,
+            origin=f"standby of {self.port}",
+            folder=folder,
+            programs=self.programs,
+            account=self.account,
+        )
+        try:
+            made._run(
+                "pg_basebackup", "-D", folder / "data", "-d", self.dsn(), "-S", slot, "-c", "fast",
+            )  # fmt: skip
+            chosen = {
+                "port": str(made.port),
+                "unix_socket_directories": str(folder),
+                "primary_conninfo": f"host={self.host} port={self.port} user={self.user} dbname=postgres",
+                "primary_slot_name": slot,
+                "hot_standby_feedback": "on",
+                **settings,
+            }
+            text = "".join(f"{name} = '{value}'\n" for name, value in chosen.items())
+            with (folder / "data" / "postgresql.auto.conf").open("a") as file:
+                file.write(text)
+            (folder / "data" / "standby.signal").touch()
+            if self.account is not None:
+                shutil.chown(folder / "data" / "standby.signal", self.account)
+            made.start()
+        except BaseException:
+            made.remove()
+            raise
+        return made
+
     @property
     def plugins(self) -> Path:
         """A folder on the server's ``dynamic_library_path`` for output plugins that a test built."""

@@ -1,0 +1,179 @@
+"""A primary that fails over to its standby, on real PostgreSQL 18 servers: slots that are copied, streaming
+from the standby itself, and what a standby that lags costs."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from waltap_postgres.errors import OtherServer
+
+from tests.rigs.pipeline import Pipeline, until
+from tests.servers.postgres import Cluster, Database, Unavailable
+from tests.servers.requirement import missing
+
+PATIENCE_S = 90.0
+PHYSICAL = "standby_1"
+
+
+class Pair:
+    """A primary and its standby; ``database`` is on the primary, ``there`` the same on the standby."""
+
+    def __init__(self) -> None:
+        self.primary = Cluster.create_newest()
+        try:
+            self.primary.execute(f"SELECT pg_create_physical_replication_slot('{PHYSICAL}', true)")
+            self.database = self.primary.create_database("shop")
+            self.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+            self.standby = self.primary.standby(PHYSICAL, sync_replication_slots="on")
+        except BaseException:
+            self.primary.remove()
+            raise
+        self.there = Database(self.standby, "shop")
+
+    def changes_wait(self) -> None:
+        """Have logical slots send what the standby has, and nothing more."""
+        with self.primary.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{PHYSICAL}'")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def pipeline(self, folder: Path, **settings: Any) -> Pipeline:
+        """Return a pipeline that looks for whoever of the two takes writes."""
+        both = {
+            "database.hostname": f"{self.primary.host},{self.standby.host}",
+            "driver.port": f"{self.primary.port},{self.standby.port}",
+            "driver.target_session_attrs": "read-write",
+            "slot.failover": True,
+        }
+        return Pipeline(self.database, folder, both | settings)
+
+    def until_copied(self, slot: str) -> None:
+        """Wait until the standby could go on with the slot, which somebody reads: a slot is copied once it
+        has moved past the point where the standby first saw it."""
+
+        def copied() -> bool:
+            self.database.execute("SELECT txid_current(); SELECT pg_log_standby_snapshot()")
+            query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
+            return self.there.execute(query, slot) == [(True,)]
+
+        until(copied, "a copy of the slot", PATIENCE_S)
+
+    def until_same(self) -> None:
+        """Wait until the standby shows what the primary has."""
+        count = "SELECT count(*) FROM t"
+        until(
+            lambda: self.there.execute(count) == self.database.execute(count),
+            "the standby",
+            PATIENCE_S,
+        )
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.there.execute("SELECT pg_promote()")
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    try:
+        made = Pair()
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.standby.remove()
+    made.primary.remove()
+
+
+class Writer(threading.Thread):
+    """Inserts numbers one by one until the server is gone."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(daemon=True)
+        self._database = database
+        self.last = 0
+
+    def run(self) -> None:
+        with suppress(psycopg.Error), self._database.connect() as connection:
+            while True:
+                connection.execute("INSERT INTO t VALUES (%s)", [self.last + 1])
+                self.last += 1
+
+
+def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.changes_wait()
+    pipeline = pair.pipeline(tmp_path)
+    writer = Writer(pair.database)
+    with pipeline.running() as run:
+        pair.until_copied(pipeline.slot)
+        writer.start()
+        run.until(lambda: len(pipeline.destination.events) > 300, "load", PATIENCE_S)
+        pair.fail_over()
+        writer.join(PATIENCE_S)
+        pair.there.execute("INSERT INTO t VALUES (0)")
+        run.until(lambda: 0 in pipeline.destination.ids("t"), "the first row after it", PATIENCE_S)
+    kept = {number for (number,) in pair.there.execute("SELECT id FROM t")}
+    assert set(pipeline.destination.ids("t")) == kept
+    offset = pipeline.offset()
+    assert offset is not None
+    assert offset.sole.timeline == 2
+    pair.there.execute("INSERT INTO t VALUES (-1)")
+    pipeline.database = pair.there
+    pipeline.catch_up()  # and a start on the new timeline knows its own offset
+    assert pipeline.destination.ids("t")[-1] == -1
+
+
+def test_what_the_standby_never_got_is_told_with_both_positions(pair: Pair, tmp_path: Path) -> None:
+    pipeline = pair.pipeline(tmp_path)
+    with pipeline.running():
+        pair.until_copied(pipeline.slot)
+    pair.standby.stop()
+    pair.database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()  # nothing makes changes wait for the standby
+    assert pipeline.destination.ids("t") == [1]
+    pair.primary.kill()
+    pair.standby.start()
+    pair.there.execute("SELECT pg_promote()")
+    pair.there.execute("INSERT INTO t VALUES (2)")
+    pipeline.database = pair.there
+    before = pipeline.offset()
+    with pytest.raises(
+        OtherServer, match=r"of timeline 1; .* on timeline 2, which left it at "
+    ) as told:
+        pipeline.catch_up()
+    assert told.value.code == "WT-6102"
+    assert pipeline.offset() == before
+
+
+def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
+    pair.until_same()
+    settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
+    pipeline = Pipeline(pair.there, tmp_path, settings)
+
+    def insert_later() -> None:
+        """A slot is made on a standby once the primary tells it of running transactions."""
+        while not made.wait(0.2):
+            pair.database.execute("SELECT pg_log_standby_snapshot()")
+
+    made = threading.Event()
+    teller = threading.Thread(target=insert_later, daemon=True)
+    teller.start()
+    try:
+        with pipeline.running() as run:
+            made.set()
+            teller.join(PATIENCE_S)
+            pair.database.execute("INSERT INTO t VALUES (2)")
+            run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2", PATIENCE_S)
+            pair.fail_over()
+            pair.there.execute("INSERT INTO t VALUES (3)")
+            run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3", PATIENCE_S)
+    finally:
+        made.set()
+    assert pipeline.destination.ids("t", "r") == [1]
+    assert set(pipeline.destination.ids("t", "c")) == {2, 3}
