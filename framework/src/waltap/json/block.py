@@ -24,6 +24,8 @@ def record_block(
     ``a`` of all its rows, in order. Raises: one of `MISFITS` for a value that does not fit; nothing was
     counted then.
     """
+    import pyarrow as pa
+
     columns = _Columns(block)
     values = _object(columns, codec.columns.values(), "")
     keys = _object(columns, codec.key_columns.values(), codec.key_tail) if codec.key else None
@@ -36,6 +38,8 @@ def record_block(
         key = None if keys is None else _joined([before, *keys, after], at, count)
         chunks.append((key, _joined([start, *values, end], at, count)))
         at += count
+    del columns, values, keys
+    pa.default_memory_pool().release_unused()
     return RecordBlock(codec.plan.topic, chunks, codec.headers)
 
 

@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 __all__ = ["AHEAD_BYTES", "ahead"]
 
-AHEAD_BYTES: Final = 6 << 20
+AHEAD_BYTES: Final = 2 << 20
 """Bytes that are made, or on their way, while the next are read."""
 
 T = TypeVar("T")

@@ -60,6 +60,8 @@ def copy_block(data: bytes, width: int, count: int) -> RowBlock | None:
             if plain is None:
                 return None
             columns[index] = plain
+    del table
+    pa.default_memory_pool().release_unused()  # what a thread leaves behind, others do not use
     return RowBlock(columns, count)
 
 
