@@ -60,9 +60,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Destination:
-    """What was written so far, over all runs. ``position`` is that of the last flush."""
+    """What was written so far, over all runs. ``position`` is that of the last flush. ``resumes``: snapshots
+    that broke off may go on."""
 
     def __init__(self) -> None:
+        self.resumes = False
         self.events: list[Event] = []
         self.batches: list[Batch] = []
         self.position: Position | None = None
@@ -126,6 +128,8 @@ class _KeepingSink(Sink):
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
+        if destination.resumes:
+            self.capabilities = SinkCapabilities(records=False, resumes_snapshots=True)
 
     def open(self) -> Position | None:
         return None

@@ -80,6 +80,29 @@ def test_an_unfinished_snapshot_beside_a_slot_that_was_there_keeps_it() -> None:
     assert (found.snapshot, found.anew) == (True, False)
 
 
+RESUMABLE = {"offset": UNFINISHED, "slot": SLOT, "of_database": True, "resumable": True}
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("mode", ["initial", "when_needed"])
+def test_an_unfinished_snapshot_goes_on_where_it_can(mode: str, *, made: bool) -> None:
+    found = decided(mode, made_slot=made, **RESUMABLE)
+    assert (found.resumes, found.snapshot, found.anew) == (True, True, False)
+    assert found.offset is UNFINISHED
+
+
+@pytest.mark.parametrize(("reconnects", "resumes"), [(False, False), (True, True)])
+def test_a_mode_that_reads_at_every_start_goes_on_within_a_run(reconnects, resumes) -> None:
+    found = decided("always", made_slot=True, reconnects=reconnects, **RESUMABLE)
+    assert (found.resumes, found.anew) == (resumes, not resumes)
+
+
+@pytest.mark.parametrize("facts", [{"unreadable": GAP}, {"lost": GONE}, {"begun": True}])
+def test_an_unfinished_snapshot_whose_slot_cannot_be_read_begins_anew(facts) -> None:
+    found = decided(made_slot=True, **RESUMABLE, **facts)
+    assert (found.resumes, found.snapshot, found.anew) == (False, True, True)
+
+
 def test_a_slot_that_this_run_began_to_make_is_made_anew() -> None:
     found = decided(slot=SLOT, begun=True)
     assert (found.anew, found.adopts) == (True, False)
@@ -116,7 +139,7 @@ def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot) -> Non
 
 def test_every_situation_is_decided_or_refused_and_always_the_same() -> None:
     """No combination escapes with something else than a decision or an error of ours."""
-    flags = ("of_database", "made_slot", "begun", "known", "adopts", "reconnects")
+    flags = ("of_database", "made_slot", "begun", "known", "adopts", "reconnects", "resumable")
     modes = ("initial", "always", "initial_only", "no_data", "when_needed")
     for mode, offset, slot, lost in product(
         modes, (None, WHOLE, UNFINISHED), (None, SLOT, INVALIDATED), (None, GAP)

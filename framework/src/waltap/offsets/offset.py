@@ -4,6 +4,7 @@ import abc
 
 import msgspec
 
+from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.position import SOLE, Position, Positions
 from waltap.transactions.order import TransactionCounts
 
@@ -20,13 +21,6 @@ __all__ = [
 NEWEST_VERSION = 2
 """Of the stored form. A store keeps what `encoded` gives and loads it by `decoded`, so that it reads
 every earlier one."""
-
-
-class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that has begun and not ended; a start that finds it takes the snapshot anew."""
-
-    kind: str
-    lsn: int
 
 
 class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from waltap.host import Host
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
+from waltap.pipeline.snapshot_state import ReadSoFar
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts, TransactionOrder
@@ -62,11 +63,11 @@ class Delivery:
             name: each.previous_end_lsn for name, each in offset.partitions.items()
         }
         self.signals = offset.signals
-        self._visible_in: dict[str, str] = {}
         self._order = order
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         first = offset.partitions[self.partition]
         order.restore(first.counted or None, first.position)
+        self._reading = ReadSoFar(offset)
         self.unflushed_since: float | None = None
         self.failed = False
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
@@ -76,6 +77,8 @@ class Delivery:
     ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
         started = self._clock.monotonic()
+        if snapshot and self._reading.begin(parts):
+            self.store(self._reading.stored(self.offset, self.partition))
         batch = self._batch(parts, partition or self.partition, snapshot=snapshot)
         counts = self.counts
         for index, transform in enumerate(self._transforms):
@@ -88,6 +91,8 @@ class Delivery:
         if counted is not None:
             self._counted.append((batch.partition, batch.position, counted))
         self._write(batch)
+        if snapshot:
+            self._reading.took(parts)
         self._count(batch, started)
         self.written = self.written.moved(batch.partition, batch.position)
         if self.unflushed_since is None:
@@ -134,9 +139,6 @@ class Delivery:
                     end_lsn = part.end_lsn
             elif isinstance(part, SnapshotRows):
                 events += len(part.rows)
-                if part.visible:
-                    for name in (str(part.relation.oid), part.relation.name):
-                        self._visible_in[name] = part.visible
         if end_lsn is not None:
             self.previous_end_lsn[partition] = end_lsn
         return Batch(
@@ -185,6 +187,8 @@ class Delivery:
         )
         if moved:
             self._advance(moved)
+        elif self._reading.flushed():
+            self.store(self._reading.stored(self.offset, self.partition))
         return moved
 
     def _flushed(self) -> Positions:
@@ -264,10 +268,7 @@ class Delivery:
         )
         self._write(end)
         self._flushed()
-        partitions = dict(self.offset.partitions)
-        first = partitions[self.partition]
-        partitions[self.partition] = msgspec.structs.replace(first, visible_in=self._visible_in)
-        self.store(msgspec.structs.replace(self.offset, snapshot=None, partitions=partitions))
+        self.store(self._reading.ended(self.offset, self.partition))
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""

@@ -93,6 +93,7 @@ class Stages:
             retries=bool(profile.engine.max_retries),
             leased=self._tenure is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
+            resumes_snapshot=self.sink.capabilities.resumes_snapshots,
             made=made,
             reconnects=reconnects,
             belongings=self.belongings,

@@ -49,7 +49,7 @@ class SnapshotPhase:
         delivery, report = self._delivery, self._report
         captured = connector.captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
-        opens = True
+        opens = not start.resumes
         for piece in connector.snapshot(start):
             piece.opens, opens = opens, False
             if piece.relation.name != report.table:

@@ -82,7 +82,7 @@ class JsonLinesSink(Sink):
     holds stays in it.
     """
 
-    capabilities = SinkCapabilities(records=True, exactly_once=False, json_only=True)
+    capabilities = SinkCapabilities(records=True, json_only=True, resumes_snapshots=True)
 
     def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
         self._path, self._stopping = properties.path, context.stopping

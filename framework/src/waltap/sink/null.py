@@ -10,7 +10,7 @@ __all__ = ["NullSink"]
 class NullSink(Sink):
     """Counts records and their bytes; it takes records, so that rendering is measured too."""
 
-    capabilities = SinkCapabilities(records=True, exactly_once=False, partitions=True)
+    capabilities = SinkCapabilities(records=True, partitions=True, resumes_snapshots=True)
 
     def __init__(self, properties: None, context: SinkContext) -> None:
         self.records = 0

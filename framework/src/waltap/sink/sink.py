@@ -39,7 +39,9 @@ class SinkCapabilities:
     after a crash leaves no duplicate. ``truncate``: applies truncates; where it does not, a start of a
     pipeline that does not skip them warns. ``partitions``: keeps the position of each partition of the
     source apart; without it a source of several is refused. ``json_only``: keys and values must be JSON
-    text; formats that write anything else are refused (WT-3302). Every sink takes new versions of a
+    text; formats that write anything else are refused (WT-3302). ``resumes_snapshots``: an initial
+    snapshot that broke off may go on, with a new instance too, without a piece that opens it: what was
+    durable counts, and rows of it may come again (`SnapshotRows`). Every sink takes new versions of a
     relation while open.
     """
 
@@ -48,6 +50,7 @@ class SinkCapabilities:
     truncate: bool = True
     partitions: bool = False
     json_only: bool = False
+    resumes_snapshots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

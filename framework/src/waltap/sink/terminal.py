@@ -76,7 +76,7 @@ class TerminalSink(Sink):
     """Prints to standard output. Nothing is kept: what was printed counts as durable."""
 
     def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
-        self.capabilities = SinkCapabilities(records=properties.json_lines)
+        self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
         self._write = self._records if properties.json_lines else self._changes
         coloured = sys.stdout.isatty() and colours()
         self._layout = Layout(context, width=properties.width, coloured=coloured)

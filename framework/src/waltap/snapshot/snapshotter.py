@@ -30,6 +30,11 @@ class Snapshotter(abc.ABC):
     def streams(self, known: Known) -> bool:
         """Tell whether streaming follows."""
 
+    def resumes(self, known: Known) -> bool:
+        """Tell whether a snapshot that was left incomplete may go on, rather than be taken anew. Asked
+        when this start takes one and both could be done."""
+        return True
+
     def recovers_lost_position(self) -> bool:
         """Tell whether a lost position is answered by a new snapshot rather than an error."""
         return False

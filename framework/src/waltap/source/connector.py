@@ -91,7 +91,8 @@ class ConnectorContext:
     to stop. ``debezium``: the profile is a Debezium file, whose defaults count. ``status_interval_ms``:
     how often the server wants to hear from us. ``retries``: a link that breaks is made again. ``leased``:
     this process has the pipeline's lease, so that a reader of its slot that was one too has lost it.
-    ``delivers_prepared``: transactions are delivered when they are prepared.
+    ``delivers_prepared``: transactions are delivered when they are prepared. ``resumes_snapshot``: an
+    initial snapshot that broke off may go on; else it is taken anew.
 
     ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
     streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
@@ -118,6 +119,7 @@ class ConnectorContext:
     retries: bool = True
     leased: bool = False
     delivers_prepared: bool = False
+    resumes_snapshot: bool = False
     made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False
     belongings: Belongings = field(default_factory=Belongings)
@@ -184,7 +186,8 @@ class Start:
 
     ``snapshot``: take a snapshot first. ``stream``: stream after it. ``offset``: where each partition
     goes on from, and the server history that its positions belong to. ``notes`` are for the log.
-    ``slot_created``: the slot was made for this start.
+    ``slot_created``: the slot was made for this start. ``resumes``: the snapshot is the one that the
+    stored offset says has begun, and goes on; ``offset`` holds what is known of it.
     """
 
     snapshot: bool
@@ -192,6 +195,7 @@ class Start:
     offset: Offset
     notes: tuple[str, ...] = field(default=())
     slot_created: bool = False
+    resumes: bool = False
 
 
 class Overlap(Protocol):

@@ -8,6 +8,7 @@ import msgspec
 from waltap.decode.message import Change
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
+from waltap.snapshot.progress import TableChunks
 from waltap.source.position import SOLE, Position
 
 if TYPE_CHECKING:
@@ -91,7 +92,10 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
       generation, even when the last one did not end: what that delivered of tables that are not
       complete counts for nothing. A sink that only adds to a history may take pieces as they come.
     * A transform may take rows out of a piece, all of them too; it keeps the piece.
-    * A snapshot that broke off is taken anew from its first table; rows may then have changed.
+    * A snapshot that broke off goes on where the sink takes that (`SinkCapabilities.resumes_snapshots`):
+      the first piece then does not open, tables that were complete do not come again, and of the others
+      come the chunks that were not durable: rows may come twice, never with an older state. Elsewhere it
+      is taken anew from its first table; rows may then have changed.
 
     ``first_marker`` and ``last_marker`` are Debezium's ``source.snapshot`` values of the first and
     the last row ("first", "first_in_data_collection", "true", "last_in_data_collection", "last",
@@ -109,6 +113,10 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
 
     ``visible`` is set, to what `Offset.visible` has, on pieces of a table that was read later than the
     snapshot: up to there the stream leaves out the table's changes that the rows contain.
+
+    ``begins`` is set on the first piece of some tables: those, by identifier, whose reading begins with
+    it. The engine keeps that before it delivers the piece, and keeps which chunks are durable: a start
+    after a crash goes on with the others (`SnapshotProgress`).
 
     A connector may read a table in chunks, several at a time: ``chunk`` is the index of the piece's chunk,
     ``ends_chunk`` says that it is the last of that one. Pieces of a table's chunks come in any order; the
@@ -132,6 +140,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     complete: bool = False
     chunk: int = 0
     ends_chunk: bool = False
+    begins: dict[str, TableChunks] = {}
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):

@@ -220,6 +220,8 @@ class PostgresConnector(Connector):
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
+        if decision.resumes and offset is not None:
+            return self._go_on_with_snapshot(offset)
         if slot is None or decision.anew:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
         return self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
@@ -333,6 +335,12 @@ class PostgresConnector(Connector):
         )
         return Start(snapshot=True, stream=True, offset=start)
 
+    def _go_on_with_snapshot(self, offset: Offset) -> Start:
+        assert offset.snapshot is not None
+        self._reading = True
+        note = self._snapshot.go_on(self.captured(), offset.snapshot)
+        return Start(snapshot=True, stream=True, offset=offset, notes=(note,), resumes=True)
+
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> Start:
         start = self._offset(
             offset.sole.position.end_lsn if offset else 0,
@@ -365,9 +373,7 @@ class PostgresConnector(Connector):
             if self._exported is None:
                 self._snapshot.lock(self.captured(), exported=False)
             self._snapshot.begin(self._exported)
-        yield from self._snapshot.pieces(
-            self.captured(), self._publications.names, start.offset.sole.position.end_lsn
-        )
+        yield from self._snapshot.pieces(self.captured(), self._publications.names, start)
         self._reading, self._exported = False, None
 
     # --- stream -------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ class Decision:
     ``slot`` is the slot to go on with, or to replace when ``anew``; None: there is none yet.
     ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot fixes it.
     ``adopts``: the slot is another's, and is taken over by consent. ``begun``: this run began to make
-    it, and the link broke before the answer came, or before the offset was stored. ``offset`` is the
-    stored one where it still counts.
+    it, and the link broke before the answer came, or before the offset was stored. ``resumes``: the
+    snapshot that has begun goes on. ``offset`` is the stored one where it still counts.
     """
 
     snapshot: bool
@@ -47,6 +47,7 @@ class Decision:
     recovers: bool = False
     adopts: bool = False
     begun: bool = False
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,8 @@ class Situation:
     ``database`` what it has to have. ``lost`` is why streaming cannot go on from ``offset``, by what the
     two say (`Resumption`). ``of_database``: the offset is one of this server, database and slot;
     ``made_slot``: and its run made the slot. ``begun``: this run began to make the slot. ``known``: an
-    earlier start had it. ``adopts``: a slot of somebody else may be taken over. ``unreadable``: why this
-    run cannot read the slot on.
+    earlier start had it. ``resumable``: the snapshot of ``offset`` can go on beside it. ``adopts``: a
+    slot of somebody else may be taken over. ``unreadable``: why this run cannot read the slot on.
     """
 
     offset: Offset | None
@@ -73,6 +74,7 @@ class Situation:
     known: bool = False
     adopts: bool = False
     reconnects: bool = False
+    resumable: bool = False
     unreadable: SourceError | None = None
 
 
@@ -85,6 +87,7 @@ def decide(situation: Situation) -> Decision:
     | none | none | a new slot, and what the mode says of a snapshot |
     | none | ours, or taken over by consent | go on from what the slot has confirmed |
     | none | somebody else's | `SlotNotOurs` |
+    | of an unfinished snapshot | stands where it began, and the mode goes on | go on with the snapshot |
     | of an unfinished snapshot | made by us | a new slot and a new snapshot |
     | whole | fits, nothing is lost | go on from the offset |
     | whole | missing, invalidated, ahead | the error, or a new snapshot where the mode recovers |
@@ -97,6 +100,7 @@ def decide(situation: Situation) -> Decision:
     incomplete = offset is not None and offset.snapshot is not None
     ours = (incomplete and situation.made_slot) or situation.begun
     lost = situation.lost or situation.unreadable
+    resumable = situation.resumable and incomplete and slot is not None and lost is None
     known = Known(
         offset=offset is not None,
         snapshot_incomplete=incomplete,
@@ -113,12 +117,15 @@ def decide(situation: Situation) -> Decision:
         adopts = not tied and not situation.begun and _takes_over(slot, situation)
     if lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost
+    resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
+    anew = slot is None or slot.invalidated or ours or situation.unreadable is not None
     return Decision(
         snapshot=snapshot,
         stream=True,
         slot=slot,
         offset=offset,
-        anew=slot is None or slot.invalidated or ours or situation.unreadable is not None,
+        anew=anew and not resumes,
+        resumes=resumes,
         lost=lost,
         recovers=lost is not None and snapshot and snapshotter.recovers_lost_position(),
         adopts=adopts,
@@ -146,9 +153,11 @@ def situation(
     made_slot = offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
+    resumable = context.resumes_snapshot and resumption.goes_on(offset, slot)
     unreadable: SourceError | None = None
     if slot is not None:
-        unreadable = context.made.unreadable.get(name) or (None if ours else publication_gone())
+        skipped = ours and not resumable
+        unreadable = context.made.unreadable.get(name) or (None if skipped else publication_gone())
     return Situation(
         offset=offset,
         slot=slot,
@@ -162,6 +171,7 @@ def situation(
         known=context.belongings.find(*entry.place) is not None,
         adopts=properties.slot_adopt or context.debezium,
         reconnects=reconnects,
+        resumable=resumable,
         unreadable=unreadable,
     )
 

@@ -17,6 +17,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
+from waltap_postgres.snapshot.resumed import long_values
 
 __all__ = ["Resumption"]
 
@@ -45,6 +46,19 @@ class Resumption:
     def belongs_here(self, offset: Offset) -> bool:
         """Tell whether ``offset`` is one of this server, database and slot."""
         return _belongs_to(offset) == self._here
+
+    def goes_on(self, offset: Offset | None, slot: Slot | None) -> bool:
+        """Tell whether the snapshot of ``offset`` can go on: something of it was kept, and the slot still
+        brings everything behind it. Raises: SourceError."""
+        if offset is None or slot is None or offset.snapshot is None or not offset.snapshot.tables:
+            return False
+        return (
+            self.belongs_here(offset)
+            and offset.sole.timeline == self._server.timeline
+            and not (slot.temporary or slot.invalidated)
+            and slot.confirmed_flush_lsn <= offset.sole.position.end_lsn
+            and not long_values(self._catalogue, offset.snapshot.tables)
+        )
 
     def lost(self, offset: Offset | None, slot: Slot | None) -> SourceError | OffsetError | None:
         """Return why streaming cannot go on from where it ended, None when it can.

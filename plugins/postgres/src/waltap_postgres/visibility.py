@@ -15,10 +15,12 @@ from waltap.decode.relation import Relation
 from waltap.source.position import parse_lsn
 from waltap.transactions.transaction import TransactionPart
 
-__all__ = ["Overlap", "Visibility"]
+__all__ = ["Overlap", "Visibility", "changed_since"]
 
 HALF = 1 << 31
 WHOLE = 1 << 32
+FIRST_XID = 3
+"""Those below mean that the row is as old as can be."""
 
 
 class Visibility:
@@ -54,6 +56,24 @@ class Visibility:
     def contains(self, part: TransactionPart) -> bool:
         """Tell whether the snapshot saw the transaction of ``part``."""
         return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
+
+
+def changed_since(then: Visibility, now: Visibility) -> tuple[str, bool]:
+    """Return the SQL condition that a row, visible ``now``, was written by a transaction that ``then`` did
+    not see; and whether rows that it does not hold for are certain to be as they were then, and the others
+    not.
+
+    ``xmin`` is 32 bits of a number that has 64: a row of four thousand million transactions ago may look
+    as if it were new. That cannot be where there were not as many yet. A subtransaction of one that was in
+    progress then counts as seen.
+    """
+    started = now.xmax - then.xmax
+    xmin = "xmin::text::int8"
+    terms = [f"(({xmin} - {then.xmax % WHOLE}) & {WHOLE - 1}) < {started}"]
+    if then.in_progress:
+        running = ",".join(str(xid % WHOLE) for xid in sorted(then.in_progress))
+        terms.append(f"{xmin} = ANY('{{{running}}}'::int8[])")
+    return f"({xmin} >= {FIRST_XID} AND ({' OR '.join(terms)}))", now.xmax <= WHOLE
 
 
 class Overlap:

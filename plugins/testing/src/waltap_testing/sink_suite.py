@@ -306,6 +306,33 @@ class SinkSuite:
         broken_off = () if nothing else first.events
         assert_complete(rig, sink.capabilities, workload, broken_off=broken_off)
 
+    @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
+    def test_a_snapshot_that_broke_off_goes_on(
+        self, rig: SinkRig, tmp_path: Path, delivered: int
+    ) -> None:
+        """Where a sink says that it takes that: what was flushed before counts, the rest follows without
+        an opening."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        records = sink.capabilities.records
+        if not sink.capabilities.resumes_snapshots:
+            pytest.skip("declares that a snapshot is taken anew")
+        workload = _filled(5, 0, 4)
+        batches = workload.snapshot(tables, 2, records=records)
+        sink.open()
+        for batch in batches[:delivered]:
+            sink.write(batch)
+        sink.flush()
+        sink.close()
+        sink = rig.build(tmp_path, resumes=True)
+        sink.open()
+        workload.insert(NOTES, 101, "streamed")
+        workload.commit()
+        for batch in [*batches[delivered:], *workload.batches(10, records=records)]:
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
         """Any text a column can hold comes back as it was."""

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
-from waltap.source.connector import ConnectorContext
+from waltap.snapshot.progress import SnapshotProgress
+from waltap.source.connector import ConnectorContext, Start
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import watch
@@ -13,6 +14,7 @@ from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import Planner, Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
+from waltap_postgres.snapshot.resumed import left_to_read
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Target
 from waltap_postgres.waiting import Watch
 
@@ -55,6 +57,7 @@ class InitialSnapshot:
         self._planner, self._version_num = planner, version_num
         self._transaction: ReadingTransaction | None = None
         self._exported = False
+        self._seen = ""
         self._given: str | None = None  # the snapshot, for connections that read at the same time
         self.estimates: dict[int, int] = {}
 
@@ -91,22 +94,40 @@ class InitialSnapshot:
         )
         self.close()
 
-    def begin(self, exported: str | None) -> str:
+    def go_on(self, captured: list[Table], progress: SnapshotProgress) -> str:
+        """Begin to read what ``progress`` says is missing, as `lock` and `begin` do: the exported snapshot
+        is gone. Return what is to be known of it. Raises: SourceError."""
+        self.lock(captured, exported=True)
+        self.begin(None, resumes=True)
+        complete = sum(table.complete for table in progress.tables.values())
+        begun = len(progress.tables) - complete
+        return f"the snapshot goes on: {complete} of its tables are complete, {begun} have begun"
+
+    def begin(self, exported: str | None, *, resumes: bool = False) -> str:
         """Begin, in the exported snapshot or one of its own; return what it sees, as `Offset.visible`
-        has it. Raises: SourceError."""
-        self._exported = exported is not None
+        has it. ``resumes``: to go on with a snapshot that broke off. Raises: SourceError."""
+        self._exported = exported is not None or resumes
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
         if self._properties.snapshot_max_threads > 1:
             self._share(transaction)
-        return transaction.seen()
+        self._seen = transaction.seen()
+        return self._seen
+
+    @property
+    def _steady(self) -> bool:
+        """Tell whether all statements see the same."""
+        return self._exported or self._properties.snapshot_isolation_mode in ONE_FOR_ALL
 
     def _share(self, transaction: ReadingTransaction) -> None:
         """Let other connections read the snapshot too, where there is one that lasts."""
-        steady = self._exported or self._properties.snapshot_isolation_mode in ONE_FOR_ALL
-        self._given = transaction.export() if steady else None
+        self._given = transaction.export() if self._steady else None
         if self._given is None:
-            why = "snapshot.isolation.mode" if not steady else "a server that exports no snapshot"
+            why = (
+                "snapshot.isolation.mode"
+                if not self._steady
+                else "a server that exports no snapshot"
+            )
             log.warning(
                 "one connection reads the snapshot: %s leaves nothing for several to share",
                 why,
@@ -125,20 +146,39 @@ class InitialSnapshot:
         return ONE_SNAPSHOT if exported else ISOLATION[self._properties.snapshot_isolation_mode]
 
     def pieces(
-        self, captured: list[Table], published_as: Sequence[str], lsn: int
+        self, captured: list[Table], published_as: Sequence[str], start: Start
     ) -> Iterator[SnapshotRows]:
-        """Read the tables. ``captured``: as they were before the publications ``published_as`` were made;
-        ``lsn``: where an exported snapshot stands. Raises: SnapshotError, ConnectionLost."""
+        """Read the tables. ``captured``: as they were before the publications ``published_as`` were made.
+        Raises: SnapshotError, ConnectionLost."""
         transaction = self._opened()
-        point = self._point(transaction, lsn)
+        point = self._point(transaction, start)
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
         self.estimates = {target.oid: target.table.estimate for target in targets}
         transaction.expect(targets)
-        works = self._planner(self._properties, self._now, self._version_num).plan(
-            transaction, targets
-        )
+        works = self._works(transaction, targets, start)
         yield from mark(self._read(transaction, point, works))
         self.close()
+
+    def _works(
+        self, transaction: ReadingTransaction, targets: list[Target], start: Start
+    ) -> list[Work]:
+        """Return what is to be read, first what an earlier run has begun."""
+        planner = self._planner(self._properties, self._now, self._version_num)
+        lasting = self._context.resumes_snapshot and start.stream and self._steady
+        basis = self._seen if lasting else ""
+        snapshot = start.offset.snapshot
+        if not start.resumes or snapshot is None:
+            return planner.plan(transaction, targets, basis=basis)
+        begun = [t for t in targets if str(t.oid) in snapshot.tables]
+        works = left_to_read(
+            transaction,
+            begun,
+            snapshot.tables,
+            seen=self._seen,
+            chosen=self._properties.snapshot_select_overrides,
+        )
+        fresh = [t for t in targets if str(t.oid) not in snapshot.tables]
+        return works + planner.plan(transaction, fresh, basis=self._seen, visible=self._seen)
 
     def _read(
         self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[Work]
@@ -201,8 +241,9 @@ class InitialSnapshot:
             if t.relation.oid in known or (t.relation.schema, t.relation.table) in covered
         ]
 
-    def _point(self, transaction: ReadingTransaction, lsn: int) -> SnapshotPoint:
-        """Return where the reading transaction stands; a standby gives no transaction id.
+    def _point(self, transaction: ReadingTransaction, start: Start) -> SnapshotPoint:
+        """Return where the reading transaction stands, or that whose snapshot goes on; a standby gives
+        no transaction id.
 
         The id is one of the catalogue connection's, and ends at once: an id of the reading
         transaction would hold back every slot on the server until the snapshot is over.
@@ -210,7 +251,7 @@ class InitialSnapshot:
         ((ts,),) = transaction.session.execute(
             "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
         )
-        xid = None
+        xid, lsn = None, start.offset.sole.position.end_lsn
         if not self._now.standby():
             xid = self._now.transaction_id()
             if not self._exported:

@@ -17,6 +17,9 @@ class Always(Snapshotter):
     def streams(self, known: Known) -> bool:
         return True
 
+    def resumes(self, known: Known) -> bool:
+        return known.reconnects  # a start reads everything
+
 
 class Initial(Snapshotter):
     """Reads the tables when there is no offset yet, or the last snapshot did not end."""
@@ -95,6 +98,9 @@ class ConfigurationBased(Snapshotter):
 
     def streams(self, known: Known) -> bool:
         return self._flags.stream
+
+    def resumes(self, known: Known) -> bool:
+        return known.reconnects or not self._flags.data
 
     def recovers_lost_position(self) -> bool:
         return self._flags.on_data_error

@@ -57,7 +57,7 @@ class ParallelReading:
         stopping: Callable[[], bool],
     ) -> None:
         self._works, self._open, self._stopping = works, open_reader, stopping
-        self._count = min(threads, sum(max(1, len(work.ranges)) for work in works))
+        self._count = min(threads, sum(max(1, len(work.parts)) for work in works))
         self._changed = threading.Condition()
         self._lanes = [_Lane() for _ in works]
         self._next = self._current = self._ahead = 0
@@ -140,7 +140,7 @@ class ParallelReading:
                 if work.left:
                     return place
                 self._next += 1
-                if not work.ranges:
+                if not work.parts:
                     return place
         return None
 

@@ -9,11 +9,12 @@ SELECT of its own is one piece.
 import itertools
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from waltap.errors import Retry, SourceError
+from waltap.snapshot.progress import TableChunks
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
@@ -21,13 +22,15 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
 
-__all__ = ["Blocks", "KeyRange", "Planner", "Range", "Work"]
+__all__ = ["Blocks", "KeyRange", "Part", "Planner", "Range", "TablePlan", "Work"]
 
 log = logging.getLogger(__name__)
 
 MOST_TOGETHER = 100
 LEAST_BLOCKS = 4
 """A range of fewer blocks is not worth a query."""
+RANGE_BLOCKS = 2048
+"""A range of more is cut further: what a kill leaves unfinished is read again."""
 MOST_RANGES = 4096
 COUNTED_BLOCKS = 1024
 """Up to this size a table's rows are counted where their number decides the order, not estimated."""
@@ -89,41 +92,91 @@ class KeyRange(msgspec.Struct, frozen=True, tag="key"):
 Range = Blocks | KeyRange
 
 
+class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `TableChunks.plan` holds of a table.
+
+    ``basis`` is what the snapshot saw that it was read in first, as `Offset.visible` has it; ``files``
+    held its rows then; ``ranges`` are its chunks, none where it is one. ``all_rows``: its files were
+    others when it was begun, so that it is read whole until that succeeds.
+    """
+
+    basis: str
+    files: tuple[str, ...]
+    ranges: tuple[Range, ...] = ()
+    all_rows: bool = False
+
+    def chunks(self) -> TableChunks:
+        """Return a table of which no chunk is done."""
+        return TableChunks(plan=msgspec.json.encode(self).decode(), count=max(1, len(self.ranges)))
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one query reads of a table: rows of the chunk ``index``, None for all rows there are, and which
+    of them, "" for all."""
+
+    index: int
+    rows: Range | None
+    condition: str = ""
+
+    def where(self, shape: Shape) -> str:
+        """Return what stands behind the table's name."""
+        terms = [self.rows.where(shape)] if self.rows is not None else []
+        if self.condition:
+            terms.append(self.condition)
+        return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
 class Work:
-    """Some tables that one connection reads whole, or one table whose ``ranges`` several share.
+    """Some tables that one connection reads whole, or one table whose ``parts`` several share.
 
     Whoever shares it holds a lock on the table from before it takes its first range until none is left to
     take: so nobody changes the table between two ranges.
     """
 
-    def __init__(self, targets: Sequence[Target], ranges: Sequence[Range] = ()) -> None:
-        self.targets, self.ranges = tuple(targets), tuple(ranges)
-        self._free = list(range(len(self.ranges)))
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        parts: Sequence[Part] = (),
+        *,
+        begins: Mapping[str, TableChunks] | None = None,
+        visible: str = "",
+        begun: bool = False,
+        resumable: bool = False,
+    ) -> None:
+        """``begins`` goes with the first piece that is handed over. ``visible`` goes with each
+        (`SnapshotRows.visible`). ``begun``: rows of the table may be at the destination already.
+        ``resumable``: a later start goes on with what this one leaves."""
+        self.targets, self.parts = tuple(targets), tuple(parts)
+        self.visible, self.begun, self.resumable = visible, begun, resumable
+        self._begins = dict(begins or {})
+        self._free = list(self.parts)
         self._arrived = 0
         self._lock = threading.Lock()
 
-    def take(self) -> int | None:
-        """Return the index of the next range that nobody reads, None without any."""
+    def take(self) -> Part | None:
+        """Return the next part that nobody reads, None without any."""
         with self._lock:
             return self._free.pop(0) if self._free else None
 
     def take_all(self) -> bool:
-        """Take every range; False when others have taken some, or all."""
+        """Take every part; False when others have taken some, or all."""
         with self._lock:
-            whole, self._free = len(self._free) == len(self.ranges), []
+            whole, self._free = len(self._free) == len(self.parts), []
             return whole
 
     def arrived(self, piece: SnapshotRows) -> None:
-        """Take note of a piece that is handed over, and say of the last one that the table is complete.
-        Called by whoever hands over, in that order."""
-        if piece.complete or not (self.ranges and piece.ends_chunk):
+        """Take note of a piece that is handed over: say of the first one what begins, of the last one that
+        the table is complete. Called by whoever hands over, in that order."""
+        if self._begins:
+            piece.begins, self._begins = {**self._begins, **piece.begins}, {}
+        if piece.complete or not (self.parts and piece.ends_chunk):
             return
         self._arrived += 1
-        piece.complete = self._arrived == len(self.ranges)
+        piece.complete = self._arrived == len(self.parts)
 
     @property
     def left(self) -> bool:
-        """Tell whether there are ranges to take."""
+        """Tell whether there are parts to take."""
         return bool(self._free)
 
 
@@ -140,42 +193,62 @@ class Planner:
     ) -> None:
         self._properties, self._now, self._version_num = properties, now, version_num
 
-    def plan(self, transaction: ReadingTransaction, targets: Sequence[Target]) -> list[Work]:
-        """Return the work, in the order in which tables are delivered. Raises: SourceError."""
+    def plan(
+        self,
+        transaction: ReadingTransaction,
+        targets: Sequence[Target],
+        *,
+        basis: str = "",
+        visible: str = "",
+    ) -> list[Work]:
+        """Return the work, in the order in which tables are delivered. ``basis`` is what the transaction
+        sees, where a later start is to go on with what this one leaves; ``visible`` as `Work` has it.
+        Raises: SourceError."""
         properties = self._properties
         ordered = properties.snapshot_order_by_row_count != "disabled"
-        shared = properties.snapshot_max_threads > 1
-        sizes = self._sizes(targets) if ordered or shared else {}
+        cut = properties.snapshot_max_threads > 1 or bool(basis)
+        sizes = self._sizes(targets) if ordered or cut else {}
         if ordered:
             targets = self._by_rows(transaction, targets, sizes)
-        return list(self._work(transaction, targets, sizes, shared=shared))
+        return list(self._work(transaction, targets, sizes, basis, visible))
 
     def _work(
         self,
         transaction: ReadingTransaction,
         targets: Sequence[Target],
         sizes: dict[int, _Size],
-        *,
-        shared: bool,
+        basis: str,
+        visible: str,
     ) -> Iterator[Work]:
+        def work(some: Sequence[Target], ranges: tuple[Range, ...] = ()) -> Work:
+            begins = {
+                str(t.oid): TablePlan(
+                    basis=basis, files=transaction.files(t.oid), ranges=ranges
+                ).chunks()
+                for t in some
+                if basis
+            }
+            parts = [Part(index, each) for index, each in enumerate(ranges)]
+            return Work(some, parts, begins=begins, visible=visible, resumable=bool(basis))
+
         group: list[Target] = []
         rows = 0
         for target in targets:
             size = sizes.get(target.oid)
-            ranges = self._ranges(transaction, target, size) if shared and size else ()
+            ranges = self._ranges(transaction, target, size) if size else ()
             if len(ranges) > 1:
                 if group:
-                    yield Work(group)
-                yield Work([target], ranges)
+                    yield work(group)
+                yield work([target], ranges)
                 group, rows = [], 0
                 continue
             group.append(target)
             rows += target.table.estimate
             if len(group) >= MOST_TOGETHER or rows >= self._properties.snapshot_fetch_size:
-                yield Work(group)
+                yield work(group)
                 group, rows = [], 0
         if group:
-            yield Work(group)
+            yield work(group)
 
     def _sizes(self, targets: Sequence[Target]) -> dict[int, _Size]:
         oids = [target.oid for target in targets]
@@ -221,15 +294,17 @@ class Planner:
         name = f"snapshot.max.threads.multiplier.{relation.name}"
         each = properties.snapshot_threads_multipliers.get(name)
         multiplier = properties.snapshot_threads_multiplier if each is None else int(each)
-        count = min(properties.snapshot_max_threads * multiplier, MOST_RANGES)
+        threads = properties.snapshot_max_threads
+        count = threads * multiplier if threads > 1 else 1
         if size.heap and not target.deep and self._version_num >= TID_RANGES:
             count = min(count, max(1, size.blocks // LEAST_BLOCKS))
+            count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)
             starts: list[int | None] = [size.blocks * n // count for n in range(count)]
             return tuple(
                 Blocks(first or 0, end)
                 for first, end in zip(starts, [*starts[1:], None], strict=True)
             )
-        return self._key_ranges(transaction, target, size, count)
+        return self._key_ranges(transaction, target, size, min(count, MOST_RANGES))
 
     def _key_ranges(
         self, transaction: ReadingTransaction, target: Target, size: _Size, count: int
@@ -238,7 +313,7 @@ class Planner:
         columns = {column.name: column for column in relation.columns}
         key = [columns[name] for name in relation.primary_key or () if name in columns]
         numbers = tuple(column.number or 0 for column in key)
-        if not key or any(column.nullable for column in key) or 0 in numbers:
+        if count < 2 or not key or any(column.nullable for column in key) or 0 in numbers:
             return ()
         names = ", ".join(identifier(column.name) for column in key)
         texts = ", ".join(f"{identifier(column.name)}::text" for column in key)

@@ -15,7 +15,7 @@ from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
-from waltap_postgres.snapshot.plan import Range, Work
+from waltap_postgres.snapshot.plan import Part, TablePlan, Work
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
 log = logging.getLogger(__name__)
@@ -87,13 +87,13 @@ class TablesReader:
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
     def read(self, work: Work) -> Generator[SnapshotRows]:
-        """Yield the rows of some tables, or of as many ranges of one as are left, unmarked.
+        """Yield the rows of some tables, or of as many parts of one as are left, unmarked.
 
         Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
         """
-        yield from self._ranges(work) if work.ranges else self._group(work.targets)
+        yield from self._parts(work) if work.parts else self._group(work, work.targets)
 
-    def _ranges(self, work: Work) -> Iterator[SnapshotRows]:
+    def _parts(self, work: Work) -> Iterator[SnapshotRows]:
         (target,) = work.targets
         transaction = self._transaction
         try:
@@ -103,17 +103,15 @@ class TablesReader:
                 raise
             raise _failed(target, error) from error
         if shape is not None and transaction.unchanged(target, shape):
-            while (index := work.take()) is not None:
-                yield from self._rows(
-                    transaction, target, shape, part=work.ranges[index], chunk=index
-                )
+            while (part := work.take()) is not None:
+                yield from self._rows(transaction, target, shape, work.visible, part)
             transaction.let_go()
             return
         transaction.let_go()
         if work.take_all():
-            yield from self._anew(target)
+            yield from self._anew(target, work)
 
-    def _group(self, group: Sequence[Target]) -> Iterator[SnapshotRows]:
+    def _group(self, work: Work, group: Sequence[Target]) -> Iterator[SnapshotRows]:
         transaction = self._transaction
         try:
             held = transaction.hold(group)
@@ -124,7 +122,7 @@ class TablesReader:
                 raise _failed(group[0], error) from error
             transaction.let_go()
             for target in group:
-                yield from self._group([target])
+                yield from self._group(work, [target])
             return
         changed = []
         for target in group:
@@ -132,14 +130,15 @@ class TablesReader:
             if shape is None or not transaction.unchanged(target, shape):
                 changed.append(target)
             else:
-                yield from self._rows(transaction, target, shape)
+                yield from self._rows(transaction, target, shape, work.visible)
         # Not while the lock is held: who waits for ours would keep the next one waiting.
         transaction.let_go()
         for target in changed:
-            yield from self._anew(target)
+            yield from self._anew(target, work)
 
-    def _anew(self, target: Target) -> Iterator[SnapshotRows]:
-        """Read a table in a snapshot that is later than what was done to it."""
+    def _anew(self, target: Target, work: Work) -> Iterator[SnapshotRows]:
+        """Read a table in a snapshot that is later than what was done to it. Of one that was begun before,
+        the stream leaves nothing out: rows that are gone may be at the destination."""
         name = target.table.relation.name
         for _ in range(MOST_TRIES):
             transaction = self._later()
@@ -173,7 +172,8 @@ class TablesReader:
                     else "",
                     extra={"relation": name, "error_code": TableOvertaken.code},
                 )
-                yield from self._rows(transaction, target, shape, visible)
+                pieces = self._rows(transaction, target, shape, "" if work.begun else visible)
+                yield from _begun_anew(pieces, target, visible, shape, work)
             except SourceError as error:
                 if error.retry is not Retry.NEVER:
                     raise
@@ -189,17 +189,16 @@ class TablesReader:
         target: Target,
         shape: Shape,
         visible: str = "",
-        *,
-        part: Range | None = None,
-        chunk: int = 0,
+        part: Part | None = None,
     ) -> Iterator[SnapshotRows]:
         """Yield the rows of one table, or a part of it, in pieces of about ``snapshot.fetch.size``."""
+        chunk = 0 if part is None else part.index
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
         try:
             width, sql, places = _select(session, target, shape, self._statements)
             if part is not None:
-                sql = f"{sql} WHERE {part.where(shape)}"
+                sql += part.where(shape)
             held: Sequence[Tuple] | None = None
             for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
                 if held is not None:
@@ -234,6 +233,17 @@ class TablesReader:
             chunk=chunk,
             ends_chunk=complete,
         )
+
+
+def _begun_anew(
+    pieces: Iterator[SnapshotRows], target: Target, visible: str, shape: Shape, work: Work
+) -> Iterator[SnapshotRows]:
+    """Say with the first piece that the table begins again, in the snapshot that saw ``visible``."""
+    for number, piece in enumerate(pieces):
+        if not number and work.resumable:
+            plan = TablePlan(basis=visible, files=shape.files, all_rows=work.begun)
+            piece.begins = {str(target.oid): plan.chunks()}
+        yield piece
 
 
 def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:

@@ -201,6 +201,11 @@ class ReadingTransaction:
         """Return what stands after FROM, as names were in the snapshot."""
         return self.then[target.oid].source(deep=target.deep)
 
+    def files(self, oid: int) -> tuple[str, ...]:
+        """Return the files that held a table's rows in the snapshot, none where it was not there."""
+        shape = self.then.get(oid)
+        return () if shape is None else shape.files
+
     def attempt(self, sql: str, lock_ms: int) -> list[tuple[str | None, ...]] | None:
         """Run a query of which something depends, and nothing must: None when the server refuses it, or a
         lock is in its way for longer than ``lock_ms``. Raises: ConnectionLost."""

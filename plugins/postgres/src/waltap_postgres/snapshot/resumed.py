@@ -1,0 +1,107 @@
+"""What is left to read of a snapshot that broke off, in another snapshot of the server.
+
+The rule: whatever is delivered of a table is as the table's *basis* has it, the snapshot that it was read
+in first; the stream brings everything behind the basis, and nothing of it is left out. So of the chunks
+that are missing only those rows are read that no transaction wrote since: they are as they were. The
+others come with the stream. A row whose age is in doubt is read: the stream brings it up to date.
+
+Two things are different. A table of which nothing can have been delivered has no basis yet: it is read
+whole, and what is visible to that reading is left out of the stream. A table whose rows lie in other
+files than then (TRUNCATE, a rewrite) is read whole as it is now, and nothing is left out of its stream.
+
+The stream does not bring values that lie out of line and were not touched. A snapshot that broke off in a
+table with such values is taken anew (`long_values`).
+
+Why it is right: docs/decisions/0016-snapshots-that-go-on.md.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from waltap.errors import Retry, SourceError
+from waltap.snapshot.progress import TableChunks
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, Part, TablePlan, Work
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
+from waltap_postgres.visibility import Visibility, changed_since
+
+__all__ = ["left_to_read", "long_values"]
+
+NO_CHUNK = -1
+"""The index of a part that is no chunk of the plan."""
+
+LONG_VALUES_SQL = """
+WITH RECURSIVE family(oid) AS (
+  SELECT unnest(%s::oid[])
+  UNION
+  SELECT i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid
+)
+SELECT 1
+  FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, family f
+  JOIN pg_class c ON c.oid = f.oid
+ WHERE s.done IS NOT NULL AND c.reltoastrelid <> 0 AND pg_relation_size(c.reltoastrelid) > 0
+ LIMIT 1
+"""
+
+
+def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> bool:
+    """Tell whether tables that have begun and are not complete have values out of line; True also where
+    that cannot be had."""
+    oids = [int(oid) for oid, table in tables.items() if not table.complete]
+    try:
+        return bool(now.query(LONG_VALUES_SQL, (oids, str(LOCK_WAIT_MS))))
+    except SourceError as error:
+        if error.retry is not Retry.NEVER:
+            raise
+        return True
+
+
+def left_to_read(
+    transaction: ReadingTransaction,
+    targets: Sequence[Target],
+    tables: Mapping[str, TableChunks],
+    *,
+    seen: str,
+    chosen: Collection[str],
+) -> list[Work]:
+    """Return the work that is left of tables that have begun. ``seen`` is what ``transaction`` sees,
+    ``chosen`` names tables that a SELECT of the profile's reads."""
+    now = Visibility.parse(seen)
+    assert now is not None, "only a server that tells what is visible lets a snapshot go on"
+    works = []
+    for target in targets:
+        known = tables.get(str(target.oid))
+        if known is None or known.complete:
+            continue
+        plan = msgspec.json.decode(known.plan, type=TablePlan)
+        if _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen:
+            files = transaction.files(target.oid)
+            anew = TablePlan(basis=plan.basis, files=files, all_rows=True)
+            begins = {str(target.oid): anew.chunks()}
+            works.append(Work([target], begins=begins, begun=True, resumable=True))
+            continue
+        parts = _missing(known, plan, now)
+        works.append(Work([target], parts, begun=True, resumable=True))
+    return works
+
+
+def _lies_elsewhere(transaction: ReadingTransaction, target: Target, plan: TablePlan) -> bool:
+    shape = transaction.then.get(target.oid)
+    if shape is None or plan.all_rows or shape.files != plan.files:
+        return True
+    keys = {number for each in plan.ranges if isinstance(each, KeyRange) for number in each.columns}
+    return not keys <= shape.columns.keys()
+
+
+def _missing(known: TableChunks, plan: TablePlan, now: Visibility) -> list[Part]:
+    basis = Visibility.parse(plan.basis)
+    assert basis is not None
+    changed, certain = changed_since(basis, now)
+    unchanged = f"NOT {changed}" if certain else ""
+    parts = [
+        Part(index, each, unchanged)
+        for index, each in enumerate(plan.ranges or (None,))
+        if index not in known.done
+    ]
+    return parts or [Part(NO_CHUNK, None, "false")]
