@@ -20,6 +20,7 @@ MADE = {
     Kind.TRANSFORM: "stars",
     Kind.FORMAT: "flat",
     Kind.OFFSET_STORE: "sqlite",
+    Kind.SIGNAL_ACTION: "mark",
     Kind.SIGNAL_CHANNEL: "inbox",
     Kind.NOTIFICATION_CHANNEL: "notification-file",
     Kind.TYPE: "semver",

@@ -7,13 +7,39 @@ import threading
 from pathlib import Path
 
 import pytest
-from waltap.signals.inbox import SignalAnswer
+from waltap.hookspecs import hookimpl
+from waltap.notifications import Notification
+from waltap.signals import SignalAnswer, SignalCall, SignalUnusable
+from waltap.source.position import parse_lsn
+from waltap.specs import SignalActionSpec
 
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
 WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}
+
+
+class Marks:
+    """A plugin with an action."""
+
+    def __init__(self) -> None:
+        self.calls: list[SignalCall] = []
+
+    @hookimpl
+    def register_signal_actions(self):
+        return [SignalActionSpec(name="mark", summary="Marks.", factory=self.act)]
+
+    def act(self, call: SignalCall) -> None:
+        label = call.arguments.get("label")
+        if not isinstance(label, str):
+            raise SignalUnusable("label must be a text")
+        if label == "raise":
+            raise RuntimeError("of the action")
+        if label == "stop":
+            call.stop()
+        self.calls.append(call)
+        call.notify("MARKED", label=label)
 
 
 @pytest.fixture
@@ -45,6 +71,9 @@ def test_a_signal_given_to_the_engine_reads_a_table(pipeline: Pipeline) -> None:
     ("kind", "data", "why"),
     [
         pytest.param("explode", "", "'explode' is not known", id="unknown-type"),
+        pytest.param("schema-changes", {"changes": []}, "keeps none", id="schema-changes"),
+        pytest.param("mark", {"label": 3}, "label must be a text", id="action-refuses"),
+        pytest.param("mark", {"label": "raise"}, "RuntimeError: of the action", id="action-raises"),
         pytest.param("execute-snapshot", "{", "not JSON", id="no-json"),
         pytest.param("execute-snapshot", {"data-collections": 3}, "must be a list", id="no-list"),
         pytest.param("execute-snapshot", "x" * (2 << 20), "larger than", id="large"),
@@ -53,12 +82,52 @@ def test_a_signal_given_to_the_engine_reads_a_table(pipeline: Pipeline) -> None:
 def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
     pipeline: Pipeline, database: Database, kind: str, data: str | dict[str, object], why: str
 ) -> None:
-    with pipeline.running() as run:
-        answer = run.engine.signal(kind, data).result(WAIT_S)
+    told: list[Notification] = []
+    with pipeline.running(Marks()) as run:
+        run.engine.on_notification(told.append)
+        answer = run.engine.signal(kind, data, identifier="bad").result(WAIT_S)
         assert not answer.taken
+        ((about, given),) = [(n.identifier, n.additional_data) for n in told if n.kind == "IGNORED"]
+        assert about == "bad"
+        assert given == {"connector_name": "p", "signal_type": kind, "reason": answer.reason}
         assert why in answer.reason
         database.execute("INSERT INTO t VALUES (100)")
         run.until(lambda: pipeline.destination.ids("t", "c") == [100], "the row")
+
+
+def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeline) -> None:
+    marks, told = Marks(), list[Notification]()
+    pipeline.settings["signal.data.collection"] = None  # nothing that is no snapshot needs a table
+    with pipeline.running(marks) as run:
+        run.engine.on_notification(told.append)
+        assert run.engine.signal("mark", {"label": "x"}, identifier="m-1").result(WAIT_S).taken
+        assert run.engine.signal("log", {"message": "at {}"}).result(WAIT_S).taken
+    (call,) = marks.calls
+    assert (call.pipeline, call.signal.identifier, call.arguments) == ("p", "m-1", {"label": "x"})
+    assert parse_lsn(call.position) > 0
+    (marked,) = [n for n in told if n.kind == "MARKED"]
+    assert (marked.aggregate_type, marked.identifier) == ("mark", "m-1")
+    assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
+
+
+def test_an_action_may_stop_the_pipeline(pipeline: Pipeline) -> None:
+    with pipeline.running(Marks()) as run:
+        assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).taken
+        run.join()
+    assert run.engine.state == "stopped"
+
+
+def test_a_listener_that_raises_stops_nothing(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_notification: Notification) -> None:
+        raise RuntimeError("of the listener")
+
+    with pipeline.running() as run:
+        run.engine.on_notification(broken)
+        assert not run.engine.signal("explode").result(WAIT_S).taken
+        assert run.engine.signal("log").result(WAIT_S).taken
+    assert "Engine.on_notification: " in caplog.text
 
 
 def test_signals_from_many_threads_are_all_answered(pipeline: Pipeline) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotificationChannelSpec,
         OffsetStoreSpec,
         ReplicaIdentitySpec,
+        SignalActionSpec,
         SignalChannelSpec,
         SinkSpec,
         SnapshotterSpec,
@@ -95,6 +96,11 @@ def register_sinks() -> "Iterable[SinkSpec]":  # type: ignore[empty-body]
 @hookspec
 def register_offset_stores() -> "Iterable[OffsetStoreSpec]":  # type: ignore[empty-body]
     """Contribute places to keep offsets."""
+
+
+@hookspec
+def register_signal_actions() -> "Iterable[SignalActionSpec]":  # type: ignore[empty-body]
+    """Contribute types of signals, each with what it does."""
 
 
 @hookspec

@@ -47,6 +47,7 @@ from waltap.specs import (
     NotificationChannelSpec,
     OffsetStoreSpec,
     ReplicaIdentitySpec,
+    SignalActionSpec,
     SignalChannelSpec,
     SinkSpec,
     SnapshotterSpec,
@@ -200,6 +201,11 @@ class Host:
     def offset_stores(self) -> Mapping[str, OffsetStoreSpec]:
         """Return the offset stores by name."""
         return self._specs(OffsetStoreSpec)
+
+    @property
+    def signal_actions(self) -> Mapping[str, SignalActionSpec]:
+        """Return the actions of signals by the type of signal."""
+        return self._specs(SignalActionSpec)
 
     @property
     def signal_channels(self) -> Mapping[str, SignalChannelSpec]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.notifications.channel import NotificationChannel
     from waltap.offsets.offset import OffsetStore
+    from waltap.signals.actions import SignalCall
     from waltap.signals.channel import SignalChannel
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
@@ -40,6 +41,7 @@ __all__ = [
     "NotificationChannelSpec",
     "OffsetStoreSpec",
     "ReplicaIdentitySpec",
+    "SignalActionSpec",
     "SignalChannelSpec",
     "SinkSpec",
     "SnapshotterSpec",
@@ -173,6 +175,18 @@ class OffsetStoreSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalActionSpec(Spec):
+    """What signals of the type ``name`` ask for. No profile names it: whoever may signal may use it.
+
+    ``factory`` is the action itself. It gets a `waltap.signals.SignalCall`, in the engine's thread
+    between two batches, so it must not wait; it raises `waltap.signals.SignalUnusable` where the
+    arguments will not do. Whatever else it raises is told in the log too: a signal stops no pipeline.
+    """
+
+    factory: "Callable[[SignalCall], None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalChannelSpec(Spec):
     """Where signals come from. A profile names it in ``signal.enabled.channels``."""
 
@@ -227,6 +241,7 @@ KINDS: tuple[Kind, ...] = tuple(
         ("topic_naming", "topic naming strategy", TopicNamingSpec),
         ("sinks", "sink", SinkSpec),
         ("offset_stores", "offset store", OffsetStoreSpec),
+        ("signal_actions", "signal action", SignalActionSpec),
         ("signal_channels", "signal channel", SignalChannelSpec),
         ("notification_channels", "notification channel", NotificationChannelSpec),
         ("checks", "check", CheckSpec),

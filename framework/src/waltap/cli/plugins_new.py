@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     TRANSFORM = "transform"
     FORMAT = "format"
     OFFSET_STORE = "offset-store"
+    SIGNAL_ACTION = "signal-action"
     SIGNAL_CHANNEL = "signal-channel"
     NOTIFICATION_CHANNEL = "notification-channel"
     TYPE = "type"
@@ -49,6 +50,7 @@ ADVICE = {
     Kind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in the tests "
     "by another library's reader of it. The tests need `waltap-postgres`.",
     Kind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
+    Kind.SIGNAL_ACTION: "`action.py` sends a notification: replace that by what your signal asks for.",
     Kind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
     Kind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
     Kind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and `arrow` by those of "

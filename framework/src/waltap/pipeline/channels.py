@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from waltap.notifications.channel import NotificationChannel
     from waltap.signals.channel import SignalChannel
 
-__all__ = ["INCREMENTAL", "INITIAL", "Channels"]
+__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "Channels"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-INITIAL, INCREMENTAL = "Initial Snapshot", "Incremental Snapshot"
+INITIAL, INCREMENTAL, SIGNAL = "Initial Snapshot", "Incremental Snapshot", "Signal"
+"""Aggregate types; the last one is ours."""
 
 
 class Channels:
@@ -32,12 +33,14 @@ class Channels:
 
     They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
     failure of a channel ends the run: each is told in the log, again when it has become another.
-    ``inbox`` takes signals from any thread, whatever channels the profile names.
+    ``inbox`` takes signals from any thread, whatever channels the profile names; ``listeners`` are called
+    with each notification, too.
     """
 
     def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
         self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
         self._period_s = profile.engine.signal_poll_interval_ms / 1000
+        self.listeners: list[Callable[[Notification], object]] = []
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
         self.inbox = Inbox()
@@ -91,11 +94,11 @@ class Channels:
     @property
     def notified(self) -> bool:
         """Tell whether anybody gets notifications."""
-        return bool(self._notifications)
+        return bool(self._notifications or self.listeners)
 
     def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
         """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's."""
-        if not self._notifications:
+        if not self.notified:
             return
         notification = Notification(
             identifier=identifier or new_identifier(self._chance),
@@ -106,6 +109,8 @@ class Channels:
         )
         for name, channel in self._notifications.items():
             self._try(name, partial(channel.send, notification))
+        for listener in self.listeners:
+            self._try("of Engine.on_notification", partial(listener, notification))
 
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
         try:

@@ -10,7 +10,7 @@ stored or confirmed; where the engine may go on, it makes the sink anew and star
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from waltap.config.profile import Profile
 from waltap.control.server import ControlSocket
 from waltap.errors import ConnectionLost, Retry, SinkError, SnapshotError, WaltapError
 from waltap.host import Host
+from waltap.notifications.notification import Notification
 from waltap.offsets.state_folder import CONTROL
 from waltap.pipeline.connection import Connection
 from waltap.pipeline.control import ENVELOPE_BYTES, Control
@@ -99,6 +100,14 @@ class Engine:
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
         made = identifier or new_identifier(self._run.chance)
         return self._run.channels.inbox.put(Signal(made, kind, text))
+
+    def on_notification(self, call: Callable[[Notification], object]) -> None:
+        """Call ``call`` with each notification of the run, whatever channels the profile names.
+
+        It is called in the engine's thread and must not wait; what it raises is told in the log, and stops
+        nothing.
+        """
+        self._run.channels.listeners.append(call)
 
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""

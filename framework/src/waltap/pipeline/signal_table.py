@@ -1,6 +1,5 @@
 """The signals of a run: what they ask for is put into the stream."""
 
-import logging
 import math
 from collections.abc import Callable
 
@@ -9,17 +8,15 @@ from waltap.pipeline.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.delivery import Delivery, Part
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
+from waltap.pipeline.signal_reader import SignalReader
 from waltap.pipeline.snapshot_report import IncrementalReport
-from waltap.signals.errors import SignalIgnored
 from waltap.signals.signal import Signal
-from waltap.snapshot.incremental import IncrementalSnapshots
+from waltap.snapshot.incremental import IncrementalSnapshots, Read
 from waltap.snapshot.incremental_state import State
 from waltap.source.connector import Connector
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["SignalTable"]
-
-log = logging.getLogger(__name__)
 
 HASTEN_S = 0.2
 
@@ -30,7 +27,7 @@ SOURCE = "source"
 class SignalTable:
     """Watches the signal table, where the profile names one, and acts on signals of other channels.
 
-    Without a connector that reads tables on demand it does nothing, and no signal is acted on.
+    Without a connector that reads tables on demand no signal about snapshots can be acted on, others can.
     """
 
     def __init__(
@@ -45,8 +42,16 @@ class SignalTable:
         engine, table = run.profile.engine, stages.capture.signal_table
         self._obeyed = SOURCE in engine.signal_channels
         self._writes = table is not None and not run.profile.capture.read_only
+        self._read = SignalReader(run, delivery).read
         self._watcher = _watcher(
-            run, connector, stages, delivery, undecided, obeyed=self._obeyed, writes=self._writes
+            run,
+            connector,
+            stages,
+            delivery,
+            undecided,
+            self._read,
+            obeyed=self._obeyed,
+            writes=self._writes,
         )
         self._awaited, self._hasten_at, self._unkept = 0, math.inf, False
         self._reader = BlockingSnapshot(run, connector, delivery)
@@ -115,9 +120,8 @@ class SignalTable:
         Returns why it was left out, "" where it was not.
         """
         if self._watcher is None:
-            why = "this source reads no tables on demand"
-            log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
-            return why
+            found = self._read(signal, None)
+            return found if isinstance(found, str) else found(self._now_us())
         why = self._watcher.take(signal, self._now_us())
         self._delivery.signals = self._watcher.stored
         self._delivery.keep_signals()
@@ -155,6 +159,7 @@ def _watcher(
     stages: Stages,
     delivery: Delivery,
     undecided: Callable[[], list[str]],
+    read: Read,
     *,
     obeyed: bool,
     writes: bool,
@@ -167,20 +172,12 @@ def _watcher(
         source,
         table,
         writes=writes,
-        report=lambda kind, identifier, data: run.host.notify(
-            "on_signal",
-            pipeline=run.profile.name,
-            kind=kind,
-            identifier=identifier,
-            data=data,
-        ),
-        offset=lambda: str(delivery.written[delivery.partition]),
+        read=read,
         text_of=stages.relations.text_of,
         keys=stages.capture.keys,
         identifying=lambda relation: stages.relations.identities.of(relation).identifying,
         clock=run.clock.monotonic,
         identifier=lambda: new_identifier(run.chance),
-        max_bytes=engine.signal_max_bytes,
         match_s=engine.signal_match_timeout_ms / 1000,
         delete_closes=engine.watermarking == "insert_delete",
         notice=IncrementalReport(run.host, run.channels, run.counts, pipeline=run.profile.name),

@@ -6,7 +6,8 @@ __all__ = ["SignalIgnored", "SignalTableUnusable", "SignalUnusable", "TableNotRe
 
 
 class SignalUnusable(ValueError):
-    """A signal that cannot be acted on; its text says why. It is logged as WT-4101 and left out."""
+    """A signal that cannot be acted on; its text says why. It is told as WT-4101 and left out. Actions of
+    plugins raise it too."""
 
 
 class SignalIgnored(SnapshotError):
@@ -15,8 +16,8 @@ class SignalIgnored(SnapshotError):
     code = "WT-4101"
     remedy = (
         "Send it again, corrected: type is execute-snapshot, stop-snapshot, pause-snapshot, "
-        "resume-snapshot or log; data is a JSON object with data-collections, type, "
-        "additional-conditions, surrogate-key."
+        "resume-snapshot, log, or what a plugin acts on (`waltap plugins`); data is a JSON object, for "
+        "snapshots with data-collections, type, additional-conditions, surrogate-key."
     )
 
 

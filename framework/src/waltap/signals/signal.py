@@ -4,7 +4,7 @@ A signal is data from outside: whoever may write to the channel may write anythi
 limit of size and of time, and ends in a request or in `SignalUnusable`, nothing else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import orjson
@@ -13,7 +13,11 @@ from waltap.decode.relation_name import schema_and_table
 from waltap.signals.errors import SignalUnusable
 from waltap.signals.name_patterns import NamePatterns
 
-__all__ = ["Signal", "SnapshotRequest", "names", "requests"]
+__all__ = ["SNAPSHOTS", "Action", "Signal", "SnapshotRequest", "names", "requests"]
+
+Action = Callable[[int], str]
+"""Does what a signal asks for; it gets the time, µs since 1970 UTC, and returns why it could not, "" where
+it could."""
 
 KNOWN = {
     "execute-snapshot": {
@@ -29,6 +33,9 @@ KNOWN = {
     "log": {"message"},
 }
 """What the data of a signal of each type may hold."""
+
+SNAPSHOTS = frozenset(KNOWN) - {"log"}
+"""Types of signals about snapshots."""
 
 
 class Signal(msgspec.Struct, frozen=True):

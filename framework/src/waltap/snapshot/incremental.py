@@ -33,14 +33,14 @@ from waltap.decode.message import Change, Delete, Insert
 from waltap.decode.relation import Relation
 from waltap.decode.relation_name import schema_and_table
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import DecodeError, Retry, SourceError, WaltapError
+from waltap.errors import DecodeError, Retry, SourceError
 from waltap.signals.errors import (
-    SignalIgnored,
     SignalTableUnusable,
     SignalUnusable,
 )
 from waltap.signals.name_patterns import NamePatterns
 from waltap.signals.signal import (
+    Action,
     Signal,
     SnapshotRequest,
     names,
@@ -69,6 +69,9 @@ NO_KEY = (
 )
 
 
+Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], "Action | str"]
+
+
 class StreamPoint(msgspec.Struct, frozen=True):
     """Where in the stream a signal stands: the members of its part, and the LSN of its row."""
 
@@ -80,17 +83,16 @@ class StreamPoint(msgspec.Struct, frozen=True):
 class IncrementalSnapshots:
     """Watches the stream for signals and watermarks, and puts chunks into it.
 
-    ``report`` is told of signals that will be acted on: (kind, identifier, data). ``keys`` gives the key
-    of events of a relation, by which a table without primary key is read, ``identifying`` the columns by
-    which its replica identity knows a row. ``text_of`` as for `Window`.
-    Data of a signal is not read beyond ``max_bytes``, nor its patterns longer than ``match_s`` seconds
-    of ``clock``. ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told
-    (kind, id of the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as
-    notifications say it. ``identifier``
-    gives a new one for a row of the signal table. ``undecided`` gives the GIDs of transactions that were
-    delivered and are not committed: a chunk would show their tables as before. ``waiting``: the next
-    chunk could not be read yet; call `resume` soon. ``point``: the signal that asked for the blocking
-    snapshot which is to be read, where it came by the stream.
+    ``read`` says what a signal asks to be done, or why nothing is; it is given what understands signals
+    about snapshots. ``keys`` gives the key of events of a relation, by which a table without primary key
+    is read, ``identifying`` the columns by which its replica identity knows a row. ``text_of`` as for
+    `Window`. The patterns of a signal are not matched longer than ``match_s`` seconds of ``clock``.
+    ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told (kind, id of
+    the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as notifications say
+    it. ``identifier`` gives a new one for a row of the signal table. ``undecided`` gives the GIDs of
+    transactions that were delivered and are not committed: a chunk would show their tables as before.
+    ``waiting``: the next chunk could not be read yet; call `resume` soon. ``point``: the signal that
+    asked for the blocking snapshot which is to be read, where it came by the stream.
     """
 
     def __init__(
@@ -99,14 +101,12 @@ class IncrementalSnapshots:
         signal_table: tuple[str, str] | None,
         *,
         writes: bool = True,
-        report: Callable[[str, str, str], None],
-        offset: Callable[[], str],
+        read: Read,
         text_of: TextOf,
         keys: Callable[[Relation], tuple[int, ...]],
         identifying: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
         identifier: Callable[[], str],
-        max_bytes: int,
         match_s: float,
         delete_closes: bool = False,
         obeyed: bool = True,
@@ -118,10 +118,10 @@ class IncrementalSnapshots:
         self._source, self._signal_table, self._writes = source, signal_table, writes
         self._until: int | None = None
         self._keys, self._identifying, self._clock = keys, identifying, clock
-        self._max_bytes, self._match_s = max_bytes, match_s
+        self._match_s = match_s
         self._identifier = identifier
         self._stored: dict[str, object] | None = None
-        self._report, self._offset, self._text_of = report, offset, text_of
+        self._read_signal, self._text_of = read, text_of
         self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
         self._scanned = 0
         self.waiting = False
@@ -280,12 +280,8 @@ class IncrementalSnapshots:
         """Act on a signal, whichever channel it came by; return why it was left out, "" where it was not.
         Raises: SourceError, the signal then waits."""
         self._stored = None
-        found = self._understood(signal)
-        if isinstance(found, str):
-            log.warning("signal ignored: %s", found, extra={"error_code": SignalIgnored.code})
-            return found
-        found(now)
-        return ""
+        found = self._read_signal(signal, self._action)
+        return found if isinstance(found, str) else found(now)
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a row of the signal table, "" for what is not there."""
@@ -301,51 +297,22 @@ class IncrementalSnapshots:
     def _low(self) -> str | None:
         return None if self._window is None else f"{self._window.identifier}-open"
 
-    def _understood(self, signal: Signal) -> Callable[[int], None] | str:
-        """Return what a signal asks to be done, or why it cannot be read."""
-        try:
-            action = self._action(signal, signal.arguments(self._max_bytes))
-        except SignalUnusable as error:
-            why = str(error)
-        except WaltapError:
-            raise  # the database did not answer: the signal is read again
-        except Exception as error:  # noqa: BLE001 - whatever a row holds, it stops no pipeline
-            why = f"signal {signal.identifier!r} cannot be read: {type(error).__name__}: {error}"
-        else:
-            self._report(signal.kind, signal.identifier, signal.data)
-            return action
-        return cut(why)
-
-    def _action(self, signal: Signal, arguments: dict[str, object]) -> Callable[[int], None]:
+    def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
         """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""
-        unknown = signal.unknown(arguments)
-        if unknown:
-            log.warning(
-                "signal %s: %s means nothing to %s",
-                cut(signal.identifier),
-                cut(", ".join(unknown)),
-                signal.kind,
-                extra={"error_code": SignalIgnored.code},
-            )
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
             readable = {place for places in known.values() for place in places}
             streamed = as_streamed(wanted, known)
             if any(request.blocking for request in streamed):
-                return lambda _now: self._block(streamed, readable)
-            return lambda now: self._queue(streamed, readable, now)
+                return _doing(lambda _now: self._block(streamed, readable))
+            return _doing(lambda now: self._queue(streamed, readable, now))
         if signal.kind == "stop-snapshot":
             stopped = self._to_stop(arguments)
-            return lambda now: self._halt(stopped, now)
+            return _doing(lambda now: self._halt(stopped, now))
         if signal.kind == "pause-snapshot":
-            return lambda _now: self._pause(paused=True)
-        if signal.kind == "resume-snapshot":
-            return self._unpause
-        if signal.kind == "log":
-            message = str(arguments.get("message", ""))
-            return lambda _now: log.info("%s", cut(message).replace("{}", self._offset()))
-        raise SignalUnusable(f"type {cut(signal.kind)!r} is not known")
+            return _doing(lambda _now: self._pause(paused=True))
+        return _doing(self._unpause)
 
     def _patterns(self) -> NamePatterns:
         return NamePatterns(self._clock, self._match_s)
@@ -588,6 +555,16 @@ def _text(value: object) -> str | None:
 
 def _instant(now: int) -> str:
     return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _doing(do: Callable[[int], None]) -> Action:
+    """Return ``do`` as an action that cannot but succeed."""
+
+    def act(now: int) -> str:
+        do(now)
+        return ""
+
+    return act
 
 
 def _nothing(_xid: int) -> bool:

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
         StaticCatalogue,
         load_recordings,
     )
+    from waltap_testing.signal_action_suite import (
+        SignalActionRig,
+        SignalActionSuite,
+    )
     from waltap_testing.signal_channel_suite import (
         SignalChannelRig,
         SignalChannelSuite,
@@ -81,6 +85,8 @@ __all__ = [
     "NotificationChannelSuite",
     "OffsetStoreRig",
     "OffsetStoreSuite",
+    "SignalActionRig",
+    "SignalActionSuite",
     "SignalChannelRig",
     "SignalChannelSuite",
     "SinkRig",
@@ -123,6 +129,10 @@ if not TYPE_CHECKING:
             "waltap_testing.recording": (
                 "StaticCatalogue",
                 "load_recordings",
+            ),
+            "waltap_testing.signal_action_suite": (
+                "SignalActionRig",
+                "SignalActionSuite",
             ),
             "waltap_testing.signal_channel_suite": (
                 "SignalChannelRig",

@@ -1,0 +1,1 @@
+"""A signal action for waltap."""
