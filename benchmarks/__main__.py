@@ -1,5 +1,5 @@
-"""``python -m benchmarks stream-json|stream-changelog|snapshot|decoders|large-transaction|all``: one
-server, one run, one table.
+"""``python -m benchmarks`` stream-json|stream-changelog|snapshot|parallel-snapshot|decoders|
+large-transaction|all: one server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ DECODERS: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
 """(name, output plugin, options for pg_recvlogical, properties for waltap)."""
 
 PEERS = ["Debezium", "Debezium, tuned"]
+BARS = (
+    report.Bar(contender="waltap, change log", of="Debezium", times=12.0),
+    report.Bar(contender="waltap, change log", of="COPY text", times=0.75),
+    report.Bar(contender="waltap, JSON lines", of="Debezium", times=7.0),
+    report.Bar(contender="waltap, JSON lines", mib=200),
+    report.Bar(contender="waltap, change log", mib=200),
+)
+"""What an initial snapshot is to reach, in one run on one machine."""
+
 Make = Callable[[Database, Path, str, int], Contender]
 
 
@@ -121,12 +130,31 @@ def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: st
 
 
 def snapshot(benchmark: str, options: argparse.Namespace) -> None:
-    """Read the whole table through every contender."""
+    """Read the whole table through every contender, and hold what came against the bars."""
     makers = [
         *(_maker(Copy, f"COPY {form}") for form in ("text", "binary")),
         *map(_waltap, ("null", "jsonl", "changelog")),
         *_peers(options)[:1],
     ]
+    results = _snapshots(options, makers)
+    _finish(benchmark, options, results, "COPY text")
+    report.show_bars(report.held(results, BARS))
+
+
+def parallel_snapshot(benchmark: str, options: argparse.Namespace) -> None:
+    """Read the whole table by 1, 2 and 4 connections at a time."""
+    makers = [
+        _maker(Copy, "COPY text"),
+        *(
+            _waltap(sink, f", {threads} threads", {"snapshot.max.threads": str(threads)})
+            for sink in ("null", "changelog")
+            for threads in (1, 2, 4)
+        ),
+    ]
+    _finish(benchmark, options, _snapshots(options, makers), "COPY text")
+
+
+def _snapshots(options: argparse.Namespace, makers: Sequence[Make]) -> list[Result]:
     with _workspace() as (database, folder):
         _say(f"loading {options.rows:,} rows")
         with database.connect() as connection:
@@ -136,14 +164,14 @@ def snapshot(benchmark: str, options: argparse.Namespace) -> None:
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
             for round_ in range(1, options.rounds + 1)
         ]
-        results = _rounds(lanes, lambda contender: contender.snapshot(options.rows))
-    _finish(benchmark, options, results, "COPY text")
+        return _rounds(lanes, lambda contender: contender.snapshot(options.rows))
 
 
 BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
     "snapshot": snapshot,
+    "parallel-snapshot": parallel_snapshot,
     "decoders": decoders,
     "large-transaction": large_transaction,
 }
@@ -186,14 +214,16 @@ def _maker(kind: type[Contender], name: str, **more: Any) -> Make:
     return make
 
 
-def _waltap(sink: str) -> Make:
-    """The null sink renders JSON and drops it; the others write into the benchmark's folder."""
+def _waltap(sink: str, kind: str = "", settings: Mapping[str, str] | None = None) -> Make:
+    """The null sink renders JSON and drops it; the others write into the benchmark's folder. ``kind`` is
+    added to the name of one that has ``settings`` of its own."""
     named = {"null": "waltap, JSON to nowhere", "jsonl": "waltap, JSON lines"}
 
     def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
-        name = named.get(sink, "waltap, change log")
+        name = named.get(sink, "waltap, change log") + kind
         output = None if sink == "null" else folder / slot / "output"
-        return Waltap(name, database, folder / slot, slot, round_, sink, output)
+        more = dict(settings or {})
+        return Waltap(name, database, folder / slot, slot, round_, sink, output, more)
 
     return make
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.contender import Result
 
-__all__ = ["Row", "rows_of", "show", "write"]
+__all__ = ["Bar", "Row", "held", "rows_of", "show", "show_bars", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,6 +30,48 @@ class Row:
     times_peer: float | None
     peak_mib: int
     cpu_us_per_row: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """What ``contender`` is to reach: ``times`` the rate of ``of``, or at most ``mib`` of memory."""
+
+    contender: str
+    of: str = ""
+    times: float = 0.0
+    mib: int = 0
+
+
+def held(results: Sequence[Result], bars: Sequence[Bar]) -> list[tuple[Bar, float]]:
+    """Return the bars whose contenders ran, with what was reached: the median of the ratios within a
+    round, or the largest memory."""
+    names = {result.contender for result in results}
+    found = []
+    for bar in bars:
+        mine = [result for result in results if result.contender == bar.contender]
+        if not mine or (bar.of and bar.of not in names):
+            continue
+        if bar.of:
+            reached = median(r.rate / _rate(results, bar.of, r.round) for r in mine)
+        else:
+            reached = max(r.peak_mib for r in mine)
+        found.append((bar, reached))
+    return found
+
+
+def show_bars(bars: Sequence[tuple[Bar, float]]) -> None:
+    """Print what was reached beside what is asked for."""
+    table = Table(title="bars", title_justify="left")
+    for name in ("contender", "bar", "reached", ""):
+        table.add_column(name)
+    for bar, reached in bars:
+        if bar.of:
+            wanted, found = f"≥ {bar.times:g} of {bar.of}", f"{reached:.2f}"
+            met = reached >= bar.times
+        else:
+            wanted, found, met = f"≤ {bar.mib} MiB", f"{reached:.0f}", reached <= bar.mib
+        table.add_row(bar.contender, wanted, found, "met" if met else "missed")
+    Console().print(table)
 
 
 def rows_of(results: Sequence[Result], limit: str, peers: Sequence[str]) -> list[Row]:
