@@ -73,7 +73,7 @@ def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
     ended = threading.Event()
 
     def write(first: int, together: int) -> None:
-        with database.connect() as connection:
+        with database.connect(autocommit=False) as connection:
             number = first
             while not ended.is_set():
                 for _ in range(together):

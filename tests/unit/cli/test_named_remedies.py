@@ -213,7 +213,7 @@ def test_the_table_of_debeziums_names_does_not_name_ours() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["snapshot"], ["offsets", "forget"], ["changelog", "lst"], ["spark", "tables"]],
+    [["snapshots"], ["offsets", "forget"], ["changelog", "lst"], ["spark", "tables"]],
     ids=" ".join,
 )
 def test_a_command_that_is_not_there_is_not_found(words: list[str]) -> None:

@@ -33,6 +33,8 @@ COMMANDS = (
     "run",
     "tail",
     "signal",
+    "snapshot",
+    "tables",
     "status",
     "offsets",
     "slot",

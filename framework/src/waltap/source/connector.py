@@ -358,6 +358,12 @@ class Connector(abc.ABC):
         Raises: SourceError."""
         return None
 
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        """Have the server stream these (schema, table) from now on, or no more; return those for which
+        that is new. Nothing that was written before is under way then: whoever reads a table afterwards
+        misses nothing. A pipeline may be running. Raises: SourceError."""
+        return []
+
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         """Return, for identifiers of tables where it can be known, who streams the table and how: texts,
         of which the second changes whenever somebody changes what is streamed of the table, also when it

@@ -518,6 +518,9 @@ class PostgresConnector(Connector):
         tables = self.existing_tables() if unsent else {}
         return frozenset(number for number, place in tables.items() if place in unsent)
 
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        return self._publications.publish(tables, wanted=wanted)
+
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         return self._publications.memberships()
 

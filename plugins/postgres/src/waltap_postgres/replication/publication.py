@@ -26,6 +26,7 @@ __all__ = [
     "published",
     "published_by_any",
     "published_operations",
+    "refuse_keyless",
     "streams_new",
 ]
 
@@ -172,7 +173,7 @@ def plan_publication(
     if mode in {"all_tables", "no_tables"}:
         if existing is None:
             if mode == "all_tables" and properties.publication_keyless_tables == "refuse":
-                _refuse_keyless([t for t in catalogue.tables() if not t.supports_updates])
+                refuse_keyless([t for t in catalogue.tables() if not t.supports_updates])
             what = " FOR ALL TABLES" if mode == "all_tables" else ""
             plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
             plan.created.append(name)
@@ -229,7 +230,7 @@ def _plan_filtered(
     new = [t for t in wanted if (t.relation.schema, t.relation.table) not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
-        _refuse_keyless(keyless)
+        refuse_keyless(keyless)
     if keyless_policy == "inserts":
         wanted = [t for t in wanted if t.supports_updates or not (inserts_known or t in new)]
         if inserts_known:
@@ -247,7 +248,8 @@ def _plan_filtered(
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
 
 
-def _refuse_keyless(keyless: list[Table]) -> None:
+def refuse_keyless(keyless: list[Table]) -> None:
+    """Raises: IdentityMissing, where there is such a table."""
     if not keyless:
         return
     names = ", ".join(t.relation.name for t in keyless)

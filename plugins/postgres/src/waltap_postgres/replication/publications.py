@@ -17,6 +17,7 @@ from waltap_postgres.errors import (
     PublicationMissing,
 )
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.membership import alter_membership, named_in
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
@@ -25,6 +26,7 @@ from waltap_postgres.replication.publication import (
     published,
     published_by_any,
     published_operations,
+    refuse_keyless,
     streams_new,
 )
 from waltap_postgres.replication.shortfall import (
@@ -185,6 +187,36 @@ class Publications:
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
+
+    def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        """Add tables to the publication that is there, or take them out; return those that were not, or
+        were, in it. Raises: SourceError, OffsetError."""
+        name = self._properties.publication_name
+        covered = published(self._catalogue, name) if self._used else None
+        if covered is None:
+            return []  # the first start makes it
+        named = named_in(self._catalogue, name)
+        inserts = name + INSERTS_SUFFIX
+        if not wanted:
+            for each in (name, inserts):
+                members = named_in(self._catalogue, each) & set(places)
+                if members:
+                    alter_membership(
+                        self._connection, self._properties, each, members, wanted=False
+                    )
+            return [place for place in places if place in named]
+        policy = self._properties.publication_keyless_tables
+        new = [place for place in places if place not in covered | named]
+        tables = {place: self._catalogue.table(*place) for place in new}
+        keyless = [t for t in tables.values() if t is not None and not t.supports_updates]
+        if policy == "refuse":
+            refuse_keyless(keyless)
+        apart = {_place(t) for t in keyless} if policy == "inserts" else set()
+        for each, members in ((name, set(new) - apart), (inserts, apart)):
+            missing = members - named_in(self._catalogue, each)
+            if missing and published(self._catalogue, each) is not None:
+                alter_membership(self._connection, self._properties, each, missing, wanted=True)
+        return new
 
     def find(self) -> tuple[str, ...]:
         """Return `names`; those that are there already when none was made."""

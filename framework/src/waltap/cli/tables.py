@@ -1,0 +1,177 @@
+"""``waltap tables``: adds tables to what a pipeline streams, or takes them out, while it runs or not."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.connection import connected
+from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.pipeline.setup import Stages
+    from waltap.snapshot.incremental_state import State
+    from waltap.source.connector import Connector
+
+__all__ = ["command"]
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
+Place = tuple[str, str]
+
+command = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Add tables to what a pipeline streams, or take them out; it may run.",
+)
+
+
+@command.command()
+def add(
+    file: FileArgument,
+    tables: Names,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot/--no-snapshot", help="Read the rows that are there already.")
+    ] = True,
+    set_: SetOption = None,
+) -> None:
+    """Stream tables that the profile captures and the publication lacks, such as new ones.
+
+    Writers of a table are held up for the moment in which it is added. Its rows are then read chunk by
+    chunk while the stream goes on; where the pipeline does not run, at its next start.
+    """
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, stages):
+        places = _places(tables, connector, stages)
+        added = connector.publish(places, wanted=True)
+        for place in places:
+            what = "is streamed from now on" if place in added else "is streamed already"
+            typer.echo(f"{profile.name}: {'.'.join(place)} {what}")
+        if snapshot:
+            _read(profile, stages, places)
+
+
+@command.command()
+def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
+    """Take tables out of the publication, and end incremental snapshots of them.
+
+    A profile that still captures them gets them back at its next start, where it keeps the publication
+    itself: name them in table.exclude.list.
+    """
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, stages):
+        places = _parsed(tables)
+        removed = connector.publish(places, wanted=False)
+        for place in places:
+            what = (
+                "is no longer streamed" if place in removed else "is not named in the publication"
+            )
+            typer.echo(f"{profile.name}: {'.'.join(place)} {what}")
+        if removed:
+            _forget(profile, stages, removed)
+        captured = [".".join(p) for p in removed if stages.capture.captures(*p)]
+    if captured:
+        typer.echo(
+            f"{profile.name}: a start may add them again: table.exclude.list should name "
+            + ",".join(re.escape(name) for name in captured)
+        )
+
+
+def _parsed(names: list[str]) -> list[Place]:
+    from waltap.decode.relation_name import schema_and_table
+
+    places = {name: schema_and_table(name) for name in names}
+    problems = [
+        Problem("NAME", "is no name of a table", value=name, allowed="schema.table")
+        for name, place in places.items()
+        if place is None
+    ]
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
+    return [place for place in places.values() if place is not None]
+
+
+def _places(names: list[str], connector: "Connector", stages: "Stages") -> list[Place]:
+    """Return the tables, which there are and the profile captures. Raises: ConfigurationError."""
+    places, there = _parsed(names), set(connector.existing_tables().values())
+    problems = []
+    for schema, table in places:
+        name = f"{schema}.{table}"
+        if (schema, table) not in there:
+            problems.append(Problem("NAME", "there is no such table", value=name))
+        elif not stages.capture.captures(schema, table):
+            allowed = (
+                "a table that the profile captures: change table.include.list, and start again"
+            )
+            problems.append(Problem("NAME", "is not captured", value=name, allowed=allowed))
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
+    return places
+
+
+def _read(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
+    """Have the rows read, by the running pipeline or at the next start."""
+    if _asked(profile, "execute-snapshot", places):
+        return
+    from waltap.signals.signal import SnapshotRequest
+    from waltap.snapshot.requests import accepted_of
+
+    with _stored_queue(stages) as state:
+        if state is None:
+            typer.echo(f"{profile.name}: the first start reads every table")
+            return
+        wanted = [
+            SnapshotRequest(schema=schema, table=table, signal="waltap tables add")
+            for schema, table in places
+        ]
+        state.queue += accepted_of(wanted, state.queue, set(places))
+    typer.echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
+
+
+def _forget(profile: "Profile", stages: "Stages", places: list[Place]) -> None:
+    """End what reads tables that are no longer streamed."""
+    if _asked(profile, "stop-snapshot", places):
+        return
+    with _stored_queue(stages) as state:
+        if state is not None:
+            state.queue = [r for r in state.queue if (r.schema, r.table) not in places]
+
+
+def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
+    """Give the running pipeline a signal about tables; False when none runs."""
+    from waltap.cli.asking import ask_for
+    from waltap.control.errors import PipelineNotRunning
+
+    try:
+        ask_for(profile, kind, {"data-collections": [_quoted(place) for place in places]})
+    except PipelineNotRunning:
+        return False
+    return True
+
+
+@contextmanager
+def _stored_queue(stages: "Stages") -> "Iterator[State | None]":
+    """Give the stored state of incremental snapshots, and store what it has become; None without an
+    offset. Raises: PipelineRunning."""
+    import msgspec
+
+    from waltap.pipeline.lock import PipelineLock
+    from waltap.snapshot.incremental_state import State
+
+    with PipelineLock(stages.state_dir):
+        offset = stages.store.load()
+        if offset is None or offset.snapshot is not None:
+            yield None
+            return
+        state = State.restored(offset.signals)
+        yield state
+        signals = msgspec.to_builtins(state)
+        stages.store.store(msgspec.structs.replace(offset, signals=signals))
+
+
+def _quoted(place: Place) -> str:
+    """Return a name that means this table alone."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in place)
