@@ -1,9 +1,9 @@
 """The PostgreSQL connector: checks, publication and slot, snapshot, stream."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import psycopg
@@ -46,6 +46,7 @@ from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
 from waltap_postgres.visibility import Overlap
+from waltap_postgres.waiting import pause
 
 __all__ = ["PostgresConnector"]
 
@@ -65,6 +66,7 @@ class PostgresConnector(Connector):
     ) -> None:
         self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
+        self._pause = partial(pause, stopping=context.stopping)
         self._replication: Session | None = None
         self._reading = False
         self._exported: str | None = None
@@ -484,14 +486,6 @@ class PostgresConnector(Connector):
         timeout_ms = int(rows[0][0]) if rows else 60000
         wanted_ms = self.context.status_interval_ms
         return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000
-
-    def _pause(self, seconds: float) -> None:
-        """Wait. Raises: StopRequested."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if self.context.stopping():
-                raise StopRequested
-            time.sleep(min(left, 0.1))
 
     def overlap(self, offset: Offset) -> Overlap | None:
         return Overlap.parse(offset.sole.visible, offset.sole.visible_in)

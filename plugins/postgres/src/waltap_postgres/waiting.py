@@ -18,7 +18,7 @@ from psycopg import pq
 from waltap.errors import ConnectionLost
 from waltap.source.connector import StopRequested
 
-__all__ = ["CANCEL_S", "POLL_S", "READ", "WRITE", "Waiting", "Watch", "cancel", "watched"]
+__all__ = ["CANCEL_S", "POLL_S", "READ", "WRITE", "Waiting", "Watch", "cancel", "pause", "watched"]
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
@@ -185,3 +185,12 @@ def _checked(gen: Generator[Any, Any, T], watch: Watch) -> Generator[Any, Any, T
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+def pause(seconds: float, *, stopping: Callable[[], bool]) -> None:
+    """Wait so many seconds. Raises: StopRequested."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if stopping():
+            raise StopRequested
+        time.sleep(min(left, POLL_S))
