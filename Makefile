@@ -10,7 +10,7 @@ OURS := decoders,demo,formats,kafka,postgres,sinks,spark,types,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/yugabyte/src \
   plugins/sinks/src plugins/formats/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
-.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault conformance \
+.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \
   differential differential-nightly fuzz hunt golden bench docs clean
 
 help: ## list the commands
@@ -50,6 +50,9 @@ test-integration: setup-test ## against real servers
 
 test-fault: setup-test ## kills, restarts, cut links
 	@$(PYTEST) -n $(WORKERS) tests/fault
+
+snapshot-kills: setup-test ## 100 snapshots, killed at random points with writers beside them
+	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py -k random
 
 differential: setup-test ## against Debezium: its recorded events, and 20 generated cases live
 	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
+    from waltap.snapshot.chunk import SnapshotChunk
     from waltap.snapshot.snapshotter import (
         Known,
         Snapshotter,
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Known",
+    "SnapshotChunk",
     "Snapshotter",
 ]
 
@@ -19,6 +21,7 @@ if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
+            "waltap.snapshot.chunk": ("SnapshotChunk",),
             "waltap.snapshot.snapshotter": (
                 "Known",
                 "Snapshotter",

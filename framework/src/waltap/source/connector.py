@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.replica_identity import IdentityWarning
     from waltap.signals.signal import SnapshotRequest
+    from waltap.snapshot.chunk import SnapshotChunk
     from waltap.snapshot.chunk_source import ChunkSource
 
 __all__ = [
@@ -273,6 +274,14 @@ class Connector(abc.ABC):
         """Read the tables in the snapshot that belongs to ``start``, in pieces; `SnapshotRows` has the
         contract. Raises: SnapshotError, ConnectionLost, StopRequested.
         """
+
+    def chunks(self, start: Start) -> "Sequence[SnapshotChunk]":
+        """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
+        see the one snapshot. Until `close` nobody can rewrite or empty the tables.
+
+        Raises: SnapshotError, SourceError; NotImplementedError where the source cannot share a snapshot.
+        """
+        raise NotImplementedError(f"{type(self).__name__} shares no snapshot")
 
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:

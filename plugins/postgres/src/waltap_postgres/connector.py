@@ -14,6 +14,7 @@ from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import (
     Check,
     Connector,
@@ -151,15 +152,7 @@ class PostgresConnector(Connector):
         slot = self._read_slot()
         if slot is None:
             return None
-        return SlotStatus(
-            name=slot.name,
-            decoder=slot.plugin,
-            reader=slot.active_pid,
-            restart_lsn=slot.restart_lsn,
-            confirmed_lsn=slot.confirmed_flush_lsn,
-            server_lsn=self.catalogue.wal_end() or slot.confirmed_flush_lsn,
-            wal_status=slot.wal_status,
-        )
+        return slot.status(self.catalogue.wal_end())
 
     def drop_slot(self) -> bool:
         dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
@@ -338,10 +331,9 @@ class PostgresConnector(Connector):
         return Start(snapshot=True, stream=True, offset=start)
 
     def _go_on_with_snapshot(self, offset: Offset) -> Start:
-        assert offset.snapshot is not None
+        notes = (self._snapshot.go_on(self.captured(), offset.snapshot),)
         self._reading = True
-        note = self._snapshot.go_on(self.captured(), offset.snapshot)
-        return Start(snapshot=True, stream=True, offset=offset, notes=(note,), resumes=True)
+        return Start(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> Start:
         start = self._offset(
@@ -371,12 +363,20 @@ class PostgresConnector(Connector):
 
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
         self._pause(self.properties.snapshot_delay_ms / 1000)
+        self._begin_snapshot()
+        yield from self._snapshot.pieces(self.captured(), self._publications.names, start)
+        self._reading, self._exported = False, None
+
+    def _begin_snapshot(self) -> None:
         if not self._reading:
             if self._exported is None:
                 self._snapshot.lock(self.captured(), exported=False)
             self._snapshot.begin(self._exported)
-        yield from self._snapshot.pieces(self.captured(), self._publications.names, start)
-        self._reading, self._exported = False, None
+            self._reading = True
+
+    def chunks(self, start: Start) -> Sequence[SnapshotChunk]:
+        self._begin_snapshot()
+        return self._snapshot.chunks(self.captured(), self._publications.names, start)
 
     # --- stream -------------------------------------------------------------------------------
 

@@ -437,8 +437,9 @@ class SnapshotReadFailed(SnapshotError):
 
     code = "WT-4001"
     remedy = (
-        "Check that {table} can be read by the role (GRANT SELECT) and start again: the snapshot starts "
-        "over, and the destination is told so."
+        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the profile may "
+        "have for it; or leave it out with table.exclude.list. Start again: what was delivered "
+        "counts where the sink takes that, else the snapshot starts over."
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from psycopg import pq
 
 from waltap.errors import SourceError
+from waltap.source.connector import SlotStatus
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
@@ -52,6 +53,18 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     failover: bool = False
     synchronized: bool = False
     """The server is a standby and copies the slot from its primary: it cannot be used before promotion."""
+
+    def status(self, wal_end: int | None) -> SlotStatus:
+        """Return what is told of the slot; ``wal_end``: the end of the server's WAL, if it tells that."""
+        return SlotStatus(
+            name=self.name,
+            decoder=self.plugin,
+            reader=self.active_pid,
+            restart_lsn=self.restart_lsn,
+            confirmed_lsn=self.confirmed_flush_lsn,
+            server_lsn=wal_end or self.confirmed_flush_lsn,
+            wal_status=self.wal_status,
+        )
 
     @property
     def invalidated(self) -> bool:

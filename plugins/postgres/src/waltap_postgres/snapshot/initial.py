@@ -9,13 +9,15 @@ from waltap.source.connector import ConnectorContext, Start
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import watch
+from waltap_postgres.errors import TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
+from waltap_postgres.snapshot.chunk import PostgresChunk
 from waltap_postgres.snapshot.parallel import ParallelReading
-from waltap_postgres.snapshot.plan import Planner, Work
+from waltap_postgres.snapshot.plan import Part, Planner, Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
 from waltap_postgres.snapshot.resumed import left_to_read
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Target
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 from waltap_postgres.waiting import Watch
 
 __all__ = ["ISOLATION", "InitialSnapshot"]
@@ -94,9 +96,10 @@ class InitialSnapshot:
         )
         self.close()
 
-    def go_on(self, captured: list[Table], progress: SnapshotProgress) -> str:
+    def go_on(self, captured: list[Table], progress: SnapshotProgress | None) -> str:
         """Begin to read what ``progress`` says is missing, as `lock` and `begin` do: the exported snapshot
         is gone. Return what is to be known of it. Raises: SourceError."""
+        assert progress is not None
         self.lock(captured, exported=True)
         self.begin(None, resumes=True)
         complete = sum(table.complete for table in progress.tables.values())
@@ -110,7 +113,9 @@ class InitialSnapshot:
         transaction = self._opened()
         transaction.begin(exported, self._isolation(exported=self._exported))
         if self._properties.snapshot_max_threads > 1:
-            self._share(transaction)
+            self._given = transaction.export() if self._steady else None
+            if self._given is None:
+                self._tell_of_one()
         self._seen = transaction.seen()
         return self._seen
 
@@ -119,20 +124,14 @@ class InitialSnapshot:
         """Tell whether all statements see the same."""
         return self._exported or self._properties.snapshot_isolation_mode in ONE_FOR_ALL
 
-    def _share(self, transaction: ReadingTransaction) -> None:
-        """Let other connections read the snapshot too, where there is one that lasts."""
-        self._given = transaction.export() if self._steady else None
-        if self._given is None:
-            why = (
-                "snapshot.isolation.mode"
-                if not self._steady
-                else "a server that exports no snapshot"
-            )
-            log.warning(
-                "one connection reads the snapshot: %s leaves nothing for several to share",
-                why,
-                extra={"property": "snapshot.max.threads"},
-            )
+    def _tell_of_one(self) -> None:
+        """Say why other connections cannot read the snapshot too."""
+        server = "a server that exports no snapshot"
+        log.warning(
+            "one connection reads the snapshot: %s leaves nothing for several to share",
+            server if self._steady else "snapshot.isolation.mode",
+            extra={"property": "snapshot.max.threads"},
+        )
 
     def _opened(self) -> ReadingTransaction:
         if self._transaction is None:
@@ -150,14 +149,69 @@ class InitialSnapshot:
     ) -> Iterator[SnapshotRows]:
         """Read the tables. ``captured``: as they were before the publications ``published_as`` were made.
         Raises: SnapshotError, ConnectionLost."""
+        transaction, point, works = self._prepared(captured, published_as, start)
+        yield from mark(self._read(transaction, point, works))
+        self.close()
+
+    def chunks(
+        self, captured: list[Table], published_as: Sequence[str], start: Start
+    ) -> list[PostgresChunk]:
+        """Return what `pieces` would read, for others to read; until `close` nobody changes the tables.
+
+        Raises: SnapshotError, SourceError; NotImplementedError where the server exports no snapshot.
+        """
+        if self._given is None and self._steady:
+            self._given = self._opened().export()
+        if self._given is None:
+            message = (
+                "there is no snapshot to share: snapshot.isolation.mode, or the server, has none"
+            )
+            raise NotImplementedError(message)
+        leader, point, works = self._prepared(captured, published_as, start)
+        held = leader.hold([target for work in works for target in work.targets])
+        return [
+            self._chunk(leader, point, work, target, held.get(target.oid), part)
+            for work in works
+            for target in work.targets
+            for part in work.parts or (None,)
+        ]
+
+    def _chunk(
+        self,
+        leader: ReadingTransaction,
+        point: SnapshotPoint,
+        work: Work,
+        target: Target,
+        shape: Shape | None,
+        part: Part | None,
+    ) -> PostgresChunk:
+        if shape is None or not leader.unchanged(target, shape):
+            name = target.table.relation.name
+            raise TableOvertaken(f"{name} was rewritten before it was read", table=name)
+        assert self._given is not None
+        return PostgresChunk(
+            properties=self._properties,
+            catalogue=type(self._now),
+            reading=self._reading,
+            given=self._given,
+            seen=self._seen.partition("@")[0],
+            point=point,
+            target=target,
+            shape=leader.then[target.oid],
+            part=part,
+            visible=work.visible,
+            count=max(1, len(work.parts)),
+        )
+
+    def _prepared(
+        self, captured: list[Table], published_as: Sequence[str], start: Start
+    ) -> tuple[ReadingTransaction, SnapshotPoint, list[Work]]:
         transaction = self._opened()
         point = self._point(transaction, start)
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
         self.estimates = {target.oid: target.table.estimate for target in targets}
         transaction.expect(targets)
-        works = self._works(transaction, targets, start)
-        yield from mark(self._read(transaction, point, works))
-        self.close()
+        return transaction, point, self._works(transaction, targets, start)
 
     def _works(
         self, transaction: ReadingTransaction, targets: list[Target], start: Start
@@ -185,7 +239,7 @@ class InitialSnapshot:
     ) -> Iterator[SnapshotRows]:
         """Yield what the works give, by as many connections as may read."""
         properties, threads = self._properties, self._properties.snapshot_max_threads
-        if self._given is not None:
+        if self._given is not None and threads > 1:
             together = max(1, min(properties.snapshot_fetch_size, ROWS_AHEAD // threads))
 
             def opened(ends: Callable[[], bool]) -> AbstractContextManager[TablesReader]:
