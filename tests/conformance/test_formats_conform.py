@@ -10,6 +10,7 @@ import waltap_formats.plugin
 from waltap.format.conversion import joined
 from waltap.json.converter import JsonConverterProperties
 from waltap.json.properties import JsonProperties
+from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.plain import StringProperties
 from waltap_testing.format_suite import NOW, FormatRig, FormatSuite, every_part
 
@@ -42,6 +43,27 @@ class TestString(FormatSuite):
         )
 
 
+class TestCloudEvents(FormatSuite):
+    @pytest.fixture(params=["schemas", "no schemas"])
+    def rig(self, request):
+        given = {"json.schemas.enable": request.param == "schemas"}
+        properties = CloudEventsProperties.model_validate(given)
+        return FormatRig(SPECS["cloudevents"], properties, parse=json.loads)
+
+
+class TestCloudEventsInBinaryMode(FormatSuite):
+    @pytest.fixture
+    def rig(self):
+        def parse(data):
+            try:
+                return json.loads(data)
+            except json.JSONDecodeError:
+                return data.decode()  # an attribute
+
+        properties = CloudEventsProperties.model_validate({"content.mode": "binary"})
+        return FormatRig(SPECS["cloudevents"], properties, parse=parse)
+
+
 class TestJsonBesideAnother(FormatSuite):
     """JSON as converters write it: what the JSON format writes, byte by byte."""
 
@@ -65,7 +87,7 @@ class TestJsonBesideAnother(FormatSuite):
 
 
 def test_every_registered_format_is_tested_here_or_with_a_registry():
-    here = {"json", "string"}
-    with_a_registry = {"avro"}
+    here = {"json", "string", "cloudevents"}
+    with_a_registry = {"avro", "json-schema"}
     refuses_rows = {"bytes"}
     assert set(SPECS) == here | with_a_registry | refuses_rows

@@ -2,6 +2,7 @@
 
 import io
 import json
+from base64 import b64decode
 
 import fastavro
 import httpx
@@ -9,10 +10,13 @@ import pytest
 
 from tests.servers.registry import Registry
 from waltap_formats.avro.properties import AvroProperties
+from waltap_formats.cloudevents.properties import CloudEventsProperties
+from waltap_formats.json_schema.properties import JsonSchemaProperties
 from waltap_formats.plugin import register_formats
 from waltap_testing.format_suite import FormatRig, FormatSuite
 
 SPECS = {spec.name: spec for spec in register_formats()}
+# a subject has schemas of one kind, so each suite has a topic prefix of its own
 NAMES = {
     "field.name.adjustment.mode": "avro_unicode",
     "schema.name.adjustment.mode": "avro_unicode",
@@ -38,4 +42,55 @@ class TestAvro(FormatSuite):
             return found
 
         properties = AvroProperties.model_validate({"schema.registry.url": registry.url})
-        return FormatRig(SPECS["avro"], properties, parse=parse, capture=NAMES)
+        capture = {**NAMES, "topic.prefix": "avro"}
+        return FormatRig(SPECS["avro"], properties, parse=parse, capture=capture)
+
+
+class TestJsonSchema(FormatSuite):
+    @pytest.fixture
+    def rig(self, registry: Registry) -> FormatRig:
+        known: set[int] = set()
+
+        def parse(data: bytes) -> object:
+            if data[:1] != b"\0":
+                return json.loads(data)  # a header
+            number = int.from_bytes(data[1:5], "big")
+            if number not in known:
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}").json()
+                assert answer["schemaType"] == "JSON"
+                json.loads(answer["schema"])
+                known.add(number)
+            return json.loads(data[5:])
+
+        properties = JsonSchemaProperties.model_validate({"schema.registry.url": registry.url})
+        capture = {"topic.prefix": "json"}
+        return FormatRig(SPECS["json-schema"], properties, parse=parse, capture=capture)
+
+
+class TestCloudEventsInAvro(FormatSuite):
+    @pytest.fixture
+    def rig(self, registry: Registry) -> FormatRig:
+        schemas: dict[int, object] = {}
+
+        def avro(data: bytes) -> object:
+            number = int.from_bytes(data[1:5], "big")
+            if number not in schemas:
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}")
+                schemas[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
+            return fastavro.schemaless_reader(io.BytesIO(data[5:]), schemas[number])
+
+        def parse(data: bytes) -> object:
+            found = avro(data) if data[:1] == b"\0" else json.loads(data)
+            if isinstance(found, dict) and "specversion" in found:
+                inner = found["data"]
+                found["data"] = avro(inner if isinstance(inner, bytes) else b64decode(inner))
+            return found
+
+        given = {
+            "avro.schema.registry.url": registry.url,
+            "serializer.type": "avro",
+            "data.serializer.type": "avro",
+        }
+        properties = CloudEventsProperties.model_validate(given)
+        capture = {**NAMES, "topic.prefix": "cloud"}
+        return FormatRig(SPECS["cloudevents"], properties, parse=parse, capture=capture)

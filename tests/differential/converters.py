@@ -55,7 +55,9 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
         timeout=SECONDS,
         env=environment,
     )
-    return [_answer(json.loads(line)) for line in done.stdout.decode().split("\n")[:-1]]
+    return [
+        _answer(json.loads(line)) for line in done.stdout.decode().split("\n") if line[:1] == "{"
+    ]
 
 
 def _answer(found: dict[str, Any]) -> Answer:

@@ -11,9 +11,14 @@ from tests.differential.converters import Question, ask
 from tests.differential.engines import peer_installed
 from tests.rigs.typed_records import typed_records, with_schema
 from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
+from tests.servers.registry import Registry
+from waltap.format.converter import ConverterContext
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
+from waltap_formats.cloudevents.converter import CloudEventsConverter
+from waltap_formats.cloudevents.properties import CloudEventsProperties
 
+CLOUD_EVENTS = "io.debezium.converters.CloudEventsConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
@@ -68,3 +73,36 @@ def test_avro_of_every_type_is_what_confluents_converter_writes(typed: Any) -> N
         if avro_writer(record.value_schema)(record.value) != answer.data[5:]:
             wrong.append(f"{name}: bytes of {record.value['after']}")
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:10])
+
+
+@pytest.mark.usefixtures("peer")
+@pytest.mark.parametrize(("form", "every"), [("json", 1), ("avro in json", 100), ("avro", 60)])
+def test_cloud_events_are_those_of_debeziums_converter(
+    typed: Any, registry: Registry, form: str, every: int
+) -> None:
+    config = {"json.schemas.enable": "true"}
+    if "avro" in form:
+        config |= {"avro.schema.registry.url": registry.url, "data.serializer.type": "avro"}
+        config |= {"serializer.type": "avro"} if form == "avro" else {}
+    records = [
+        record
+        for _, some in typed_records(typed)
+        for record in some
+        if record.value is not None and carried(record.value)
+    ][::every]  # each asks the registry for schemas of its own
+    topics = [f"{form} {number}".replace(" ", "_") for number in range(len(records))]
+    answers = ask(
+        Question(converter=CLOUD_EVENTS, data=with_schema(record), topic=topic, config=config)
+        for record, topic in zip(records, topics, strict=True)
+    )
+    properties = CloudEventsProperties.model_validate(config)
+    ours = CloudEventsConverter(properties, ConverterContext(side="value"))
+    assert len(answers) == len(records) > 5
+    for record, topic, answer in zip(records, topics, answers, strict=True):
+        assert answer.data is not None, answer.error
+        found = ours.encoder(topic, record.value_schema)(record.value)
+        if form == "avro":
+            assert found == answer.data
+            continue
+        assert found is not None
+        assert ordered(found.decode()) == ordered(answer.data.decode())

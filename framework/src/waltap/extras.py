@@ -37,6 +37,11 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "formats": (
             "avro",
             "io.confluent.connect.avro.AvroConverter",
+            "json-schema",
+            "io.confluent.connect.json.JsonSchemaConverter",
+            "jsonschema",
+            "cloudevents",
+            "io.debezium.converters.CloudEventsConverter",
             "string",
             "org.apache.kafka.connect.storage.StringConverter",
             "org.apache.kafka.connect.storage.SimpleHeaderConverter",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-from pydantic import Field, create_model
+from pydantic import Field, ValidationError, create_model
 
 from waltap.config.layers import Setting
 from waltap.config.namespace import Findings, Namespace
@@ -128,7 +128,14 @@ class Formats:
         if filled is None:
             return None
         values = {d.name: getattr(filled, d.field) for d in declarations(model)}
-        return Component(spec, model.model_validate(values))
+        try:
+            return Component(spec, model.model_validate(values))
+        except ValidationError as cause:  # of several properties together
+            for error in cause.errors():
+                what = str(error["msg"]).removeprefix("Value error, ")
+                place = f"{side}.converter"
+                self._findings.problems.append(Problem(place, what, value=spec.name))
+            return None
 
 
 def _whole(value: FormatSpec, header: FormatSpec) -> bool:

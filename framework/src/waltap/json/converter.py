@@ -68,11 +68,17 @@ class JsonConverter(Converter):
 
 
 def json_writer(
-    schema: Schema, *, defaults: bool, numeric: bool = False, what: str = "the value"
+    schema: Schema,
+    *,
+    defaults: bool,
+    numeric: bool = False,
+    entries: bool = False,
+    what: str = "the value",
 ) -> Write:
     """Return what writes values of ``schema``. ``defaults``: the schema's default in place of null;
-    ``numeric``: decimals as numbers. The writer raises Unfit for null where it may not be."""
-    write = _writer(schema, defaults=defaults, numeric=numeric)
+    ``numeric``: decimals as numbers; ``entries``: maps whose keys are no strings as objects of key and
+    value, not as pairs. The writer raises Unfit for null where it may not be."""
+    write = _writer(schema, defaults=defaults, numeric=numeric, entries=entries)
     if defaults and schema.default is not None:
         null = write(schema.default)
     elif schema.optional:
@@ -88,9 +94,9 @@ def json_writer(
     return lambda value: null if value is None else write(value)
 
 
-def _writer(schema: Schema, *, defaults: bool, numeric: bool) -> Write:
+def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> Write:
     def part(of: Schema, what: str) -> Write:
-        return json_writer(of, defaults=defaults, numeric=numeric, what=what)
+        return json_writer(of, defaults=defaults, numeric=numeric, entries=entries, what=what)
 
     match schema.kind:
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
@@ -111,7 +117,7 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool) -> Write:
             item = part(schema.items, "an element")
             return lambda value: f"[{','.join(map(item, value))}]"
         case Kind.MAP:
-            return _map_writer(schema, part)
+            return _map_writer(schema, part, entries=entries)
         case Kind.STRUCT:
             members = [
                 (f"{quote(field.name)}:", field.name, part(field.schema, f"the field {field.name}"))
@@ -122,14 +128,15 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool) -> Write:
             )
 
 
-def _map_writer(schema: Schema, part: Callable[[Schema, str], Write]) -> Write:
+def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries: bool) -> Write:
     """Return what writes maps: objects where keys are strings, else arrays of pairs."""
     assert schema.keys is not None
     assert schema.values is not None
     key, item = part(schema.keys, "a key"), part(schema.values, "a map's value")
     if schema.keys.kind is Kind.STRING:
         return lambda value: f"{{{','.join(f'{key(k)}:{item(v)}' for k, v in value.items())}}}"
-    return lambda value: f"[{','.join(f'[{key(k)},{item(v)}]' for k, v in value.items())}]"
+    pair = '{{"key":{},"value":{}}}' if entries else "[{},{}]"
+    return lambda value: f"[{','.join(pair.format(key(k), item(v)) for k, v in value.items())}]"
 
 
 def _decimal_text(value: bytes, scale: int) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute the formats."""
     from waltap_formats.avro.properties import AvroProperties
+    from waltap_formats.cloudevents.properties import CloudEventsProperties
+    from waltap_formats.json_schema.properties import JsonSchemaProperties
     from waltap_formats.plain import StringProperties
 
     return [
@@ -26,6 +28,24 @@ def register_formats() -> Iterable[FormatSpec]:
             factory=whole(_avro),
             takes_events=True,
             converter=_avro,
+        ),
+        FormatSpec(
+            name="json-schema",
+            aliases=("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
+            summary="JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it.",
+            properties=JsonSchemaProperties,
+            factory=whole(_json_schema),
+            takes_events=True,
+            converter=_json_schema,
+        ),
+        FormatSpec(
+            name="cloudevents",
+            aliases=("io.debezium.converters.CloudEventsConverter",),
+            summary="CloudEvents of change events, with data in JSON or Avro; keys are JSON.",
+            properties=CloudEventsProperties,
+            factory=whole(_cloudevents),
+            takes_events=True,
+            converter=_cloudevents,
         ),
         FormatSpec(
             name="string",
@@ -58,6 +78,18 @@ def _avro(properties: Any, context: Any) -> "Converter":
     from waltap_formats.avro.converter import AvroConverter
 
     return AvroConverter(properties, context)
+
+
+def _json_schema(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.json_schema.converter import JsonSchemaConverter
+
+    return JsonSchemaConverter(properties, context)
+
+
+def _cloudevents(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.cloudevents.converter import CloudEventsConverter
+
+    return CloudEventsConverter(properties, context)
 
 
 def _string(properties: Any, context: Any) -> "Converter":

@@ -40,6 +40,11 @@ class AvroConverter(Converter):
         defaults = not self._properties.ignore_default
         return create_writer(shape, value, prefix, read=read, defaults=defaults)
 
+    def address(self, topic: str, schema: Schema) -> str:
+        """Return where the registry has ``schema``. Raises: as `prefix`."""
+        number = int.from_bytes(self.prefix(topic, schema)[1:], "big")
+        return f"{self._registry.url}/schemas/ids/{number}"
+
     def prefix(self, topic: str, schema: Schema) -> bytes:
         """Return what precedes values of ``schema``, which is registered. Raises: as `RegistryClient`."""
         options = self._properties

@@ -49,6 +49,11 @@ class RegistryClient:
         self._addresses = [_address(url, properties) for url in properties.urls]
         self._known: dict[tuple[str, str], int] = {}
 
+    @property
+    def url(self) -> str:
+        """Return the registry's first address, without login."""
+        return self._addresses[0][0]
+
     def id_of(
         self, subject: str, schema: str, kind: str, references: list[Reference] | None = None
     ) -> int:
@@ -77,7 +82,7 @@ class RegistryClient:
 
     def _read(self, answer: httpx.Response, subject: str, schema: str) -> Mapping[str, Any]:
         """Return what the registry answered. Raises: as `id_of`."""
-        url = self._addresses[0][0]
+        url = self.url
         if answer.status_code in {401, 403}:
             what = f"the subject {subject}"
             raise RegistryLogin(
@@ -115,7 +120,7 @@ class RegistryClient:
         if changes:
             said += f": {changes}"
         return SchemaIncompatible(
-            f"{said} (the registry: {_message(answer)})", subject=subject, url=self._addresses[0][0]
+            f"{said} (the registry: {_message(answer)})", subject=subject, url=self.url
         )
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
@@ -135,7 +140,7 @@ class RegistryClient:
                 else:
                     if answer.status_code not in TRIES_AGAIN:
                         return answer
-                    said = f"it answers {answer.status_code}"
+                    said = f"it answers {answer.status_code}: {_message(answer)}"
             if self._stopping():
                 raise StopRequested
             if time.monotonic() + wait > deadline:

@@ -1,0 +1,1 @@
+"""CloudEvents, structured and binary, with data in JSON or Avro."""

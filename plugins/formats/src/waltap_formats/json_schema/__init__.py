@@ -1,0 +1,1 @@
+"""JSON with a schema in a registry, in the wire form of Confluent's serialisers."""

@@ -1,0 +1,37 @@
+"""JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it."""
+
+from functools import cached_property
+
+import orjson
+
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.json.converter import json_writer
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_formats.json_schema.properties import JsonSchemaProperties
+from waltap_formats.json_schema.schema import json_schema
+from waltap_formats.registry.client import RegistryClient
+
+__all__ = ["JsonSchemaConverter"]
+
+
+class JsonSchemaConverter(Converter):
+    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, JSON."""
+
+    def __init__(self, properties: JsonSchemaProperties, context: ConverterContext) -> None:
+        self._properties, self._context = properties, context
+
+    @cached_property
+    def _registry(self) -> RegistryClient:
+        return RegistryClient(self._properties, stopping=self._context.stopping)
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        options, numeric = self._properties, self._properties.decimals == "NUMERIC"
+        write = json_writer(
+            schema, defaults=not options.ignore_default, numeric=numeric, entries=True
+        )
+        text = orjson.dumps(json_schema(schema, numeric=numeric)).decode()
+        subject = options.subject(self._context.side, topic, schema.name)
+        number = self._registry.id_of(subject, text, "JSON")
+        prefix = b"\x00" + number.to_bytes(4, "big")
+        return lambda value: prefix + write(value).encode()

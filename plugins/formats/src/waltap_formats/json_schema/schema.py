@@ -1,0 +1,89 @@
+"""JSON Schemas of Connect schemas, as Confluent's JsonSchemaConverter makes them.
+
+``title`` is the name, ``connect.index`` the place of a field, ``connect.type`` what JSON has no word for.
+What may be null is a ``oneOf`` with null first. Source: kafka-connect-json-schema-converter's behaviour.
+"""
+
+from typing import Any
+
+from waltap.mapping.connect_schema import Kind, Schema
+
+__all__ = ["json_schema"]
+
+TYPES: dict[Kind, tuple[str, str | None]] = {
+    Kind.INT8: ("integer", "int8"),
+    Kind.INT16: ("integer", "int16"),
+    Kind.INT32: ("integer", "int32"),
+    Kind.INT64: ("integer", "int64"),
+    Kind.FLOAT32: ("number", "float32"),
+    Kind.FLOAT64: ("number", "float64"),
+    Kind.BOOLEAN: ("boolean", None),
+    Kind.STRING: ("string", None),
+    Kind.BYTES: ("string", "bytes"),
+}
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+
+def json_schema(
+    schema: Schema, *, numeric: bool = False, index: int | None = None
+) -> dict[str, Any]:
+    """Return the JSON Schema of ``schema``. ``numeric``: decimals are numbers; ``index``: it is that of a
+    struct's field at this place."""
+    made = _plain(schema, numeric=numeric)
+    if schema.name is not None:
+        made["title"] = schema.name
+    if schema.doc is not None:
+        made["description"] = schema.doc
+    if schema.version is not None:
+        made["connect.version"] = schema.version
+    if schema.parameters:
+        made["connect.parameters"] = dict(schema.parameters)
+    if schema.default is not None:
+        made["default"] = _default(schema)
+    if schema.optional:
+        made = {"oneOf": [{"type": "null"}, made]}
+    if index is not None:
+        made["connect.index"] = index
+    return made
+
+
+def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
+    if schema.kind in TYPES:
+        kind, connect = TYPES[schema.kind]
+        if numeric and schema.name == DECIMAL:
+            kind = "number"
+        return {"type": kind} if connect is None else {"type": kind, "connect.type": connect}
+    if schema.kind is Kind.ARRAY:
+        assert schema.items is not None
+        return {"type": "array", "items": json_schema(schema.items, numeric=numeric)}
+    if schema.kind is Kind.MAP:
+        return _map(schema, numeric=numeric)
+    return {
+        "type": "object",
+        "properties": {
+            field.name: json_schema(field.schema, numeric=numeric, index=place)
+            for place, field in enumerate(schema.fields)
+        },
+    }
+
+
+def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
+    assert schema.keys is not None
+    assert schema.values is not None
+    if schema.keys.kind is Kind.STRING and not schema.keys.optional:
+        values = json_schema(schema.values, numeric=numeric)
+        return {"type": "object", "additionalProperties": values, "connect.type": "map"}
+    entry = {
+        "key": json_schema(schema.keys, numeric=numeric, index=0),
+        "value": json_schema(schema.values, numeric=numeric, index=1),
+    }
+    items = {"type": "object", "properties": entry}
+    return {"type": "array", "items": items, "connect.type": "map"}
+
+
+def _default(schema: Schema) -> Any:
+    import json
+
+    from waltap.json.schema import value_json
+
+    return json.loads(value_json(schema, schema.default))
