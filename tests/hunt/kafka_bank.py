@@ -54,7 +54,7 @@ ROWS_PER_TRANSFER = 3
 
 
 class Teller(threading.Thread):
-    """Moves money until ``rows`` rows were written, and as long after as `finish` is not called."""
+    """Moves money until ``rows`` rows were written, then in small sums until `finish` is called."""
 
     def __init__(self, database: Database, rows: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -65,10 +65,11 @@ class Teller(threading.Thread):
     def run(self) -> None:
         with self._database.connect() as connection:
             while self.moved * ROWS_PER_TRANSFER < self._rows or not self._finish.is_set():
-                count = self._chance.choice((1, 1, 2, 5, 40, 200))
+                done = self.moved * ROWS_PER_TRANSFER >= self._rows
+                count = 1 if done else self._chance.choice((1, 1, 2, 5, 40, 200))
                 connection.execute("CALL move_money(%s)", [count])
                 self.moved += count
-                self._finish.wait(0.001)
+                self._finish.wait(0.02 if done else 0.001)
 
     def finish(self) -> None:
         """Let it end once it has done its work, and wait for that."""
@@ -207,7 +208,8 @@ class Bank:
                     kafka.start()
             teller.finish()
             self._live(auditor)
-            until(lambda: self._settled(auditor, teller.moved), "the rest to come", WAIT_S)
+            while not self._settled(auditor, teller.moved):
+                self._until_more(auditor, teller.moved)
         finally:
             self._kill()
             auditor.close()
@@ -233,6 +235,19 @@ class Bank:
 
         until(came, "life", WAIT_S)
         time.sleep(self._chance.random() * 0.5)  # the random moment itself
+
+    def _until_more(self, auditor: Auditor, moved: int) -> None:
+        """Wait until something more came, or all of it."""
+        before = len(auditor.transfers) + sum(auditor.versions.values())
+        until(
+            lambda: (
+                len(auditor.transfers) + sum(auditor.versions.values()) > before
+                or self._settled(auditor, moved)
+            ),
+            "the rest to come",
+            WAIT_S,
+        )
+        time.sleep(0.05)
 
     def _start(self) -> None:
         (self._folder / "ready").unlink(missing_ok=True)

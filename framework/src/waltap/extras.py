@@ -52,7 +52,11 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         )
     },
     "sinks": {"sinks": ("changelog",), "commands": ("changelog",)},
-    "kafka": {"sinks": ("kafka",)},
+    "kafka": {
+        "sinks": ("kafka",),
+        "signal_channels": ("kafka",),
+        "notification_channels": ("kafka",),
+    },
     "spark": {"sinks": ("spark",), "commands": ("spark",)},
     "demo": {"commands": ("demo",)},
 }

@@ -249,8 +249,8 @@ def test_a_deprecated_switch_means_what_succeeded_it(
 
 
 CHANNELS = [
-    ("signal.enabled.channels", "source,kafka", "file, source"),
-    ("notification.enabled.channels", "sink", "log"),
+    ("signal.enabled.channels", "source,pigeon", "file, kafka, source"),
+    ("notification.enabled.channels", "sink", "kafka, log"),
 ]
 
 
@@ -296,7 +296,10 @@ def test_no_name_that_a_component_declares_is_listed_again() -> None:
     """But for names that have no effect unless their component is chosen."""
     declared = {n for _, _, model in components(HOST) for d in declarations(model) for n in d.names}
     again = {n for n, e in KNOWN_NAMES.items() if n in declared}
-    assert again == {"signal.file", "bootstrap.servers", "topic.creation.enable"}
+    assert again == {
+        *("signal.file", "bootstrap.servers", "topic.creation.enable", "signal.kafka.topic"),
+        *("signal.kafka.bootstrap.servers", "signal.kafka.groupId", "signal.kafka.poll.timeout.ms"),
+    }
 
 
 def test_a_property_of_a_component_that_is_not_chosen_says_whose_it_is() -> None:

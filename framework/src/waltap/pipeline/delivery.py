@@ -251,6 +251,11 @@ class Delivery:
         return since is not None and self._clock.monotonic() - since >= seconds
 
     @property
+    def whole_transactions(self) -> bool:
+        """Tell whether the sink wants batches that end where a transaction does."""
+        return self._sink.capabilities.whole_transactions
+
+    @property
     def counts_records(self) -> bool:
         """Tell whether the sink takes records, so that limits count those."""
         return self._format is not None

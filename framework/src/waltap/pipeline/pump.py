@@ -22,7 +22,8 @@ class Pump:
     """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
 
     ``overlap`` is what a snapshot has read already; ``slot_xmin`` is `Connector.slot_xmin`. ``gathered``
-    waits for ``waltap.linger.ms``, or until a batch is full.
+    waits for ``waltap.linger.ms``, or until a batch is full; transactions wait for their end where the
+    sink wants them whole.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class Pump:
         self._signals = signals
         self._batch_events = engine.batch_events
         self._overlap, self._slot_xmin = overlap, slot_xmin
-        self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events)
+        whole = run.delivery is not None and run.delivery.whole_transactions
+        self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
 
@@ -73,7 +75,7 @@ class Pump:
     def write_rest(self) -> None:
         """Write what was gathered."""
         if self.gathered:
-            self._write(self.gathered.take())
+            self._write(self.gathered.take_all())
 
     def _write(self, parts: list[TransactionPart]) -> None:
         left = self._run.left()

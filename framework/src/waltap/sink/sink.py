@@ -41,14 +41,17 @@ class SinkCapabilities:
     source apart; without it a source of several is refused. ``json_only``: keys and values must be JSON
     text; formats that write anything else are refused (WT-3302). ``resumes_snapshots``: an initial
     snapshot that broke off may go on, with a new instance too, without a piece that opens it: what was
-    durable counts, and rows of it may come again (`SnapshotRows`). Every sink takes new versions of a
-    relation while open.
+    durable counts, and rows of it may come again (`SnapshotRows`). ``whole_transactions``: wants what is
+    written before a flush to end where a transaction does; the engine holds back what it has received of
+    one, up to a batch, so that only a larger one may be cut. Every sink takes new versions of a relation
+    while open.
     """
 
     records: bool = True
     exactly_once: bool = False
     truncate: bool = True
     partitions: bool = False
+    whole_transactions: bool = False
     json_only: bool = False
     resumes_snapshots: bool = False
 

@@ -28,6 +28,9 @@ FENCED: Final = frozenset(
     }
 )
 MISSING: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
+AWAY: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
+)
 UNFIT: Final = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
@@ -75,7 +78,7 @@ class Failures:
         if code in TOO_LARGE:
             problem = f"{where}a record of {size} bytes, or its batch, is too large: {text}"
             return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
-        if code in REFUSALS:
+        if code in REFUSALS | AWAY:
             return self.refused(error)
         if code in MISSING and not self.creates_topics:
             return KafkaTopicMissing(f"{where}{text}", topic=topic)

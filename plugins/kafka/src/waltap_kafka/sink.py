@@ -60,7 +60,10 @@ class KafkaSink(Sink):
         self._properties, self._context = properties, context
         self._once = properties.guarantee == "exactly_once"
         self.capabilities = SinkCapabilities(
-            records=True, exactly_once=self._once, partitions=not self._once
+            records=True,
+            exactly_once=self._once,
+            partitions=not self._once,
+            whole_transactions=self._once,
         )
         identity = properties.transactional_id or f"waltap-{context.pipeline}"
         self._failures = Failures(

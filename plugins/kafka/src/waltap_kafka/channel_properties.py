@@ -1,0 +1,69 @@
+"""What the channels of Kafka can be told."""
+
+from waltap.config.property import Properties, declare, declare_family
+
+__all__ = ["KafkaNotificationProperties", "KafkaSignalProperties"]
+
+
+class KafkaSignalProperties(Properties):
+    """Where the signal channel `kafka` looks."""
+
+    prefix: str = declare(
+        "topic.prefix",
+        pattern=r"^[a-zA-Z0-9_.\-]+$",
+        summary="Name of this source: the first part of topics and schema names.",
+        deprecated={"database.server.name": "topic.prefix"},
+        examples=("inventory",),
+    )
+    servers: str = declare(
+        "signal.kafka.bootstrap.servers",
+        summary="Brokers that have the topic of signals, HOST:PORT, by comma.",
+        examples=("localhost:9092",),
+    )
+    topic: str = declare(
+        "signal.kafka.topic",
+        default="",
+        summary="Topic of signals, of one partition; empty: topic.prefix with -signal behind it. The key "
+        "of a record is topic.prefix, the value JSON with id, type and data.",
+    )
+    group: str = declare(
+        "signal.kafka.groupId",
+        default="kafka-signal",
+        summary="Consumer group under which the channel notes how far it has read, as GROUP-PREFIX.",
+    )
+    poll_timeout_ms: int = declare(
+        "signal.kafka.poll.timeout.ms",
+        default=0,
+        ge=0,
+        unit="ms",
+        summary="How long to wait for more records at the end of the topic.",
+        advanced=True,
+    )
+    consumer: dict[str, str] = declare_family(
+        "signal.consumer.NAME",
+        pattern=r"signal\.consumer\..+",
+        summary="Any property of librdkafka for the consumer of signals, and those of the Java consumer "
+        "that have an equivalent.",
+    )
+
+
+class KafkaNotificationProperties(Properties):
+    """Where the notification channel `kafka` writes."""
+
+    servers: str = declare(
+        "notification.kafka.bootstrap.servers",
+        summary="Brokers that have the topic of notifications, HOST:PORT, by comma.",
+        examples=("localhost:9092",),
+    )
+    topic: str = declare(
+        "notification.kafka.topic",
+        summary="Topic of notifications. The key of a record is JSON with id, the value JSON with id, "
+        "type, aggregate_type, additional_data and timestamp.",
+        examples=("shop-notifications",),
+    )
+    producer: dict[str, str] = declare_family(
+        "notification.producer.NAME",
+        pattern=r"notification\.producer\..+",
+        summary="Any property of librdkafka for the producer of notifications, and those of the Java "
+        "producer that have an equivalent.",
+    )

@@ -1,0 +1,79 @@
+"""The notification channel ``kafka``: records of a topic, in Debezium's form."""
+
+from typing import Final
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from waltap.errors import SinkError
+from waltap.notifications.notification import Notification
+from waltap_kafka import client
+from waltap_kafka.channel_properties import KafkaNotificationProperties
+from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.failure import Failures
+
+__all__ = ["KafkaNotifications"]
+
+PREFIX: Final = "notification.producer."
+CLOSE_S: Final = 5.0
+
+
+class KafkaNotifications:
+    """Hands notifications to a producer, which sends them by itself; `close` waits for it, 5 s at most.
+
+    A notification that was not delivered is told with the next one.
+    """
+
+    def __init__(self, properties: KafkaNotificationProperties) -> None:
+        self._topic = properties.topic
+        self._failures = Failures(
+            servers=properties.servers,
+            transactional_id="-",
+            position_topic=properties.topic,
+            creates_topics=True,
+        )
+        self._failed: SinkError | None = None
+        settings = {
+            "bootstrap.servers": properties.servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            **client_settings(properties.producer, PREFIX),
+            **ClientWatch(f"notifications to Kafka at {properties.servers}").settings(),
+            "on_delivery": self._reported,
+        }
+        self._producer: Producer | None = client.producer(settings, PREFIX)
+
+    def send(self, notification: Notification) -> None:
+        """Hand over one notification. Raises: SinkError of this one, or of one before."""
+        producer = self._producer
+        assert producer is not None
+        key = orjson.dumps({"id": notification.identifier})
+        try:
+            producer.produce(self._topic, orjson.dumps(notification.document()), key)
+            producer.poll(0)
+        except KafkaException as raised:
+            raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
+        except BufferError as raised:
+            text = f"topic {self._topic}: too many notifications wait for a broker"
+            raise SinkError(text) from raised
+        self._tell()
+
+    def close(self) -> None:
+        """Wait for what was handed over; may be called twice. Raises: SinkError."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        left = producer.flush(CLOSE_S)
+        self._tell()
+        if left:
+            raise SinkError(f"topic {self._topic}: no broker has taken {left} notifications")
+
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed = self._failures.of(error, topic=self._topic)
+
+    def _tell(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed

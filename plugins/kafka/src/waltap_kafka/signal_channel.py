@@ -1,0 +1,156 @@
+"""The signal channel ``kafka``: records of a topic, as Debezium reads them."""
+
+import json
+import logging
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from waltap.config.secrecy import redacted
+from waltap.signals.errors import SignalIgnored
+from waltap.signals.signal import Signal
+from waltap_kafka import client
+from waltap_kafka.channel_properties import KafkaSignalProperties
+from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.errors import KafkaTopicMissing
+from waltap_kafka.failure import Failures
+
+__all__ = ["KafkaSignals"]
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "signal.consumer."
+PARTITION: Final = 0
+ASK_S: Final = 2.0
+READ_S: Final = 10.0
+"""How long a poll waits for records that are known to be there."""
+STEP_S: Final = 0.1
+MOST: Final = 500
+PASSING: Final = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""A broker that has just begun; the next poll asks again."""
+
+
+class KafkaSignals:
+    """Reads partition 0 up to its present end with each poll, and notes for its group how far that is.
+
+    What stood there before the very first start is read too. A record with another key is another
+    pipeline's. The note is made before the signals are acted on: each comes once.
+    """
+
+    def __init__(self, properties: KafkaSignalProperties) -> None:
+        self._properties = properties
+        self._topic = properties.topic or f"{properties.prefix}-signal"
+        self._watch = ClientWatch(f"signals of Kafka at {properties.servers}")
+        self._failures = Failures(
+            servers=properties.servers,
+            transactional_id="-",
+            position_topic=self._topic,
+            creates_topics=False,
+        )
+        self._settings = {
+            "bootstrap.servers": properties.servers,
+            **client_settings(properties.consumer, PREFIX),
+            "group.id": f"{properties.group}-{properties.prefix}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": False,
+            "auto.offset.reset": "earliest",
+            **self._watch.settings(),
+        }
+        self._consumer: Consumer | None = client.consumer(self._settings, PREFIX)
+        self._at: int | None = None
+
+    def poll(self) -> list[Signal]:
+        """Return the signals that have arrived. Raises: SinkError."""
+        consumer = self._consumer
+        if consumer is None:
+            return []
+        place = TopicPartition(self._topic, PARTITION)
+        try:
+            first, end = consumer.get_watermark_offsets(place, ASK_S)
+            if self._at is None:
+                self._begin(consumer, place, first)
+            assert self._at is not None
+            if self._at >= end:
+                consumer.poll(0)
+                return []
+            messages = self._read(consumer, end)
+            if messages:
+                done = TopicPartition(self._topic, PARTITION, self._at)
+                consumer.commit(offsets=[done], asynchronous=False)
+        except KafkaException as raised:
+            self._at = None  # what was read and not noted comes again
+            error = kafka_error(raised)
+            if error.code() in PASSING:
+                return []
+            if error.code() == KafkaError._UNKNOWN_PARTITION:
+                text = f"topic {self._topic}, for signals, does not exist"
+                raise KafkaTopicMissing(text, topic=self._topic) from raised
+            raise self._failures.of(self._watch.trouble or error, topic=self._topic) from raised
+        self._watch.passed()
+        return [signal for each in messages if (signal := self._signal(each)) is not None]
+
+    def close(self) -> None:
+        """Close the consumer; may be called twice."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _begin(self, consumer: Consumer, place: TopicPartition, first: int) -> None:
+        (noted,) = consumer.committed([place], ASK_S)
+        if noted.error is not None:
+            raise KafkaException(noted.error)
+        self._at = max(noted.offset, first)
+        consumer.assign([TopicPartition(place.topic, place.partition, self._at)])
+
+    def _read(self, consumer: Consumer, end: int) -> list[Message]:
+        """Return the records before ``end``, as many as come in a moment."""
+        found: list[Message] = []
+        deadline = time.monotonic() + READ_S
+        assert self._at is not None
+        while self._at < end and len(found) < MOST and time.monotonic() < deadline:
+            message = consumer.poll(STEP_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.retriable():
+                    continue
+                raise KafkaException(error)
+            found.append(message)
+            self._at = (message.offset() or 0) + 1
+        if self._properties.poll_timeout_ms:
+            message = consumer.poll(min(ASK_S, self._properties.poll_timeout_ms / 1000))
+            if message is not None and message.error() is None:
+                found.append(message)
+                self._at = (message.offset() or 0) + 1
+        return found
+
+    def _signal(self, message: Message) -> Signal | None:
+        if message.key() != self._properties.prefix.encode():
+            return None
+        where = f"record {message.offset()} of topic {self._topic}"
+        try:
+            item = json.loads(message.value() or b"")
+            identifier, kind, data = str(item["id"]), item["type"], item.get("data")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            _leave_out(f"{where} is not a JSON object with id and type")
+            return None
+        if not isinstance(kind, str):
+            _leave_out(f"the type in {where} is not a string")
+            return None
+        text = data if isinstance(data, str) else "" if data is None else json.dumps(data)
+        return Signal(identifier, kind, text)
+
+
+def _leave_out(why: str) -> None:
+    log.warning("signal ignored: %s", redacted(why), extra={"error_code": SignalIgnored.code})

@@ -1,0 +1,110 @@
+"""The channels of Kafka keep the kit's promises on a real broker."""
+
+import json
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from tests.rigs.kafka import create, read_all
+from tests.servers.kafka import Kafka
+from waltap.notifications import Notification
+from waltap.signals.signal import Signal
+from waltap_kafka.channel_properties import KafkaNotificationProperties, KafkaSignalProperties
+from waltap_kafka.errors import KafkaTopicMissing
+from waltap_kafka.plugin import register_notification_channels, register_signal_channels
+from waltap_testing import (
+    NotificationChannelRig,
+    NotificationChannelSuite,
+    SignalChannelRig,
+    SignalChannelSuite,
+)
+
+(SIGNALS,) = register_signal_channels()
+(NOTIFICATIONS,) = register_notification_channels()
+WAIT_SECONDS = 90.0
+
+
+def knows_the_group(bootstrap: str, group: str, place: TopicPartition) -> None:
+    """Wait until the broker has somebody who keeps offsets of ``group``: it makes that at first use."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            consumer.committed([place], 10)
+            break
+        except KafkaException:
+            assert time.monotonic() < deadline
+    consumer.close()
+
+
+def signal_properties(servers: str, prefix: str) -> KafkaSignalProperties:
+    return KafkaSignalProperties(
+        **{"topic.prefix": prefix, "signal.kafka.bootstrap.servers": servers}
+    )
+
+
+class TestKafkaSignals(SignalChannelSuite):
+    test_no_signal_is_an_empty_list_at_once = (
+        None  # how long a broker takes to say so is its matter
+    )
+
+    def test_no_signal_is_an_empty_list(self, rig: SignalChannelRig) -> None:
+        channel = rig.build()
+        assert channel.poll() == channel.poll() == []
+        channel.close()
+
+    @pytest.fixture
+    def rig(self, kafka: Kafka) -> SignalChannelRig:
+        prefix = kafka.topic_name("shop")
+        topic = f"{prefix}-signal"
+        create(kafka.bootstrap, NewTopic(topic, 1))
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        properties = signal_properties(kafka.bootstrap, prefix)
+        knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+
+        def put(key: str, value: bytes) -> None:
+            producer.produce(topic, value, key)
+            assert producer.flush(WAIT_SECONDS) == 0
+
+        def send(signal: Signal) -> None:
+            item = {"id": signal.identifier, "type": signal.kind, "data": json.loads(signal.data)}
+            put("other", json.dumps({**item, "id": "another pipeline's"}).encode())
+            put(prefix, json.dumps(item).encode())
+
+        return SignalChannelRig(SIGNALS, properties, send, spoil=lambda: put(prefix, b'[{"id": '))
+
+
+def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
+    with pytest.raises(KafkaTopicMissing, match="-signal"):
+        channel.poll()
+    channel.close()
+
+
+class TestKafkaNotifications(NotificationChannelSuite):
+    @pytest.fixture
+    def rig(self, kafka: Kafka) -> NotificationChannelRig:
+        topic = kafka.topic_name("notifications")
+        create(kafka.bootstrap, NewTopic(topic, 1))
+
+        def read_back() -> list[Notification]:
+            return [
+                Notification(
+                    identifier=item["id"],
+                    aggregate_type=item["aggregate_type"],
+                    kind=item["type"],
+                    additional_data=item["additional_data"],
+                    timestamp=item["timestamp"],
+                )
+                for item in (json.loads(m.value() or b"") for m in read_all(kafka.bootstrap, topic))
+            ]
+
+        properties = KafkaNotificationProperties(
+            **{
+                "notification.kafka.bootstrap.servers": kafka.bootstrap,
+                "notification.kafka.topic": topic,
+            }
+        )
+        return NotificationChannelRig(NOTIFICATIONS, properties, read_back)
