@@ -126,8 +126,8 @@ class IncrementalSnapshots:
         self._scanned = 0
         self.waiting = False
         self.point: StreamPoint | None = None
-        self._recent: deque[int] = deque(maxlen=RECENT)
         self.state = state or State()
+        self._recent: deque[int] = deque(self.state.recent, maxlen=RECENT)
         self._window: Window | None = None
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
@@ -138,6 +138,7 @@ class IncrementalSnapshots:
     def stored(self) -> dict[str, object]:
         """Return the state as an offset keeps it."""
         if self._stored is None:
+            self.state.recent = list(self._recent) if self.state.queue else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
@@ -193,6 +194,8 @@ class IncrementalSnapshots:
                 out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
             if part.xid is not None and (part.starts or part.complete):
                 self._recent.append(part.xid)
+                if self.state.queue:
+                    self._stored = None
             if not self._concerns(part):
                 out.append(part)
                 continue
@@ -468,6 +471,8 @@ class IncrementalSnapshots:
         self.waiting = saw is not None and not all(map(saw, self._recent))
         if self.waiting:
             return False
+        if saw is not None:
+            self._recent.clear()  # what is visible stays so
         if chunk is None or not chunk.rows:
             log.info("incremental snapshot: %s is read to its end", cut(request.name))
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")

@@ -21,12 +21,14 @@ class ChunkState(msgspec.Struct, frozen=True):
 
 class State(msgspec.Struct):
     """Tables to read, the head first; ``chunks`` has those, by schema.table, whose reading has begun.
-    ``blocking``: tables of blocking snapshots that have not come to their end, each with its signal."""
+    ``blocking``: tables of blocking snapshots that have not come to their end, each with its signal.
+    ``recent``: transactions that were delivered and that no chunk has seen; kept while tables wait."""
 
     queue: list[SnapshotRequest] = []
     chunks: dict[str, ChunkState] = {}
     paused: bool = False
     blocking: list[SnapshotRequest] = []
+    recent: list[int] = []
 
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "State":

@@ -1,0 +1,233 @@
+"""Incremental snapshots against a model, over random interleavings of writers, visibility, stream, chunks
+and restarts: every row of the table arrives, and no event is older than one delivered before for its key.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waltap.decode import Insert
+from waltap.decode.message import Change, Delete, OldTuple, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
+from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.chunk_source import Chunk
+from waltap.snapshot.incremental import IncrementalSnapshots
+from waltap.snapshot.incremental_state import State
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+
+KEYS = "abcdefghij"
+CHUNK_ROWS = 3
+STEP = 10
+"""Between the LSNs of two transactions."""
+
+
+def relation(name: str, *columns: str) -> Relation:
+    return Relation(
+        oid=1, schema="public", table=name, primary_key=columns[:1],
+        columns=tuple(Column(name=n, type_oid=25, in_identity=n == columns[0]) for n in columns),
+    )  # fmt: skip
+
+
+T, SIGNALS = relation("t", "id", "version", "large"), relation("signals", "id", "type", "data")
+Rows = dict[str, Tuple]
+
+
+class Server:
+    """A server's WAL, and what readers see of it: a commit may stream before it is visible.
+
+    ``visible`` and ``streamed`` count transactions of ``wal``; ``states`` has the table behind each.
+    """
+
+    def __init__(self, *, positions: bool) -> None:
+        self.positions = positions
+        self.wal: list[list[Change]] = []
+        self.visible = self.streamed = 0
+        self.version = 0
+        start = {key: self._row(key) for key in KEYS[::2]}
+        self.states: list[Rows] = [start]
+
+    def _row(self, key: str) -> Tuple:
+        self.version += 1
+        return key, f"{self.version:06}", f"large {self.version}"
+
+    def commit(self, changes: list[Change], rows: Rows) -> None:
+        self.wal.append(changes)
+        self.states.append(rows)
+
+    def write(self, operations: Sequence[tuple[str, str, str]]) -> None:
+        """Run operations (what, key, other key) as one transaction."""
+        rows, changes, lsn = dict(self.states[-1]), [], self.end + 1
+        for what, key, other in operations:
+            if key not in rows:
+                rows[key] = self._row(key)
+                changes.append(Insert(T, lsn, rows[key]))
+            elif what == "delete":
+                del rows[key]
+                changes.append(Delete(T, lsn, (key, ABSENT, ABSENT), OldTuple.KEY))
+            elif what == "move" and other not in rows:
+                del rows[key]
+                rows[other] = self._row(other)
+                old = (key, ABSENT, ABSENT)
+                changes.append(Update(T, lsn, rows[other], old, OldTuple.KEY))
+            else:  # the large value is not touched, and not sent
+                _, version, _ = self._row(key)
+                new = key, version, rows[key][2]
+                rows[key] = new
+                changes.append(Update(T, lsn, (key, version, UNCHANGED)))
+        self.commit(changes, rows)
+
+    @property
+    def end(self) -> int:
+        return len(self.wal) * STEP
+
+    def parts(self, count: int) -> list[TransactionPart]:
+        """Stream the next ``count`` transactions."""
+        found = []
+        for number in range(self.streamed, min(self.streamed + count, len(self.wal))):
+            at = number * STEP
+            found.append(
+                TransactionPart(
+                    xid=number + 1,
+                    begin_lsn=at + 1,
+                    commit_lsn=at + 5,
+                    end_lsn=at + STEP,
+                    commit_ts=0,
+                    changes=self.wal[number],
+                )
+            )
+        self.streamed += len(found)
+        return found
+
+    # --- what reads chunks --------------------------------------------------------------------
+
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
+        return {("public", "t"): [("public", "t")]}
+
+    def table(self, _request: SnapshotRequest) -> Relation | None:
+        return T
+
+    def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> Tuple | None:
+        rows = self.states[self.visible]
+        return (max(rows),) if rows else None
+
+    def chunk(
+        self,
+        _request: SnapshotRequest,
+        _relation: Relation,
+        _key: tuple[int, ...],
+        *,
+        after: Tuple | None,
+        maximum: Tuple,
+    ) -> Chunk:
+        seen, low = self.visible, "" if after is None else str(after[0])
+        keys = [key for key in sorted(self.states[seen]) if low < key <= str(maximum[0])]
+        rows = [self.states[seen][key] for key in keys[:CHUNK_ROWS]]
+        return Chunk(rows, lambda xid: xid <= seen, seen * STEP if self.positions else None)
+
+    def watermark(self, identifier: str, kind: str, data: str) -> None:
+        self.commit([Insert(SIGNALS, self.end + 1, (identifier, kind, data))], self.states[-1])
+
+    def hasten(self) -> None:
+        pass
+
+
+class Consumer:
+    """Applies every event; ``rows`` is what it has."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = {}
+        self.newest: dict[str, str] = {}
+
+    def take(self, parts: Sequence[TransactionPart | SnapshotRows]) -> None:
+        for part in parts:
+            if isinstance(part, SnapshotRows):
+                for row in part.rows:
+                    self._put(row)
+                continue
+            for change in part.changes:
+                if isinstance(change, Delete):
+                    self.rows.pop(str(change.old[0]), None)
+                elif isinstance(change, Insert | Update) and change.relation is T:
+                    if isinstance(change, Update) and change.old:
+                        self.rows.pop(str(change.old[0]), None)
+                    self._put(change.new)
+
+    def _put(self, row: Tuple) -> None:
+        key, version = str(row[0]), str(row[1])
+        assert version >= self.newest.get(key, ""), "older than what was delivered before"
+        self.newest[key] = version
+        known = self.rows.get(key, row)
+        self.rows[key] = tuple(
+            old if isinstance(new, Missing) else new for new, old in zip(row, known, strict=True)
+        )
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(["update", "delete", "move"]), st.sampled_from(KEYS), st.sampled_from(KEYS)
+)
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.lists(OPERATIONS, min_size=1, max_size=3)),
+    st.tuples(st.just("see"), st.integers(1, 4)),
+    st.tuples(st.just("stream"), st.integers(1, 4)),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+@given(steps=st.lists(STEPS, max_size=40), positions=st.booleans(), first_writes=st.integers(0, 3))
+@settings(max_examples=400, deadline=None)
+def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
+    steps: list[tuple[str, object]], positions: bool, first_writes: int
+) -> None:
+    server, consumer = Server(positions=positions), Consumer()
+    for number in range(first_writes):
+        server.write([("update", KEYS[number], "z")])
+    identifiers = itertools.count()
+
+    def made(state: State) -> IncrementalSnapshots:
+        return IncrementalSnapshots(
+            server,
+            None if positions else ("public", "signals"),
+            writes=not positions,
+            read=lambda _signal, _data: "nothing is asked for by a row",
+            text_of=lambda _column: None,
+            keys=lambda _relation: (),
+            identifying=lambda _relation: (0,),
+            clock=lambda: 0.0,
+            identifier=lambda: f"w{next(identifiers)}",
+            match_s=1.0,
+            obeyed=False,
+            state=state,
+        )
+
+    def stream(count: int) -> None:
+        out, rest = snapshots.process(server.parts(count), 0)
+        assert not rest
+        consumer.take(out)
+        if server.streamed == len(server.wal):
+            consumer.take(snapshots.reached(server.end, None, 0))
+        if snapshots.waiting:
+            snapshots.resume(0)
+
+    snapshots = made(State(queue=[SnapshotRequest(schema="public", table="t", signal="s")]))
+    snapshots.resume(0)
+    for step, argument in steps:
+        if step == "write":
+            server.write(argument)  # type: ignore[arg-type]
+        elif step == "see":
+            server.visible = min(server.visible + int(str(argument)), len(server.wal))
+        elif step == "stream":
+            stream(int(str(argument)))
+        else:
+            snapshots = made(State.restored(snapshots.stored))
+            snapshots.resume(0)
+    for _ in range(200):
+        if not snapshots.state.queue and server.streamed == len(server.wal):
+            break
+        server.visible = len(server.wal)
+        stream(3)
+        if snapshots.state.queue and snapshots.until is None and positions:
+            snapshots.resume(0)
+    assert not snapshots.state.queue, "it comes to its end"
+    assert consumer.rows == server.states[-1]
