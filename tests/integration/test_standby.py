@@ -152,3 +152,26 @@ def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair
         until(lambda: run.ended, "the end", PATIENCE_S)
         run.raise_error()
     assert not pair.first.offset_file.exists()
+
+
+def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
+    database: Database, tmp_path: Path
+) -> None:
+    """The server never finds out by itself here; a reconnect knows its own session."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute(f'ALTER DATABASE "{database.name}" SET wal_sender_timeout = 0')
+    reader = (
+        "SELECT a.pid, a.client_port FROM pg_replication_slots s"
+        " JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s"
+    )
+    with Proxy(database.server.host, database.server.port) as proxy:
+        there = {"database.hostname": "127.0.0.1", "database.port": proxy.port}
+        pipeline = Pipeline(database, tmp_path, there | {"waltap.receive.timeout.ms": 2000})
+        with pipeline.running() as run:
+            ((pid, port),) = database.execute(reader, pipeline.slot)
+            proxy.swallow(only=port)
+            database.execute("INSERT INTO t VALUES (1)")
+            run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1", PATIENCE_S)
+            ((now, _),) = database.execute(reader, pipeline.slot)
+            assert now != pid
+            assert database.execute("SELECT FROM pg_stat_activity WHERE pid = %s", pid) == []

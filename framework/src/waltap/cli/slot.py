@@ -1,6 +1,6 @@
 """``waltap slot``: show or drop a pipeline's replication slot."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,11 +8,21 @@ from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
 
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.offsets.offset import OffsetStore
+    from waltap.source.connector import Connector
+
 __all__ = ["command"]
 
 command = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show or drop a pipeline's replication slot."
 )
+
+Orphans = Annotated[
+    bool,
+    typer.Option("--orphans", help="Only slots that nobody reads and no stored offset belongs to."),
+]
 
 
 @command.command()
@@ -39,6 +49,97 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     table.add_row("lag", f"{slot.lag_bytes} bytes")
     table.add_row("WAL kept", f"{slot.retained_bytes} bytes {slot.wal_status}")
     answers().print(table)
+
+
+@command.command("list")
+def list_(
+    file: FileArgument,
+    orphans: Orphans = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    set_: SetOption = None,
+) -> None:
+    """List the slots of the profile's database, and whose they are.
+
+    A slot belongs to a pipeline whose offset, in the profile's state folder, names it. One that nobody
+    reads and that belongs to none keeps WAL for nobody: an orphan, as far as this folder tells. With
+    --orphans the exit code is 1 when there are any.
+    """
+    import json
+
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, stages):
+        owners = _owners(profile, connector, stages.store)
+        found = [
+            {
+                "slot": slot.name,
+                "decoder": slot.decoder,
+                "pipeline": owners.get(slot.name),
+                "reader_pid": slot.reader,
+                "lag_bytes": slot.lag_bytes,
+                "retained_bytes": slot.retained_bytes,
+                "wal_status": slot.wal_status,
+            }
+            for slot in connector.slots()
+        ]
+    if orphans:
+        found = [each for each in found if not (each["pipeline"] or each["reader_pid"])]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _print(found, orphans=orphans)
+    if orphans and found:
+        raise typer.Exit(1)
+
+
+def _print(found: "list[dict[str, Any]]", *, orphans: bool) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from waltap.cli.screen import answers
+
+    if not found:
+        typer.echo("there is no orphan" if orphans else "there is no slot")
+        return
+    table = Table("slot", "output plugin", "pipeline", "read by", "WAL kept", box=box.SIMPLE)
+    for each in found:
+        table.add_row(
+            each["slot"],
+            each["decoder"],
+            each["pipeline"] or "none known here",
+            str(each["reader_pid"] or "nobody"),
+            f"{each['retained_bytes']} bytes {each['wal_status']}",
+        )
+    console = answers()
+    console.print(table)
+    if orphans:
+        console.print(
+            "Where nothing elsewhere needs them, this lets the server remove what they keep:"
+        )
+        for each in found:
+            console.print(f"SELECT pg_drop_replication_slot('{each['slot']}');", markup=False)
+
+
+def _owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
+    """Return slot → pipeline, by the offsets in the folder that the profile keeps its state in. What
+    cannot be read tells nothing."""
+    from contextlib import suppress
+
+    from waltap.errors import OffsetError
+    from waltap.offsets.file_store import FileOffsetStore
+    from waltap.offsets.state_folder import OFFSET
+
+    stores = {
+        path.parent.name: FileOffsetStore(path)
+        for path in sorted(profile.engine.state_dir.glob(f"*/{OFFSET}"))
+    }
+    owners: dict[str, str] = {}
+    for name, store in {**stores, profile.name: own}.items():
+        with suppress(OffsetError):
+            offset = store.load()
+            for each in () if offset is None else offset.partitions.values():
+                if each.system_id == connector.server.system_id:
+                    owners[each.slot] = name
+    return owners
 
 
 @command.command()

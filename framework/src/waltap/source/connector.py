@@ -393,6 +393,10 @@ class Connector(abc.ABC):
         """Return where the replication slot stands, None when there is none. Raises: SourceError."""
         return None
 
+    def slots(self) -> list[SlotStatus]:
+        """Return every slot of the database, whoever made it, by name. Raises: SourceError."""
+        return []
+
     def drop_slot(self) -> bool:
         """Drop the replication slot; False when there is none. Raises: SourceError."""
         return False

@@ -29,9 +29,9 @@ from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import tables_unreadable
-from waltap_postgres.catalog.server_setting import wal_level_explained
+from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
 from waltap_postgres.connection import Session, connect, driver_error, watch
-from waltap_postgres.decision import Decision, belonging, given_up, situation, tell_loss
+from waltap_postgres.decision import Decision, belonging, given_up, situation, tell_loss, unfit
 from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import (
     PublicationGone,
@@ -143,16 +143,20 @@ class PostgresConnector(Connector):
         )
 
     def lost(self, offset: Offset) -> WaltapError | None:
-        return self._resumption().lost(offset, self._read_slot())
+        slot, plugin = self._read_slot(), self._plugin
+        wrong = slot and unfit(slot, plugin=plugin, database=self.properties.dbname)
+        return wrong or self._resumption().lost(offset, slot)
 
     def _snapshot_tables(self) -> list[Table]:
         return [target.table for target in self._snapshot.targets(self.captured())]
 
     def slot(self) -> SlotStatus | None:
         slot = self._read_slot()
-        if slot is None:
-            return None
-        return slot.status(self.catalogue.wal_end())
+        return None if slot is None else slot.status(self.catalogue.wal_end())
+
+    def slots(self) -> list[SlotStatus]:
+        wal_end = self.catalogue.wal_end()
+        return [slot.status(wal_end) for slot in self._slots.all()]
 
     def drop_slot(self) -> bool:
         dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
@@ -400,7 +404,7 @@ class PostgresConnector(Connector):
             transport,
             decoder,
             confirmed=position.end_lsn,
-            status_interval=self._status_interval(),
+            status_interval=status_interval(self.catalogue, self.context.status_interval_ms),
             receive_timeout=self._watch.timeout_s,
             ended=self._ended,
             confirms=self.properties.lsn_flush_mode != "manual",
@@ -477,15 +481,6 @@ class PostgresConnector(Connector):
         )
         self.context.made.sessions.add(session.pgconn.backend_pid)
         return session
-
-    def _status_interval(self) -> float:
-        """Return how long the server may go without hearing from us, in seconds."""
-        rows = self.catalogue.query(
-            "SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        )
-        timeout_ms = int(rows[0][0]) if rows else 60000
-        wanted_ms = self.context.status_interval_ms
-        return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000
 
     def overlap(self, offset: Offset) -> Overlap | None:
         return Overlap.parse(offset.sole.visible, offset.sole.visible_in)

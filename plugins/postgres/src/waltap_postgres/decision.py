@@ -22,7 +22,16 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot
 from waltap_postgres.resumption import Resumption
 
-__all__ = ["Decision", "Situation", "belonging", "decide", "given_up", "situation", "tell_loss"]
+__all__ = [
+    "Decision",
+    "Situation",
+    "belonging",
+    "decide",
+    "given_up",
+    "situation",
+    "tell_loss",
+    "unfit",
+]
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +121,9 @@ def decide(situation: Situation) -> Decision:
         return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset)
     adopts = False
     if slot is not None:
-        _fits(slot, situation)
+        refusal = unfit(slot, plugin=situation.plugin, database=situation.database)
+        if refusal is not None:
+            raise refusal
         tied = offset is not None and situation.of_database
         adopts = not tied and not situation.begun and _takes_over(slot, situation)
     if lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
@@ -210,17 +221,19 @@ def belonging(
     )
 
 
-def _fits(slot: Slot, situation: Situation) -> None:
+def unfit(slot: Slot, *, plugin: str, database: str) -> SourceError | None:
+    """Return why a slot of our name cannot be read by this profile, None when it can."""
     if slot.synchronized:
-        raise SlotSynchronized(
+        return SlotSynchronized(
             f"the server is a standby, and copies slot {slot.name!r} from its primary"
         )
-    if slot.plugin != situation.plugin or slot.database != situation.database:
-        raise SlotUnfit(
+    if slot.plugin != plugin or slot.database != database:
+        return SlotUnfit(
             f"slot {slot.name!r} belongs to database {slot.database!r} and plugin "
-            f"{slot.plugin!r}; wanted are {situation.database!r} and {situation.plugin!r}",
+            f"{slot.plugin!r}; wanted are {database!r} and {plugin!r}",
             slot=slot.name,
         )
+    return None
 
 
 def _takes_over(slot: Slot, situation: Situation) -> bool:

@@ -10,6 +10,7 @@ from waltap_postgres.errors import WAL_LEVEL_SQL, WalLevelTooLow
 __all__ = [
     "ServerSetting",
     "server_settings",
+    "status_interval",
     "wal_level_explained",
     "wal_level_remedy",
 ]
@@ -78,3 +79,13 @@ def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
     except WalLevelTooLow as error:
         setting = server_settings(catalogue, ("wal_level",)).get("wal_level")
         raise WalLevelTooLow(error.problem, sql=wal_level_remedy(setting)) from error
+
+
+def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:
+    """Return how long the server may go without hearing from us, in seconds: ``wanted_ms``, or less where
+    it would give up before. Raises: SourceError."""
+    rows = catalogue.query(
+        "SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'"
+    )
+    timeout_ms = int(rows[0][0]) if rows else 60000
+    return min(wanted_ms, timeout_ms / 3 if timeout_ms else wanted_ms) / 1000

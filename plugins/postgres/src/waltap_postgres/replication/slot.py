@@ -54,8 +54,13 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     synchronized: bool = False
     """The server is a standby and copies the slot from its primary: it cannot be used before promotion."""
 
+    @property
+    def invalidated(self) -> bool:
+        """Tell whether the server has given up what the slot needs."""
+        return self.wal_status == "lost" or not self.restart_lsn
+
     def status(self, wal_end: int | None) -> SlotStatus:
-        """Return what is told of the slot; ``wal_end``: the end of the server's WAL, if it tells that."""
+        """Return what commands show; ``wal_end``: where the server stands, None where it does not say."""
         return SlotStatus(
             name=self.name,
             decoder=self.plugin,
@@ -65,11 +70,6 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
             server_lsn=wal_end or self.confirmed_flush_lsn,
             wal_status=self.wal_status,
         )
-
-    @property
-    def invalidated(self) -> bool:
-        """Tell whether the server has given up what the slot needs."""
-        return self.wal_status == "lost" or not self.restart_lsn
 
 
 class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +116,14 @@ class Slots:
 
     def read(self, name: str) -> Slot | None:
         """Return the slot as it stands now, None when there is none. Raises: SourceError."""
+        found = self._read("slot_name = %s", (name,))
+        return found[0] if found else None
+
+    def all(self) -> list[Slot]:
+        """Return every logical slot of this database, by name. Raises: SourceError."""
+        return self._read("database = current_database() ORDER BY slot_name", ())
+
+    def _read(self, which: str, parameters: tuple[object, ...]) -> list[Slot]:
         version_num = self._version_num
         wal_status = "wal_status" if version_num >= 130000 else "NULL"
         two_phase = "two_phase" if version_num >= 140000 else "false"
@@ -126,25 +134,25 @@ class Slots:
         rows = self._catalogue.query(
             "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
             f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied}"
-            " FROM pg_replication_slots WHERE slot_name = %s",
-            (name,),
+            f" FROM pg_replication_slots WHERE {which}",
+            parameters,
         )
-        if not rows:
-            return None
-        row = rows[0]
-        return Slot(
-            name=row[0],
-            plugin=row[1] or "",
-            database=row[2] or "",
-            temporary=row[3],
-            active_pid=row[4],
-            restart_lsn=parse_lsn(row[5]) if row[5] else 0,
-            confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
-            wal_status=row[7] or "",
-            two_phase=bool(row[8]),
-            failover=bool(row[9]),
-            synchronized=bool(row[10]),
-        )
+        return [
+            Slot(
+                name=row[0],
+                plugin=row[1] or "",
+                database=row[2] or "",
+                temporary=row[3],
+                active_pid=row[4],
+                restart_lsn=parse_lsn(row[5]) if row[5] else 0,
+                confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
+                wal_status=row[7] or "",
+                two_phase=bool(row[8]),
+                failover=bool(row[9]),
+                synchronized=bool(row[10]),
+            )
+            for row in rows
+        ]
 
     def xmin(self, name: str) -> int | None:
         """Return the slot's ``catalog_xmin`` as it was at most ``xmin.fetch.interval.ms`` ago; None where
