@@ -13,6 +13,8 @@ null stays null. What is replaced:
   below it;
 - transaction ids: ``tx#K``, the K-th transaction seen; with an LSN behind a colon, ``tx#K:after lsn#K``;
 - ids and times of the windows of incremental snapshots, the run id in a header;
+- ``timestamp`` of notifications: ``<ts>``, and their ids that were made, ``<uuid>``; their lists of
+  tables are sorted. They stand behind all other records: topics have no order between them;
 - what Debezium renders with a Java object id: inner arrays, and the name under which a transaction
   counts its messages (waltap's ``LOGICAL_DECODING_MESSAGE`` alike);
 - a schema, or a whole list of headers, equal to the one before it in the same topic: ``$same``;
@@ -41,6 +43,8 @@ TIMES = ("ts_ms", "ts_us", "ts_ns")
 UUID = "-".join(f"[0-9a-f]{{{n}}}" for n in (8, 4, 4, 4, 12))
 WINDOW_ID = re.compile(UUID + r"-(open|close)$")
 WINDOW_TIME = re.compile(r'"((?:open|close)WindowTimestamp)"\s*:\s*"[^"]*"')
+WHOLE_UUID = re.compile(f"^{UUID}$")
+NOTIFICATION = {"id", "type", "aggregate_type", "additional_data", "timestamp"}
 TRANSACTION_ID = re.compile(r"(\d+)(?::(\d+))?")
 JAVA_ARRAY = re.compile(r"\[L?[\w.$]+;?@[0-9a-f]+")
 MESSAGES = re.compile(r"^io\.debezium\..*MessageId@[0-9a-f]+$|^LOGICAL_DECODING_MESSAGE$")
@@ -107,6 +111,7 @@ def canonical(records: Iterable[Record], collapse: Iterable[str] = ()) -> list[R
             ]
             source.update({name: f"<{name}>" for name in volatile})
         canon.replace(record)
+    kept.sort(key=_is_notification)
     result = [*kept, *(folded[topic] for topic in sorted(folded))]
     _fold_repeated(result)
     return result
@@ -150,6 +155,9 @@ class _Canon:
                 else:
                     header["value"] = "<uuid>"
         key, value = payload(record["key"]), payload(record["value"])
+        if _is_notification(record):
+            _replace_notification(key, value)
+            return
         if isinstance(key, dict):
             _replace_window_id(key)
         if not isinstance(value, dict):
@@ -244,6 +252,22 @@ def _replace_times(holder: dict[str, Any]) -> None:
         pairs = zip(times, times[1:], strict=False)
         agree = all(a is None or b is None or a == b // 1000 for a, b in pairs)
     holder.update(dict.fromkeys(present, "<ts>" if agree else "<ts?>"))
+
+
+def _is_notification(record: Record) -> bool:
+    value = payload(record["value"])
+    return isinstance(value, dict) and set(value) >= NOTIFICATION
+
+
+def _replace_notification(key: Any, value: dict[str, Any]) -> None:
+    if isinstance(value["timestamp"], int) and value["timestamp"] > 0:
+        value["timestamp"] = "<ts>"
+    for holder in (key, value):
+        if isinstance(holder, dict) and isinstance(holder.get("id"), str):
+            holder["id"] = WHOLE_UUID.sub("<uuid>", holder["id"])
+    data = value["additional_data"]
+    if isinstance(data, dict) and isinstance(data.get("data_collections"), str):
+        data["data_collections"] = ",".join(sorted(data["data_collections"].split(",")))
 
 
 def _replace_window_id(holder: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
         "data_collections": "public.t",
         "current_collection_in_progress": "public.t",
         "maximum_key": "25",
-        "last_processed_key": "10",
+        "last_processed_key": "20",
     }
     assert scanned.additional_data is not None
     assert scanned.additional_data["status"] == "SUCCEEDED"

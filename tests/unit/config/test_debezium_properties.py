@@ -68,7 +68,7 @@ snapshot.mode.configuration.based.snapshot.schema
 snapshot.mode.configuration.based.snapshot.on.schema.error
 incremental.snapshot.allow.schema.changes signal.emit.failure.max.retries
 signal.emit.failure.backoff.ms signal.file signal.kafka.topic signal.kafka.bootstrap.servers
-signal.kafka.groupId signal.kafka.poll.timeout.ms signal.consumer.x notification.sink.topic.name
+signal.kafka.groupId signal.kafka.poll.timeout.ms signal.consumer.x
 max.queue.size max.queue.size.in.bytes poll.interval.ms poll.dispatch.interval.ms queue.provider.type
 executor.shutdown.timeout.ms guardrail.collections.max custom.metric.tags statistics.metrics.enabled
 custom.sanitize.pattern internal.log.position.check.enable internal.advanced.metrics.enable
@@ -250,7 +250,7 @@ def test_a_deprecated_switch_means_what_succeeded_it(
 
 CHANNELS = [
     ("signal.enabled.channels", "source,pigeon", "file, kafka, source"),
-    ("notification.enabled.channels", "sink", "kafka, log"),
+    ("notification.enabled.channels", "nowhere", "kafka, log, sink"),
 ]
 
 

@@ -326,6 +326,11 @@ class CaptureProperties(Properties):
         summary="The heartbeat topic's whole name.",
         advanced=True,
     )
+    notification_topic: str | None = declare(
+        "notification.sink.topic.name",
+        default=None,
+        summary="Topic of the records of notifications, where notification.enabled.channels names sink.",
+    )
     topic_transaction: str = declare(
         "topic.transaction",
         default="transaction",

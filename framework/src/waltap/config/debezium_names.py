@@ -145,7 +145,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "signal.kafka.bootstrap.servers",
         "signal.kafka.groupId",
         "signal.kafka.poll.timeout.ms",
-        "notification.sink.topic.name",
     ),
     "snapshot.locking.mode.custom.name": Known("", why="it names a Java class"),
     "snapshot.query.mode": Known(

@@ -67,7 +67,9 @@ OF_RUNS: Mapping[type[Spec], str | None] = {
 }
 """Kinds that a pipeline at rest does without → what stands in for one whose plugin is gone."""
 
-SOURCE_CHANNEL = "source"
+SOURCE_CHANNEL, SINK_CHANNEL = "source", "sink"
+OWN_CHANNELS = {(SignalChannelSpec, SOURCE_CHANNEL), (NotificationChannelSpec, SINK_CHANNEL)}
+"""Channels that the engine keeps by itself: both are in the stream of changes."""
 JAVA_CHANNELS = {"jmx", "in-process"}
 """Channels of the Java process that Debezium runs in: nothing comes by them here, nobody listens."""
 
@@ -240,6 +242,7 @@ class _Resolver:
             self._transform(number, table)
             for number, table in enumerate(() if self._at_rest else self._raw.transforms, 1)
         ]
+        self._topic_of_notifications(engine, capture)
         self._leftovers(sink is not None)
         findings.hide()
         findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
@@ -458,7 +461,7 @@ class _Resolver:
         """Return the channels that a comma list names, but for those that waltap asks otherwise or not."""
         found: dict[str, Component[S] | None] = {}
         for name in names:
-            if name.casefold() == SOURCE_CHANNEL and kind is SignalChannelSpec:
+            if (kind, name.casefold()) in OWN_CHANNELS:
                 continue
             try:
                 spec = self._host.find(kind, name)
@@ -468,7 +471,7 @@ class _Resolver:
                 if self._at_rest:
                     self._stand_in(kind)
                     continue
-                own = {SOURCE_CHANNEL} if kind is SignalChannelSpec else set()
+                own = {channel for each, channel in OWN_CHANNELS if each is kind}
                 allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
                 problem = Problem(
                     place, missing.what, value=name, allowed=allowed, nearest=missing.nearest
@@ -482,6 +485,19 @@ class _Resolver:
             else:
                 found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)
         return tuple(component for component in found.values() if component is not None)
+
+    def _topic_of_notifications(
+        self, engine: EngineProperties | None, capture: CaptureProperties | None
+    ) -> None:
+        if engine is None or capture is None or capture.notification_topic:
+            return
+        if SINK_CHANNEL in map(str.casefold, engine.notification_channels):
+            problem = Problem(
+                "notification.sink.topic.name",
+                "is missing: notification.enabled.channels names sink",
+                allowed="the topic that notifications are to have",
+            )
+            self._findings.problems.append(problem)
 
     def _names(self, kind: type[Spec]) -> list[str]:
         return [spec.name for spec in self._host.specs(kind)]

@@ -31,6 +31,7 @@ from waltap.json.codec import MISFITS
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.notifications.notification import Notification
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.version import VERSION
 
@@ -116,6 +117,20 @@ class ConvertedFormat(Format):
         if self._tables.nulls.noted:
             self._tables.nulls.place(parts, self._tables.of)
         return out
+
+    def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
+        return [
+            self._encoded(
+                ConnectRecord(
+                    topic,
+                    envelope.NOTIFICATION_KEY,
+                    {"id": each.identifier},
+                    envelope.NOTIFICATION_VALUE,
+                    each.document(),
+                )
+            )
+            for each in told
+        ]
 
     def prepare(self, relation: Relation) -> None:
         self._tables.of(relation)

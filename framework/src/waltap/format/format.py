@@ -19,6 +19,7 @@ from waltap.transactions.transaction import Heartbeat, SnapshotRows, Transaction
 
 if TYPE_CHECKING:
     from waltap.capture.capture import Capture
+    from waltap.notifications.notification import Notification
 
 __all__ = ["Format", "FormatContext"]
 
@@ -91,6 +92,11 @@ class Format(abc.ABC):
 
         Raises: DecodeError for a value that is not of its column's type.
         """
+
+    def notifications(self, told: "Sequence[Notification]", topic: str) -> list[Record]:
+        """Return records of notifications for ``topic``, in order; a format that has none leaves them out,
+        and a profile that wants them in the sink gets nothing."""
+        return []
 
     def prepare(self, relation: Relation) -> None:
         """Make what records of ``relation`` need, before there are any; for whoever looks into it."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
@@ -29,6 +31,7 @@ from waltap.json.tables import JsonTables, wrapping
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.notifications.notification import Notification
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -84,6 +87,8 @@ class JsonFormat(Format):
         self._transaction_key = texts(envelope.TRANSACTION_KEY, enabled=keys)
         self._transaction_value = texts(envelope.TRANSACTION_VALUE, enabled=values)
         self._heartbeat_value = texts(envelope.HEARTBEAT_VALUE, enabled=values)
+        self._notification_key = wrapping(envelope.NOTIFICATION_KEY, enabled=keys)
+        self._notification_value = wrapping(envelope.NOTIFICATION_VALUE, enabled=values)
         before, after = texts(envelope.HEARTBEAT_KEY, enabled=keys)
         server = f'{{"serverName":{quote(shape.topic_prefix)}}}'
         self._heartbeat_key = f"{before}{server}{after}".encode()
@@ -118,6 +123,17 @@ class JsonFormat(Format):
                 value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
                 out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
         return out
+
+    def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
+        (k, key_end), (v, value_end) = self._notification_key, self._notification_value
+        return [
+            Record(
+                topic,
+                f'{k}{{"id":{quote(each.identifier)}}}{key_end}'.encode(),
+                v.encode() + msgspec.json.encode(each.document()) + value_end.encode(),
+            )
+            for each in told
+        ]
 
     def prepare(self, relation: Relation) -> None:
         self._codec(relation)

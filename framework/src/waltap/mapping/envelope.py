@@ -11,6 +11,8 @@ __all__ = [
     "HEADER",
     "HEARTBEAT_KEY",
     "HEARTBEAT_VALUE",
+    "NOTIFICATION_KEY",
+    "NOTIFICATION_VALUE",
     "TRANSACTION_BLOCK",
     "TRANSACTION_KEY",
     "TRANSACTION_VALUE",
@@ -95,6 +97,27 @@ HEARTBEAT_VALUE = Schema(
     name="io.debezium.connector.common.Heartbeat",
     version=1,
     fields=(Field("ts_ms", _INT64),),
+)
+NOTIFICATION_KEY = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.NotificationKey",
+    version=1,
+    fields=(Field("id", _STRING),),
+)
+NOTIFICATION_VALUE = Schema(
+    kind=Kind.STRUCT,
+    name="io.debezium.connector.common.Notification",
+    version=1,
+    fields=(
+        Field("id", _STRING),
+        Field("type", _STRING),
+        Field("aggregate_type", _STRING),
+        Field(
+            "additional_data",
+            Schema(kind=Kind.MAP, optional=True, keys=_STRING, values=_STRING),
+        ),
+        Field("timestamp", _INT64),
+    ),
 )
 
 

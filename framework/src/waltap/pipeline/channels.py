@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+SINK = "sink"
+"""The channel whose notifications are records of the sink."""
+
 INITIAL, INCREMENTAL, SIGNAL = "Initial Snapshot", "Incremental Snapshot", "Signal"
 """Aggregate types; the last one is ours."""
 
@@ -34,12 +37,14 @@ class Channels:
     They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
     failure of a channel ends the run: each is told in the log, again when it has become another.
     ``inbox`` takes signals from any thread, whatever channels the profile names; ``listeners`` are called
-    with each notification, too.
+    with each notification, too. ``pending`` has those that the sink is to get among its records.
     """
 
     def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
         self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
         self._period_s = profile.engine.signal_poll_interval_ms / 1000
+        self.pending: deque[Notification] = deque()
+        self._in_sink = SINK in map(str.casefold, profile.engine.notification_channels)
         self.listeners: list[Callable[[Notification], object]] = []
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
@@ -94,7 +99,7 @@ class Channels:
     @property
     def notified(self) -> bool:
         """Tell whether anybody gets notifications."""
-        return bool(self._notifications or self.listeners)
+        return bool(self._notifications or self.listeners or self._in_sink)
 
     def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
         """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's."""
@@ -109,6 +114,8 @@ class Channels:
         )
         for name, channel in self._notifications.items():
             self._try(name, partial(channel.send, notification))
+        if self._in_sink:
+            self.pending.append(notification)
         for listener in self.listeners:
             self._try("of Engine.on_notification", partial(listener, notification))
 

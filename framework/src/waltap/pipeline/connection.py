@@ -9,7 +9,7 @@ import msgspec
 from waltap.errors import SourceError, WaltapError
 from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
-from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.delivery import Delivery, Told
 from waltap.pipeline.heartbeat import Heartbeats
 from waltap.pipeline.preflight import checks, refuse
 from waltap.pipeline.run import Run
@@ -62,6 +62,7 @@ class Connection:
                 streaming = Streaming(run, connector, stream, stages, delivery)
                 streaming.go(whole=start.snapshot)
             elif not start.stream and not run.stop.is_set():
+                delivery.write_told()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
             run.tenure.check()
@@ -111,6 +112,7 @@ class Connection:
             clock=run.clock,
             counts=run.counts,
             order=stages.order,
+            told=Told(run.channels.pending, run.profile.capture.notification_topic or ""),
             may_write=run.may_write,
         )
         run.delivery = delivery

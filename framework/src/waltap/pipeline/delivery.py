@@ -2,7 +2,9 @@
 stored may be confirmed, nothing else.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -11,6 +13,7 @@ from waltap.errors import Retry, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
 from waltap.host import Host
+from waltap.notifications.notification import Notification
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
@@ -20,9 +23,17 @@ from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["Delivery", "Part"]
+__all__ = ["Delivery", "Part", "Told"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Notifications that the sink is to get, as records of ``topic``, before the next batch."""
+
+    waiting: deque[Notification]
+    topic: str
 
 
 class Delivery:
@@ -33,8 +44,8 @@ class Delivery:
     ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
     the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
     way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
-    events of transactions, where the format does. ``may_write`` raises where another process may run the
-    pipeline by now, which ends this delivery in the same way.
+    events of transactions, where the format does. ``told`` are notifications for the sink. ``may_write``
+    raises where another process may run the pipeline by now, which ends this delivery in the same way.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class Delivery:
         clock: Clock,
         counts: Counts,
         order: TransactionOrder,
+        told: "Told | None" = None,
         may_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, encoder
@@ -67,6 +79,7 @@ class Delivery:
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         first = offset.partitions[self.partition]
         order.restore(first.counted or None, first.position)
+        self._told = told or Told(deque(), "")
         self._reading = ReadSoFar(offset)
         self.unflushed_since: float | None = None
         self.failed = False
@@ -76,6 +89,7 @@ class Delivery:
         self, parts: list[Part], *, snapshot: bool = False, partition: str | None = None
     ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
+        self.write_told()
         started = self._clock.monotonic()
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
@@ -107,6 +121,21 @@ class Delivery:
             for part in parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
+
+    def write_told(self) -> None:
+        """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
+        told = list(self._told.waiting)
+        if not told or self._format is None:
+            return
+        batch = self._batch([], self.partition, snapshot=False)
+        batch.records = self._format.notifications(told, self._told.topic)
+        started = self._clock.monotonic()
+        self._write(batch)
+        for _ in told:
+            self._told.waiting.popleft()
+        self._count(batch, started)
+        if self.unflushed_since is None:
+            self.unflushed_since = started
 
     def _count(self, batch: Batch, now: float) -> None:
         counts = self.counts
@@ -271,6 +300,7 @@ class Delivery:
             records=records,
             snapshot=True,
         )
+        self.write_told()
         self._write(end)
         self._flushed()
         self.store(self._reading.ended(self.offset, self.partition))

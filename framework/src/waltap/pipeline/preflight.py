@@ -14,6 +14,7 @@ from waltap.errors import Retry, SourceError, WaltapError
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.pipeline.channels import SINK
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Stages
 from waltap.sink.place import refusal
@@ -65,6 +66,7 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
     found += _of_format(stages)
     found += _of_events(stages)
+    found += _of_notifications(stages)
     found += _elsewhere(stages, offset)
     found += [_expected(check) if runs else check for check in connector.check(offset)]
     if offset is not None and all(check.verdict != "error" for check in found):
@@ -194,6 +196,25 @@ def _of_events(stages: Stages) -> list[Check]:
         who = f"the format {profile.format.spec.name} makes no events"
     problem = f"{name} transforms events, and {who}"
     return [Check.failed("transforms", EventTransformUnfit(problem, transform=name))]
+
+
+def _of_notifications(stages: Stages) -> list[Check]:
+    """Look whether the sink takes records, where notifications are to be among them."""
+    profile = stages.profile
+    if stages.format is not None or not profile.capture.notification_topic:
+        return []
+    if SINK not in map(str.casefold, profile.engine.notification_channels):
+        return []
+    sink = profile.sink.spec.name
+    return [
+        Check(
+            name="notifications",
+            verdict="error",
+            found=f"notification.enabled.channels names sink, and the sink {sink} takes the changes "
+            "themselves: it has no records for notifications to be among",
+            remedy="take sink out of notification.enabled.channels; log and webhook are others",
+        )
+    ]
 
 
 def _elsewhere(stages: Stages, offset: Offset | None) -> list[Check]:

@@ -121,7 +121,7 @@ class EngineProperties(Properties):
         "signal.enabled.channels",
         default=("source",),
         summary="Where signals come from: source (rows of the table of signal.data.collection), file, "
-        "those of plugins. jmx and in-process are accepted and bring none.",
+        "those of plugins. in-process is always there (Engine.signal); jmx is accepted and brings none.",
     )
     signal_poll_interval_ms: int = declare(
         "signal.poll.interval.ms",
@@ -134,8 +134,8 @@ class EngineProperties(Properties):
     notification_channels: CommaList = declare(
         "notification.enabled.channels",
         default=(),
-        summary="Where notifications of snapshots go: log, those of plugins. jmx is accepted and shows "
-        "none.",
+        summary="Where notifications go: sink (records of notification.sink.topic.name), log, those of "
+        "plugins. jmx is accepted and shows none.",
     )
     signal_max_bytes: int = declare(
         "waltap.signal.max.bytes",

@@ -108,6 +108,7 @@ class Streaming:
             elif came is None and asks:
                 stream.ask()
             pump.write_if_due(now)
+            delivery.write_told()
             if signals.watching and self._assembler.idle and not pump.gathered:
                 signals.reached(stream.idle_lsn())
             self._confirmation.flush_if_due()
@@ -124,6 +125,7 @@ class Streaming:
             if end.reached(now):
                 break
         pump.write_rest()
+        delivery.write_told()
 
     def _note(self) -> None:
         """Take note of what a status tells and only the server knows, where it answers."""

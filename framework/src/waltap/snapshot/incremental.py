@@ -495,7 +495,7 @@ class IncrementalSnapshots:
             data_collections=listed(self.state.queue),
             current_collection_in_progress=request.name,
             maximum_key=key_text(self.state.head.maximum),
-            last_processed_key=key_text(self.state.head.last_key),
+            last_processed_key=key_text(self._chunk_end),
             rows=self._scanned,
         )
         return True
