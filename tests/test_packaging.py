@@ -1,8 +1,12 @@
 """Each distribution builds a wheel with its own package, and nothing else."""
 
+import email.parser
+import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -23,11 +27,18 @@ MEMBERS = {
 }
 
 
+@dataclass(frozen=True)
+class Wheel:
+    """A distribution as it would be published."""
+
+    package: str
+    names: list[str]
+    metadata: Message
+
+
 @pytest.fixture(scope="module", params=MEMBERS.items(), ids=lambda member: member[1])
-def wheel(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, list[str]]:
-    """Return a package and the names of the files in the wheel that is built for it."""
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    """Return the wheel that is built for a member of the workspace."""
     folder, package = request.param
     built = tmp_path_factory.mktemp(package)
     subprocess.run(
@@ -39,28 +50,47 @@ def wheel(
     )
     [file] = built.glob("*.whl")
     with zipfile.ZipFile(file) as archive:
-        return package, archive.namelist()
+        names = archive.namelist()
+        (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        return Wheel(package, names, email.parser.BytesParser().parsebytes(archive.read(about)))
 
 
-def test_wheel_holds_its_package_and_nothing_else(wheel: tuple[str, list[str]]) -> None:
-    package, names = wheel
-    own = (f"{package}/", f"{package}-")
-    assert [name for name in names if not name.startswith(own)] == []
-    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
+def test_wheel_holds_its_package_and_nothing_else(wheel: Wheel) -> None:
+    own = (f"{wheel.package}/", f"{wheel.package}-")
+    assert [name for name in wheel.names if not name.startswith(own)] == []
+    assert not [name for name in wheel.names if "__pycache__" in name or "/tests/" in name]
 
 
-def test_wheel_tells_type_checkers_that_it_is_typed(wheel: tuple[str, list[str]]) -> None:
-    package, names = wheel
-    assert f"{package}/py.typed" in names
+def test_wheel_tells_type_checkers_that_it_is_typed(wheel: Wheel) -> None:
+    assert f"{wheel.package}/py.typed" in wheel.names
 
 
-def test_wheel_holds_every_module_of_the_source(wheel: tuple[str, list[str]]) -> None:
-    package, names = wheel
-    folder = next(ROOT / path / "src" for path, name in MEMBERS.items() if name == package)
-    sources = {str(path.relative_to(folder)) for path in (folder / package).rglob("*.py")}
-    assert sources <= set(names)
+def test_wheel_holds_every_module_of_the_source(wheel: Wheel) -> None:
+    folder = next(ROOT / path / "src" for path, name in MEMBERS.items() if name == wheel.package)
+    sources = {str(path.relative_to(folder)) for path in (folder / wheel.package).rglob("*.py")}
+    assert sources <= set(wheel.names)
 
 
-def test_wheel_holds_its_licence_and_entry_points(wheel: tuple[str, list[str]]) -> None:
-    _, names = wheel
-    assert [name for name in names if name.endswith("entry_points.txt")]
+def test_wheel_holds_its_licence_and_entry_points(wheel: Wheel) -> None:
+    assert [name for name in wheel.names if name.endswith("entry_points.txt")]
+    assert [name for name in wheel.names if name.endswith("licenses/LICENSE")]
+
+
+def test_wheel_says_whose_it_is_and_what_for(wheel: Wheel) -> None:
+    """Licence, authors, classifiers, and a page that stands alone: no link of it leads into the checkout."""
+    metadata = wheel.metadata
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+    assert metadata["Summary"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", ())
+    page = metadata.get_payload()
+    assert isinstance(page, str)
+    assert page.startswith(f"# {metadata['Name']}")
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert [link for link in links if "://" not in link] == []
+
+
+def test_every_distribution_is_tested_here() -> None:
+    assert {
+        str(path.parent.relative_to(ROOT)) for path in ROOT.glob("plugins/*/pyproject.toml")
+    } == (MEMBERS.keys() - {"framework"})

@@ -305,7 +305,7 @@ def test_killed_in_an_incremental_snapshot_it_goes_on(database: Database, tmp_pa
         until(read_to_the_end, "the end of the snapshot")
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
     runs.to_the_end()
     rows: dict[int, str] = {}
     for record in runs.records():

@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.pipeline import until
 from tests.servers.postgres import Database
 
 
@@ -106,14 +106,11 @@ def running(profile: Path) -> Iterator[Path]:
         cwd=profile.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 30
-        while not (profile.parent / "ready").exists():
-            assert time.monotonic() < deadline, "not ready"
-            time.sleep(0.02)
+        until((profile.parent / "ready").exists, "the ready file")
         yield profile
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
 
 def test_what_runs_is_left_alone(running: Path, database: Database) -> None:

@@ -7,16 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rigs.json_lines import records
+from tests.rigs.pipeline import WAIT_S, until
 from tests.servers.postgres import Database
 
-WAIT_S = 30.0
 
 SCHEMA = """
 CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(10,2));
@@ -33,14 +32,6 @@ def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=90,
     )
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for ``condition``, with a deadline."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.pipeline import until
 from tests.servers.postgres import Database
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -107,10 +107,7 @@ def test_an_output_plugin_that_the_server_does_not_have(run: Run, database: Data
 def test_a_slot_that_somebody_else_reads(run: Run, database: Database, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "waltap", "run", "p.toml", "--ready-file", "ready"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as other:
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "ready").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until((tmp_path / "ready").exists, "the ready file")
         answer = run(
             waltap__state__dir="elsewhere",
             snapshot__mode="no_data",
@@ -145,7 +142,7 @@ def test_a_reader_that_has_seen_enough_ends_a_run_quietly(
         os.close(writer)
         assert select.select([reader], [], [], 60)[0]
         os.close(reader)
-        text = process.communicate(timeout=30)[1]
+        text = process.communicate(timeout=90)[1]
     assert process.returncode == 0, text
     assert "standard output" in text
     assert "stopped" in text

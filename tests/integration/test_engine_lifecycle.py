@@ -213,7 +213,7 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
         database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
         until(lambda: len(lines(folder)) > 20, "records")
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=90)
     finally:
         process.kill()
     assert process.returncode == 0, errors
@@ -222,7 +222,7 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
     assert offset is not None
     assert pipeline.slot_lsns()[0] == offset.sole.position.end_lsn
     done = run_command(pipeline, "--until-idle", "0.1")
-    _, errors = done.communicate(timeout=30)
+    _, errors = done.communicate(timeout=90)
     assert done.returncode == 0, errors
     ids = [json.loads(line)["value"]["after"]["id"] for line in lines(folder)]
     assert len(ids) > written or written == 20_000
@@ -278,7 +278,7 @@ def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: Pipeline) -> None:
         with pipeline.running(ready=False) as run:
             assert reading.wait(30)
             other = run_command(pipeline)
-            _, errors = other.communicate(timeout=30)
+            _, errors = other.communicate(timeout=90)
             release.set()
             run.until(lambda: run.engine.state == "streaming", "streaming")
             database.execute("INSERT INTO t VALUES (2)")
@@ -498,7 +498,7 @@ def test_imports_of_a_start_are_few(pipeline: Pipeline) -> None:
         mapped = {Path(m.path).name for m in psutil.Process(process.pid).memory_maps()}
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
     heavy: Iterable[str] = ("arrow", "numpy", "pandas", "confluent", "rdkafka", "protobuf", "py4j")
     assert not [name for name in mapped if any(word in name for word in heavy)]
     assert memory < 90 << 20

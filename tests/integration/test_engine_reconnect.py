@@ -407,7 +407,7 @@ def test_a_server_gone_for_longer_than_the_retries_ends_the_run_with_status_3(
     try:
         until((tmp_path / "ready").exists, "the ready file")
         cluster.stop()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=90)
     finally:
         process.kill()
         cluster.start()

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from waltap.signals.errors import SignalTableUnusable
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
@@ -484,14 +483,11 @@ def test_a_pipeline_that_runs_already(shop: Shop) -> None:
         cwd=shop.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 30
-        while not (shop.folder / "ready").exists():
-            assert time.monotonic() < deadline, "not ready"
-            time.sleep(0.02)
+        until((shop.folder / "ready").exists, "the ready file")
         assert shop.doctor()["state folder"]["code"] == "WT-6004"
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
     assert shop.doctor() == {}
 
 

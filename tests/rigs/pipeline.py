@@ -29,7 +29,7 @@ from waltap.specs import SinkSpec
 
 from tests.servers.postgres import Database
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 QUICK = {
     "offset.flush.interval.ms": 0,

@@ -206,10 +206,7 @@ class _Resolver:
         decoder = self._find(
             DecoderSpec, self._choice(connector, "plugin.name", choice.decoder), "plugin.name"
         )
-        mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
-        if mode.strip().casefold() == "custom":
-            mode = choice.snapshot_mode_custom_name or mode
-        snapshotter = self._find(SnapshotterSpec, mode, "snapshot.mode")
+        snapshotter = self._snapshotter(connector, choice)
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
         formats = Formats(self._find, self._component, self._flat, self._findings)
         form = formats.chosen(choice, self._types.get("format"))
@@ -244,17 +241,7 @@ class _Resolver:
         ]
         self._topic_of_notifications(engine, capture)
         self._leftovers(sink is not None)
-        findings.hide()
-        findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
-        survey = Survey(
-            origin=self._raw.origin,
-            name=name,
-            chosen=dict(self._chosen),
-            explained=tuple(findings.explained),
-            ignored=tuple(findings.ignored),
-            warnings=tuple(dict.fromkeys(findings.warnings)),
-            problems=tuple(_unique(findings.problems)),
-        )
+        survey = self._found(name)
         if survey.problems:
             return survey, None
         profile = Profile(
@@ -270,6 +257,28 @@ class _Resolver:
             **parts,  # type: ignore[arg-type]
         )
         return survey, profile
+
+    def _found(self, name: str) -> Survey:
+        findings = self._findings
+        findings.hide()
+        findings.problems += [Problem("plugins", excuse) for excuse in self._excuses]
+        return Survey(
+            origin=self._raw.origin,
+            name=name,
+            chosen=dict(self._chosen),
+            explained=tuple(findings.explained),
+            ignored=tuple(findings.ignored),
+            warnings=tuple(dict.fromkeys(findings.warnings)),
+            problems=tuple(_unique(findings.problems)),
+        )
+
+    def _snapshotter(
+        self, connector: ConnectorSpec | None, choice: SelectionProperties
+    ) -> SnapshotterSpec | None:
+        mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
+        if mode.strip().casefold() == "custom":
+            mode = choice.snapshot_mode_custom_name or mode
+        return self._find(SnapshotterSpec, mode, "snapshot.mode")
 
     def _leftovers(self, sink: bool) -> None:
         """Report unknown names, also while a component is not there: one of its kind was meant."""
