@@ -245,7 +245,7 @@ def test_a_mode_that_reads_everything_at_each_start_begins_anew(
     assert read(pipeline, "a")[1] == 2
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("WALTAP_SNAPSHOT_KILLS", "8"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WALTAP_SNAPSHOT_KILLS", "4"))))
 def test_kills_at_random_points_of_a_snapshot_leave_the_tables_as_they_are(
     shop: Database, tmp_path: Path, seed: int
 ) -> None:

@@ -32,7 +32,7 @@ ISOLATION = {
 }
 ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
 """The modes in which all statements see the same."""
-ROWS_AHEAD = 20480
+ROWS_AHEAD = 8192
 """So many rows, of all threads together, are in the making: memory is bounded whatever their number."""
 
 

@@ -24,7 +24,7 @@ from waltap_postgres.waiting import POLL_S
 
 __all__ = ["ParallelReading"]
 
-CURRENT_BYTES, AHEAD_BYTES = 4 << 20, 8 << 20
+CURRENT_BYTES, AHEAD_BYTES = 1 << 20, 3 << 20
 """So much text, about, waits of the work that is handed over, and of all behind it together."""
 JOIN_S = 10.0
 
