@@ -16,6 +16,7 @@ from waltap_formats.plugin import register_formats
 from waltap_testing.format_suite import FormatRig, FormatSuite
 
 SPECS = {spec.name: spec for spec in register_formats()}
+PATIENT = {"schema.registry.request.timeout.ms": 60_000}
 # a subject has schemas of one kind, so each suite has a topic prefix of its own
 NAMES = {
     "field.name.adjustment.mode": "avro_unicode",
@@ -41,7 +42,7 @@ class TestAvro(FormatSuite):
                 raise ValueError("bytes are left")
             return found
 
-        properties = AvroProperties.model_validate({"schema.registry.url": registry.url})
+        properties = AvroProperties.model_validate({"schema.registry.url": registry.url, **PATIENT})
         capture = {**NAMES, "topic.prefix": "avro"}
         return FormatRig(SPECS["avro"], properties, parse=parse, capture=capture)
 
@@ -62,7 +63,9 @@ class TestJsonSchema(FormatSuite):
                 known.add(number)
             return json.loads(data[5:])
 
-        properties = JsonSchemaProperties.model_validate({"schema.registry.url": registry.url})
+        properties = JsonSchemaProperties.model_validate(
+            {"schema.registry.url": registry.url, **PATIENT}
+        )
         capture = {"topic.prefix": "json"}
         return FormatRig(SPECS["json-schema"], properties, parse=parse, capture=capture)
 

@@ -34,7 +34,12 @@ def row(name: str, *more: Field) -> Schema:
 
 
 def converter(url: str, side: str = "value", **more: object) -> AvroConverter:
-    given = {"schema.registry.url": url, "schema.registry.retry.timeout.ms": 0, **more}
+    given = {
+        "schema.registry.url": url,
+        "schema.registry.retry.timeout.ms": 0,
+        "schema.registry.request.timeout.ms": 90_000,  # of a busy machine
+        **more,
+    }
     properties = AvroProperties.model_validate(given)
     return AvroConverter(properties, ConverterContext(side=side))  # type: ignore[arg-type]
 
@@ -184,7 +189,7 @@ def test_a_pipeline_outlives_its_registry(
         with pipeline.running(kept) as run:
             before = pipeline.offset()
             database.psql("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 3) n")
-            run.until(lambda: len(run.notices.failures) >= 2, "two failures")
+            run.until(lambda: len(run.notices.failures) >= 2, "two failures", within=90)
             assert {type(error) for error, _ in run.notices.failures} == {RegistryAway}
             assert all(retried for _, retried in run.notices.failures)
             assert not kept.records
@@ -195,7 +200,7 @@ def test_a_pipeline_outlives_its_registry(
                 p.position for p in before.partitions.values()
             ]
     with pipeline.running(kept, **{"value.converter.schema.registry.url": registry.url}) as run:
-        run.until(lambda: len(kept.records) >= 3, "the records")
+        run.until(lambda: len(kept.records) >= 3, "the records", within=90)
     assert [record.key for record in kept.records] == [b'{"id":%d}' % n for n in (1, 2, 3)]
     assert all(record.value and record.value[0] == 0 for record in kept.records)
 
