@@ -172,9 +172,9 @@ def _split(full_name: str | None) -> tuple[str | None, str]:
     """Return the namespace of a record and its name. Raises: ConfigurationError."""
     if full_name is None:
         return NAMESPACE, DEFAULT_NAME
-    for part in full_name.split("."):
-        _checked(part, "schema.name.adjustment.mode", f"schema {full_name}, its part")
     namespace, _, name = full_name.rpartition(".")
+    # Avro's Java library takes any namespace (a topic prefix with a hyphen), and checks the name
+    _checked(name, "schema.name.adjustment.mode", f"schema {full_name}, whose name is")
     return namespace or None, name
 
 
