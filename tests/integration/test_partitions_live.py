@@ -1,0 +1,50 @@
+"""Partitions that come and go while a pipeline streams."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute(
+        "CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE m2 (id int PRIMARY KEY);"
+        "INSERT INTO m VALUES (1)"
+    )
+    settings = {"publication.autocreate.mode": "all_tables", "status.update.interval.ms": 100}
+    return Pipeline(database, tmp_path, settings)
+
+
+@pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
+def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline: Pipeline, root: bool) -> None:
+    database, destination = pipeline.database, pipeline.destination
+    assert database is not None
+    with pipeline.running(**{"publish.via.partition.root": root}) as run:
+        database.execute("INSERT INTO m2 VALUES (101)")
+        database.execute("ALTER TABLE m ATTACH PARTITION m2 FOR VALUES FROM (100) TO (200)")
+        database.execute("INSERT INTO m VALUES (2), (102)")
+        database.execute("ALTER TABLE m DETACH PARTITION m1")
+        database.execute("INSERT INTO m1 VALUES (3); INSERT INTO m VALUES (103)")
+        run.until(
+            lambda: {3, 103} <= {int(event.row["id"]) for event in destination.events},
+            "the last rows",
+            PATIENCE_S,
+        )
+    streamed = [
+        (event.table, int(event.row["id"])) for event in destination.events if event.op == "c"
+    ]
+    whole = "public.m" if root else None
+    assert streamed == [
+        ("public.m2", 101),
+        (whole or "public.m1", 2),
+        (whole or "public.m2", 102),
+        ("public.m1", 3),
+        (whole or "public.m2", 103),
+    ]
