@@ -27,6 +27,7 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
             "publication.autocreate.mode": "filtered",
             "table.exclude.list": "public.hidden",
             "waltap.new.tables": "warn",
+            "snapshot.lock.timeout.ms": 120_000,
         },
     )
 
