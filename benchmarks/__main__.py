@@ -1,4 +1,4 @@
-"""``python -m benchmarks`` stream-json|stream-changelog|snapshot|parallel-snapshot|decoders|
+"""``python -m benchmarks`` stream-json|stream-changelog|stream-kafka|snapshot|parallel-snapshot|decoders|
 large-transaction|all: one server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.servers.kafka import Kafka
 from tests.servers.postgres import Cluster, Database, Unavailable, server_programs
 
 from benchmarks import report
@@ -76,6 +77,41 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
     makers = [_maker(PgRecvlogical, "pg_recvlogical"), *map(_waltap, sinks), *_peers(options)]
     results = _drained(makers, options)
     _finish(benchmark, options, results, "pg_recvlogical")
+
+
+def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain one backlog into one broker through every contender, as JSON."""
+    broker = Kafka.create(quick=False, heap_mb=1024)
+    settings = {
+        "waltap.sink.bootstrap.servers": broker.bootstrap,
+        "waltap.sink.topic.creation.default.retention.bytes": "100000000",
+    }
+
+    def ours(guarantee: str) -> Make:
+        chosen = {**settings, "waltap.sink.delivery.guarantee": guarantee}
+
+        def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
+            name = f"waltap, Kafka, {guarantee.replace('_', ' ')}"
+            own = {**chosen, "waltap.sink.transactional.id": slot, "waltap.sink.type": "kafka"}
+            return Waltap(name, database, folder / slot, slot, round_, "", None, own)
+
+        return make
+
+    def theirs(name: str, tuning: dict[str, str]) -> Make:
+        def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
+            place = folder / slot
+            return Debezium(name, database, place, slot, round_, tuning, kafka=broker.bootstrap)
+
+        return make
+
+    try:
+        makers = [_maker(PgRecvlogical, "pg_recvlogical"), ours("at_least_once")]
+        makers += [ours("exactly_once")]
+        if options.peer:
+            makers += [theirs(n, t) for n, t in zip(PEERS, ({}, TUNED), strict=True)]
+        _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
+    finally:
+        broker.remove()
 
 
 def decoders(benchmark: str, options: argparse.Namespace) -> None:
@@ -170,6 +206,7 @@ def _snapshots(options: argparse.Namespace, makers: Sequence[Make]) -> list[Resu
 BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
+    "stream-kafka": stream_kafka,
     "snapshot": snapshot,
     "parallel-snapshot": parallel_snapshot,
     "decoders": decoders,

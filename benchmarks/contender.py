@@ -169,8 +169,9 @@ class Waltap(Contender):
     def _run(self, properties: Path, *options: str | Path) -> Measured:
         waltap = Path(sys.executable).parent / "waltap"
         sink = self.sink if self.output is None else f"{self.sink}:{self.output}"
+        chosen = ("--sink", sink) if sink else ()  # otherwise the properties name it
         return run(
-            [waltap, "run", properties, "--sink", sink, *options],
+            [waltap, "run", properties, *chosen, *options],
             self.folder,
             environment={"WALTAP_LOG_LEVEL": "WARNING"},
         )
@@ -206,9 +207,11 @@ class Waltap(Contender):
 
 @dataclass
 class Debezium(Contender):
-    """Debezium's embedded engine; records are rendered as JSON, counted and dropped."""
+    """Debezium's embedded engine; records are rendered as JSON, counted and dropped, or sent to the
+    broker at ``kafka`` as they are counted."""
 
     settings: dict[str, str] = field(default_factory=dict)
+    kafka: str = ""
 
     def ready(self) -> None:
         """Start, let it deliver a few rows so that it stores an offset, and end.
@@ -235,8 +238,8 @@ class Debezium(Contender):
 
     def drain(self, rows: int, until_lsn: str) -> Result:
         """Stream the backlog; timed by the engine itself from the first record to the last."""
-        measured = self._run("no_data", "--count", rows)
-        return self._reported(rows, measured)
+        sent = ("--kafka", self.kafka) if self.kafka else ()
+        return self._reported(rows, self._run("no_data", "--count", rows, *sent))
 
     def snapshot(self, rows: int) -> Result:
         """Take an initial snapshot; timed from the first record to the last."""
