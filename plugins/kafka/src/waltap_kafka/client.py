@@ -28,7 +28,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-REACH_S: Final = 8.0
+REACH_S: Final = 15.0
 STEP_S: Final = 0.25
 TOLD_AGAIN_S: Final = 60.0
 
