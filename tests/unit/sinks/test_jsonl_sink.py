@@ -11,6 +11,7 @@ import pytest
 from waltap.errors import SinkError
 from waltap.transactions.transaction import Batch
 from waltap.format.record import Record
+from waltap.format.record_block import RecordBlock
 from waltap.sink.sink import ReaderGone, SinkContext
 from waltap.source.connector import StopRequested
 from waltap.source.position import Position
@@ -218,3 +219,57 @@ def test_the_null_sink_counts_and_confirms(tmp_path: Path) -> None:
     assert null.flush().sole == Position(9)
     assert (null.records, null.bytes) == (2, 3)
     null.close()
+
+
+def columns(first: int, count: int) -> Batch:
+    import pyarrow as pa
+
+    values = pa.array([str(n) for n in range(first, first + count)], pa.string())
+    records = RecordBlock("t", [(None, values[:1]), (None, values[1:])], ())
+    return Batch(parts=[], position=Position(first), events=count, records=records, snapshot=True)
+
+
+def test_columns_and_records_stand_in_the_order_they_came(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    for first in range(0, 600, 100):
+        lines.write(columns(first, 99))
+        if first % 200:
+            lines.write(batch(Record("t", None, b"%d" % (first + 99)), end=first + 99))
+    assert lines.flush().sole == Position(599)
+    lines.close()
+    expected = [n for n in range(600) if n % 100 != 99 or (n - 99) % 200]
+    assert path.read_bytes() == b"".join(map(line, expected))
+
+
+@pytest.mark.parametrize("then", ["write", "flush"])
+def test_columns_that_could_not_be_written_are_told_of_next(tmp_path: Path, then: str) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(columns(1, 2))
+    assert lines.flush().sole == Position(1)
+    reading = os.open(path, os.O_RDONLY)
+    os.dup2(reading, lines._fd)
+    os.close(reading)
+    lines.write(columns(3, 2))
+    with pytest.raises(LinesFileError, match="cannot be written"):
+        lines.write(columns(5, 2)) if then == "write" else lines.flush()
+    for again in (lines.flush, lambda: lines.write(columns(7, 2))):
+        with pytest.raises(SinkError, match="takes and promises nothing more"):
+            again()
+    lines.close()
+    assert path.read_bytes() == line(1) + line(2)
+
+
+def test_a_sink_that_is_closed_while_columns_are_written_ends(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "events.jsonl"
+    lines = sink(str(path), tmp_path)
+    lines.open()
+    lines.write(columns(1, 20_000))
+    lines.close()
+    assert path.read_bytes().count(b"\n") == 20_000

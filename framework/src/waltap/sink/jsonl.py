@@ -10,19 +10,23 @@ import logging
 import os
 import select
 import stat
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from waltap.config.property import Properties, declare
 from waltap.errors import Retry, SinkError
+from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.offsets.durable_file import sync
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
-from waltap.source.position import Positions
+from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
 __all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
@@ -96,6 +100,8 @@ class JsonLinesSink(Sink):
         self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
+        self._behind: _Behind | None = None
+        """The block that a thread writes."""
 
     def check(self) -> list[Check]:
         """Look whether the file can be written. Raises: LinesFileError."""
@@ -125,9 +131,31 @@ class JsonLinesSink(Sink):
             raise self._failure("cannot be opened", cause) from cause
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone, StopRequested."""
+        """Append the batch's records as one block. Raises: LinesFileError, ReaderGone, StopRequested.
+
+        Records that come as columns go to a file in a thread, while the next are made: the `write` or
+        `flush` after it raises what became of it, and the instance is then at its end.
+        """
         self._fail_stop.check()
         block = self._lines.lines(batch.records or ())
+        self._settle()
+        partition, position = batch.partition, batch.position  # the batch itself may go
+        if self._size is not None and isinstance(batch.records, RecordBlock):
+            self._behind = _Behind(partial(self._append, block, partition, position))
+        else:
+            self._append(block, partition, position)
+
+    def _settle(self) -> None:
+        """Wait for the block that a thread writes. Raises: what writing it raised."""
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            try:
+                behind.end()
+            except BaseException as error:
+                self._fail_stop.fail(error)
+                raise
+
+    def _append(self, block: bytes | memoryview, partition: str, position: Position) -> None:
         try:
             view = memoryview(block)
             while view:
@@ -147,11 +175,13 @@ class JsonLinesSink(Sink):
                 # the kernel starts writing now, so that `flush` has little left to wait for
                 os.posix_fadvise(self._fd, self._size, len(block), os.POSIX_FADV_DONTNEED)
             self._size += len(block)
-        self._accepted = self._accepted.moved(batch.partition, batch.position)
+        self._accepted = self._accepted.moved(partition, position)
 
     def flush(self) -> Positions | None:
         """Make what was written durable (a pipe or terminal has taken it already), in a file that is
         still there. Raises: LinesFileError, LinesFileCut."""
+        self._fail_stop.check()
+        self._settle()
         with self._fail_stop:
             if self._size is not None and self._accepted:
                 try:
@@ -164,6 +194,8 @@ class JsonLinesSink(Sink):
 
     def close(self) -> None:
         """Close the file; may be called twice."""
+        with contextlib.suppress(Exception):  # nobody was promised what is still being written
+            self._settle()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -246,6 +278,28 @@ class JsonLinesSink(Sink):
 
     def _failure(self, what: str, cause: OSError) -> LinesFileError:
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
+
+
+class _Behind:
+    """One call in a thread of its own; `end` waits for it, and raises what it raised."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="waltap-jsonl", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:  # noqa: BLE001 - raised again by `end`
+            self._error = error
+        del self._call  # it holds the block
+
+    def end(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 def _open(path: Path) -> tuple[int, int | None]:
