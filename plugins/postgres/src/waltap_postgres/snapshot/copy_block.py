@@ -43,7 +43,9 @@ def reads_blocks() -> bool:
 def copy_block(data: bytes, width: int, count: int) -> RowBlock | None:
     """Return the ``count`` rows of ``width`` columns that ``data`` has; None where `copy_text` must read
     them, or say what is wrong with them."""
-    if not width or len(data) > MOST_BYTES or data.startswith(BYTE_ORDER_MARK) or b"\r" in data:
+    if not width or len(data) > MOST_BYTES or not data.endswith(b"\n"):
+        return None
+    if data.startswith(BYTE_ORDER_MARK) or b"\r" in data:
         return None
     import pyarrow as pa
 

@@ -57,22 +57,28 @@ def pieces_of(
     """
     held: list[bytes] = []
     rows = size = offset = 0
-    for portion in portions:
-        if not portion:
-            continue
-        lines = portion.count(b"\n")
-        enough = BLOCK_BYTES if rows >= BLOCK_ROWS else PIECE_BYTES
-        if rows and (rows + lines > most or size >= enough):
-            cut = held[-1].rfind(b"\n") + 1
-            if cut:
-                rest, held[-1] = held[-1][cut:], held[-1][:cut]
-                yield from _pieces(held, width, most, rows, offset)
-                offset += size - len(rest)
-                held, rows, size = ([rest] if rest else []), 0, len(rest)
+    for portion in filter(None, portions):
+        rows, size = rows + portion.count(b"\n"), size + len(portion)
         held.append(portion)
-        rows, size = rows + lines, size + len(portion)
+        enough = BLOCK_BYTES if rows >= BLOCK_ROWS else PIECE_BYTES
+        if rows >= most or (rows and size >= enough):
+            whole = rows // most * most or rows
+            rest = _cut(held, rows - whole)
+            yield from _pieces(held, width, most, whole, offset)
+            offset += size - len(rest)
+            held, rows, size = [rest] if rest else [], rows - whole, len(rest)
     if held:
         yield from _pieces(held, width, most, rows, offset)
+
+
+def _cut(held: list[bytes], rows: int) -> bytes:
+    """Take the last ``rows`` rows, and what begins another, off ``held``; return them."""
+    data = b"".join(held) if len(held) > 1 else held[0]
+    end = len(data)
+    for _ in range(rows + 1):
+        end = data.rfind(b"\n", 0, end)
+    held[:] = [data[: end + 1]]
+    return data[end + 1 :]
 
 
 def _pieces(
@@ -82,7 +88,7 @@ def _pieces(
     held.clear()
     size = len(data)
     rows: Sequence[Tuple] | None = None
-    if count >= BLOCK_ROWS <= most and reads_blocks() and data.endswith(b"\n"):
+    if count >= BLOCK_ROWS <= most and reads_blocks():
         rows = copy_block(data, width, count)
     if rows is None:
         rows = [row for some in copy_rows([data], width, offset) for row in some]
