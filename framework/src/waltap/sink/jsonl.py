@@ -136,7 +136,8 @@ class JsonLinesSink(Sink):
         Records that come as columns go to a file in a thread, while the next are made: the `write` or
         `flush` after it raises what became of it, and the instance is then at its end.
         """
-        self._fail_stop.check()
+        if self._behind is None:  # else it says itself how it failed
+            self._fail_stop.check()
         block = self._lines.lines(batch.records or ())
         self._settle()
         partition, position = batch.partition, batch.position  # the batch itself may go
@@ -180,7 +181,6 @@ class JsonLinesSink(Sink):
     def flush(self) -> Positions | None:
         """Make what was written durable (a pipe or terminal has taken it already), in a file that is
         still there. Raises: LinesFileError, LinesFileCut."""
-        self._fail_stop.check()
         self._settle()
         with self._fail_stop:
             if self._size is not None and self._accepted:
