@@ -282,18 +282,3 @@ def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
 
 
 # --- the state folder -------------------------------------------------------------------------------
-
-
-def test_a_state_folder_that_is_deleted_is_made_again_with_the_next_position(
-    pipeline: Pipeline,
-) -> None:
-    database = pipeline.database
-    assert database is not None
-    with pipeline.running() as run:
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(confirmed(pipeline), "the first row")
-        shutil.rmtree(pipeline.folder / "state")
-        database.execute("INSERT INTO t VALUES (2)")
-        run.until(confirmed(pipeline), "the second row")
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t", "c") == [1, 2]

@@ -212,7 +212,7 @@ def _of_notifications(stages: Stages) -> list[Check]:
             verdict="error",
             found=f"notification.enabled.channels names sink, and the sink {sink} takes the changes "
             "themselves: it has no records for notifications to be among",
-            remedy="take sink out of notification.enabled.channels; log and webhook are others",
+            remedy="take sink out of notification.enabled.channels; log is another channel",
         )
     ]
 
