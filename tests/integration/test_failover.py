@@ -170,10 +170,16 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
             teller.join(PATIENCE_S)
             pair.database.execute("INSERT INTO t VALUES (2)")
             run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2", PATIENCE_S)
+            asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
+            assert asked.result(PATIENCE_S).taken
+            read_again = "chunks that write nothing to the standby"
+            run.until(
+                lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again, PATIENCE_S
+            )
             pair.fail_over()
             pair.there.execute("INSERT INTO t VALUES (3)")
             run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3", PATIENCE_S)
     finally:
         made.set()
-    assert pipeline.destination.ids("t", "r") == [1]
+    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
