@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,13 @@ from waltap.format.record_block import RecordBlock
 from waltap.sink.sink import ReaderGone, SinkContext
 from waltap.source.connector import StopRequested
 from waltap.source.position import Position
-from waltap.sink.jsonl import TAIL_STEP, JsonLinesProperties, JsonLinesSink, LinesFileError
+from waltap.sink.jsonl import (
+    BEHIND_BYTES,
+    TAIL_STEP,
+    JsonLinesProperties,
+    JsonLinesSink,
+    LinesFileError,
+)
 from waltap.sink.null import NullSink
 
 
@@ -238,14 +245,27 @@ def test_columns_and_records_stand_in_the_order_they_came(tmp_path: Path) -> Non
         lines.write(columns(first, 99))
         if first % 200:
             lines.write(batch(Record("t", None, b"%d" % (first + 99)), end=first + 99))
+        if first == 400:
+            lines.write(large(499))
     assert lines.flush().sole == Position(599)
     lines.close()
     expected = [n for n in range(600) if n % 100 != 99 or (n - 99) % 200]
-    assert path.read_bytes() == b"".join(map(line, expected))
+    found = path.read_bytes().splitlines(keepends=True)
+    assert b"9" * BEHIND_BYTES in found.pop(expected.index(500))
+    assert found == [line(n) for n in expected]
 
 
+def large(first: int) -> Batch:
+    return batch(Record("t", None, b"9" * BEHIND_BYTES), end=first)
+
+
+@pytest.mark.parametrize(
+    "made", [large, partial(columns, count=20_000)], ids=["records", "columns"]
+)
 @pytest.mark.parametrize("then", ["write", "flush"])
-def test_columns_that_could_not_be_written_are_told_of_next(tmp_path: Path, then: str) -> None:
+def test_a_large_block_that_could_not_be_written_is_told_of_next(
+    tmp_path: Path, then: str, made: Callable[[int], Batch]
+) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "events.jsonl"
     lines = sink(str(path), tmp_path)
@@ -255,10 +275,10 @@ def test_columns_that_could_not_be_written_are_told_of_next(tmp_path: Path, then
     reading = os.open(path, os.O_RDONLY)
     os.dup2(reading, lines._fd)
     os.close(reading)
-    lines.write(columns(3, 2))
+    lines.write(made(3))
     with pytest.raises(LinesFileError, match="cannot be written"):
-        lines.write(columns(5, 2)) if then == "write" else lines.flush()
-    for again in (lines.flush, lambda: lines.write(columns(7, 2))):
+        lines.write(made(5)) if then == "write" else lines.flush()
+    for again in (lines.flush, lambda: lines.write(made(7))):
         with pytest.raises(SinkError, match="takes and promises nothing more"):
             again()
     lines.close()
