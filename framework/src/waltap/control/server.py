@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -41,26 +41,32 @@ class ControlSocket:
         self._clients: dict[socket.socket, threading.Thread] = {}
 
     def __enter__(self) -> Self:
-        listener = unix_socket()
-        try:
-            self._path.unlink(missing_ok=True)
-            with address(self._path) as name:
-                listener.bind(name)
-            self._path.chmod(PERMISSIONS)
-            self._made = self._path.stat().st_ino
-            listener.listen(MOST_CLIENTS)  # until here a connection is refused
-        except OSError as error:
-            listener.close()
-            log.warning(
-                "no control socket at %s: %s; `waltap signal` does not reach this run",
-                self._path,
-                error.strerror or error,
-            )
-            return self
-        self._listener = listener
-        self._waker, woken = socket.socketpair()
+        # whatever takes a file descriptor is made here: there may be none left
+        with ExitStack() as made:
+            try:
+                listener = made.enter_context(unix_socket())
+                waker, woken = map(made.enter_context, socket.socketpair())
+                selector = made.enter_context(selectors.DefaultSelector())
+                self._path.unlink(missing_ok=True)
+                with address(self._path) as name:
+                    listener.bind(name)
+                self._path.chmod(PERMISSIONS)
+                self._made = self._path.stat().st_ino
+                listener.listen(MOST_CLIENTS)  # until here a connection is refused
+            except OSError as error:
+                log.warning(
+                    "no control socket at %s: %s; `waltap signal` does not reach this run",
+                    self._path,
+                    error.strerror or error,
+                )
+                return self
+            made.pop_all()
+        self._listener, self._waker = listener, waker
         self._thread = threading.Thread(
-            target=self._accept, args=(listener, woken), name="waltap-control", daemon=True
+            target=self._accept,
+            args=(listener, woken, selector),
+            name="waltap-control",
+            daemon=True,
         )
         self._thread.start()
         return self
@@ -70,10 +76,8 @@ class ControlSocket:
         if self._listener is None or self._waker is None or self._thread is None:
             return
         with suppress(OSError):
-            if (
-                self._path.stat().st_ino == self._made
-            ):  # or a process that took over has its own there
-                self._path.unlink()
+            if self._path.stat().st_ino == self._made:
+                self._path.unlink()  # else a process that took over has its own there
         self._waker.close()
         self._thread.join(JOIN_S)
         with self._lock:
@@ -85,16 +89,17 @@ class ControlSocket:
             thread.join(JOIN_S)
         self._listener = None
 
-    def _accept(self, listener: socket.socket, woken: socket.socket) -> None:
-        with listener, woken, selectors.DefaultSelector() as selector:
+    def _accept(
+        self, listener: socket.socket, woken: socket.socket, selector: selectors.BaseSelector
+    ) -> None:
+        with listener, woken, selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
             while all(key.fileobj is not woken for key, _ in selector.select()):
                 try:
                     client, _ = listener.accept()
-                except (
-                    OSError
-                ) as error:  # too many open files: its clients are told by their time-outs
+                except OSError as error:
+                    # too many open files: its clients are told by their time-outs
                     log.warning("control socket: %s", error.strerror)
                     return
                 self._serve(client)

@@ -11,6 +11,7 @@ not show.
 
 import builtins
 import contextlib
+import gc
 import io
 import os
 import resource
@@ -146,6 +147,7 @@ def in_child(action: Callable[[Child], None], kill: Kill, *, seconds: int = 60) 
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
+        gc.freeze()  # what the parent left lying about may belong to threads that are not here
         os.close(reading)
         _live(action, Child(writing, kill), seconds)
     os.close(writing)
