@@ -6,12 +6,12 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
 SECONDS ?= 600
-OURS := decoders,demo,formats,kafka,postgres,sinks,spark,types,yugabyte
+OURS := decoders,demo,formats,kafka,postgres,sinks,spark,transforms,types,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/yugabyte/src \
-  plugins/sinks/src plugins/formats/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
+  plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \
-  differential differential-nightly fuzz hunt golden bench docs clean
+  differential differential-nightly fuzz hunt soak golden bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
@@ -51,8 +51,9 @@ test-integration: setup-test ## against real servers
 test-fault: setup-test ## kills, restarts, cut links
 	@$(PYTEST) -n $(WORKERS) tests/fault
 
-snapshot-kills: setup-test ## 100 snapshots, killed at random points with writers beside them
-	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py -k random
+snapshot-kills: setup-test ## 200 snapshots, killed at random points with writers beside them
+	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py \
+	  tests/integration/test_snapshot_resumed_changelog.py -k random
 
 differential: setup-test ## against Debezium: its recorded events, and 20 generated cases live
 	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential
@@ -67,9 +68,13 @@ fuzz: setup ## damaged input through every decoder, 200,000 each; 5,000 odd comm
 hunt: setup-test ## random work on a real server under a judge, for SECONDS=600; failing seeds repeat
 	@$(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
+soak: setup-test ## 20 tables under writers, snapshots on demand and kills, for SECONDS=600
+	@$(BIN)/python -m tests.hunt.soak --seconds $(SECONDS)
+
 golden: setup-test ## record the corpora anew with the Debezium peer; review the difference as code
 	@$(BIN)/python -m tests.differential record
 	@$(BIN)/python -m tests.differential check
+	@$(BIN)/python -m tests.differential.connect_transforms record
 
 bench: setup-test ## waltap, the server's limit and Debezium in one run; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks all

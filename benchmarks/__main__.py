@@ -1,5 +1,5 @@
-"""``python -m benchmarks`` stream-json|stream-changelog|stream-kafka|snapshot|parallel-snapshot|decoders|
-large-transaction|all: one server, one run, one table.
+"""``python -m benchmarks`` stream-json|stream-changelog|stream-kafka|stream-sql|snapshot|snapshot-sql|
+parallel-snapshot|decoders|large-transaction|all: one server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -31,6 +31,7 @@ from benchmarks.contender import (
 from benchmarks.dataset import fill, make_tables
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed
+from benchmarks.replica import Replica, Subscription
 
 PGOUTPUT = ("proto_version=1", "publication_names=bench")
 DECODERS: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
@@ -112,6 +113,22 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
         _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
     finally:
         broker.remove()
+
+
+def sql(benchmark: str, options: argparse.Namespace) -> None:
+    """Fill tables of a second PostgreSQL server: drain one backlog, or take a snapshot."""
+    server = Cluster.create(shared_buffers="512MB", max_wal_size="16GB")
+    try:
+        target = server.create_database("target")
+        ours = _maker(Replica, "waltap, SQL", target=target)
+        if benchmark == "stream-sql":
+            theirs = _maker(Subscription, "subscription", target=target)
+            _finish(benchmark, options, _drained([theirs, ours], options), "subscription")
+        else:
+            results = _snapshots(options, [_maker(Copy, "COPY text"), ours])
+            _finish(benchmark, options, results, "COPY text")
+    finally:
+        server.remove()
 
 
 def decoders(benchmark: str, options: argparse.Namespace) -> None:
@@ -207,6 +224,8 @@ BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
     "stream-kafka": stream_kafka,
+    "stream-sql": sql,
+    "snapshot-sql": sql,
     "snapshot": snapshot,
     "parallel-snapshot": parallel_snapshot,
     "decoders": decoders,

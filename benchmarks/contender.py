@@ -24,6 +24,7 @@ __all__ = [
     "Contender",
     "Copy",
     "Debezium",
+    "NotSupported",
     "PgRecvlogical",
     "Result",
     "Waltap",

@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["EMPTY", "TABLE", "fill", "make_tables"]
+__all__ = ["COLUMNS", "EMPTY", "TABLE", "fill", "make_tables"]
 
 TABLE = "public.bench"
 EMPTY = "public.bench_empty"

@@ -1,8 +1,9 @@
-"""Cost of rendering JSON records, per row: one core, tuples already decoded.
+"""Cost of rendering JSON records, and Avro's beside them, per row: one core, tuples already decoded.
 
     python benchmarks/render_json.py [--rows N] [--json FILE]
 
-The table has 12 mixed columns. Each figure is the best of five runs over one batch.
+The table has 12 mixed columns. Each figure is the best of five runs over one batch; where it says "new
+rows", each run has others, so that nothing that is kept of values helps.
 """
 
 import argparse
@@ -17,12 +18,17 @@ from waltap.capture.capture import Capture, CaptureProperties
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.format.format import FormatContext
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext, Side
+from waltap.format.format import Format, FormatContext
 from waltap.json.format import JsonFormat
 from waltap.json.lines import JsonLines
 from waltap.json.properties import JsonProperties
+from waltap.mapping.connect_schema import Schema
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap_formats.avro.converter import AvroConverter
+from waltap_formats.avro.properties import AvroProperties
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 
@@ -90,19 +96,40 @@ def json_format(
     *, schemas: bool = False, properties: Mapping[str, str] = MappingProxyType({})
 ) -> JsonFormat:
     """Return a format in its default modes."""
-    capture = CaptureProperties.model_validate({"topic.prefix": "bench", **properties})
     wanted = {f"{part}.converter.schemas.enable": schemas for part in ("key", "value")}
-    return JsonFormat(
-        JsonProperties.model_validate(wanted),
-        FormatContext(
-            describe=lambda given: given,
-            identity=lambda given: IDENTITIES[given.identity](given),
-            capture=Capture(capture),
-            database="bench",
-            run_id="11111111-2222-3333-4444-555555555555",
-            mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
-        ),
+    return JsonFormat(JsonProperties.model_validate(wanted), format_context(properties))
+
+
+def format_context(properties: Mapping[str, str] = MappingProxyType({})) -> FormatContext:
+    """Return what a format may know."""
+    capture = CaptureProperties.model_validate({"topic.prefix": "bench", **properties})
+    return FormatContext(
+        describe=lambda given: given,
+        identity=lambda given: IDENTITIES[given.identity](given),
+        capture=Capture(capture),
+        database="bench",
+        run_id="11111111-2222-3333-4444-555555555555",
+        mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
     )
+
+
+class Unregistered(AvroConverter):
+    """Avro without a registry."""
+
+    def prefix(self, topic: str, schema: Schema) -> bytes:
+        """Return any id."""
+        return b"\0\0\0\0\1"
+
+
+def avro_format() -> ConvertedFormat:
+    """Return Avro for keys and values."""
+
+    def side(name: Side) -> Unregistered:
+        given = {"schema.registry.url": "http://none"}
+        return Unregistered(AvroProperties.model_validate(given), ConverterContext(side=name))
+
+    key, value = side("key"), side("value")
+    return ConvertedFormat(Converters(key=key, value=value, header=value), format_context())
 
 
 def parts(changes: Sequence[Change], per_transaction: int) -> list[Part]:
@@ -132,6 +159,21 @@ def best(work: Callable[[], object], rows: int) -> float:
         work()
         times.append(time.perf_counter() - start)
     return min(times) / rows * 1e6
+
+
+def side_by_side(
+    formats: Mapping[str, Format], relation_: Relation, count: int
+) -> dict[str, float]:
+    """Return the microseconds per row of each format, for inserts of rows that come once."""
+    found = dict.fromkeys(formats, float("inf"))
+    for run in range(2 * RUNS):
+        numbers = range((run + 1) * count, (run + 2) * count)
+        some = parts([Insert(relation_, 0x81000000 + 200 * n, row(n)) for n in numbers], 1000)
+        for name in formats if run % 2 else reversed(list(formats)):
+            start = time.perf_counter()
+            formats[name].render(some, 1_700_000_000_000_000_000)
+            found[name] = min(found[name], (time.perf_counter() - start) / count * 1e6)
+    return {f"insert of new rows, {name}": round(time_, 2) for name, time_ in found.items()}
 
 
 def main() -> None:
@@ -168,6 +210,7 @@ def main() -> None:
         "record to line": lambda: lines.lines(records),
     }
     result = {name: round(best(work, count), 2) for name, work in cases.items()}
+    result |= side_by_side({"JSON": bare, "Avro": avro_format()}, plain, count)
     size = sum(len(r.key or b"") + len(r.value or b"") for r in records) / count
     print(f"{count} rows of {len(COLUMNS)} columns, {size:.0f} bytes a record; µs per row")
     for name, figure in result.items():

@@ -19,6 +19,7 @@ MEMBERS = {
     "plugins/formats": "waltap_formats",
     "plugins/types": "waltap_types",
     "plugins/kafka": "waltap_kafka",
+    "plugins/transforms": "waltap_transforms",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",
     "plugins/spark": "waltap_spark",

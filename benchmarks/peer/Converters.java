@@ -65,6 +65,8 @@ public final class Converters {
                             var parsed = client.getSchemaBySubjectAndId(subject, id);
                             answer.put("subject", subject);
                             answer.put("schema", parsed.canonicalString());
+                            ArrayNode references = answer.putArray("references");
+                            for (var each : parsed.references()) references.add(each.getName());
                         } catch (Exception e) { }
                     }
                 }

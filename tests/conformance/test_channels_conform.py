@@ -5,9 +5,11 @@ import logging
 
 import pytest
 
+from tests.rigs.http_receiver import Receiver
 import waltap.plugin
 from waltap.notifications import Notification
 from waltap.notifications.log_channel import KEYS
+from waltap.notifications.webhook_properties import WebhookProperties
 from waltap.signals.file_channel import FileSignalProperties
 from waltap_testing import (
     NotificationChannelRig,
@@ -17,7 +19,7 @@ from waltap_testing import (
 )
 
 (FILE,) = waltap.plugin.register_signal_channels()
-(LOG,) = waltap.plugin.register_notification_channels()
+LOG, WEBHOOK = waltap.plugin.register_notification_channels()
 
 
 class TestFileSignals(SignalChannelSuite):
@@ -102,3 +104,18 @@ def test_no_key_of_a_row_comes_into_the_log(caplog):
     )  # fmt: skip
     assert "secret" not in caplog.text
     assert '"connector_name": "t"' in caplog.text
+
+
+class TestWebhookNotifications(NotificationChannelSuite):
+    @pytest.fixture
+    def rig(self, monkeypatch):
+        monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 90.0)
+        with Receiver() as receiver:
+            properties = WebhookProperties.model_validate(
+                {
+                    "notification.webhook.url": receiver.url,
+                    "notification.webhook.secret": "7",
+                    "notification.webhook.queue.size": 2000,
+                }
+            )
+            yield NotificationChannelRig(WEBHOOK, properties, receiver.notifications)

@@ -51,6 +51,10 @@ class SinkOfItsOwn(KafkaSink):
 
     def die(self) -> None:
         """Be gone as after a kill: what is under way may or may not arrive, nothing is undone."""
+        self._routes.clear()
+        if self._narrow is not None:
+            self._narrow.purge(blocking=False)
+            self._narrow = None
         if self._producer is not None:
             self._producer.purge(blocking=False)
             self._producer = self._transactions = None
@@ -93,7 +97,9 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
     spec = SinkSpec(name=SPEC.name, summary=SPEC.summary, properties=SPEC.properties, factory=make)
     names = [prefix + name for name in TABLES]
     # no forks: librdkafka has threads of its own
-    return SinkRig(spec, properties, read_back, outage=lambda: refusing(kafka, names), forks=False)
+    return SinkRig(
+        spec, properties, read_back, outage=lambda: refusing(kafka, names), forks=False, asks=True
+    )
 
 
 @contextlib.contextmanager

@@ -3,17 +3,24 @@
 import io
 import json
 from base64 import b64decode
+from collections.abc import Callable, Mapping
 
 import fastavro
 import httpx
 import pytest
 
+from tests.rigs.protobuf import protobuf_reader
 from tests.servers.registry import Registry
+from waltap.decode.message import Update
+from waltap.decode.tuple_image import UNCHANGED
+from waltap.transactions.transaction import TransactionPart
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.json_schema.properties import JsonSchemaProperties
 from waltap_formats.plugin import register_formats
-from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_formats.protobuf.properties import ProtobufProperties
+from waltap_testing.format_suite import NOW, FormatRig, FormatSuite
+from waltap_testing.workload import ITEMS
 
 SPECS = {spec.name: spec for spec in register_formats()}
 PATIENT = {"schema.registry.request.timeout.ms": 60_000}
@@ -45,6 +52,56 @@ class TestAvro(FormatSuite):
         properties = AvroProperties.model_validate({"schema.registry.url": registry.url, **PATIENT})
         capture = {**NAMES, "topic.prefix": "avro"}
         return FormatRig(SPECS["avro"], properties, parse=parse, capture=capture)
+
+
+class TestProtobuf(FormatSuite):
+    nullable: Mapping[str, bool] = {"optional.for.nullables": True}
+
+    @pytest.fixture
+    def rig(self, registry: Registry) -> FormatRig:
+        readers: dict[int, Callable[[bytes], object]] = {}
+
+        def parse(data: bytes) -> object:
+            if data[:1] != b"\0":
+                return json.loads(data)  # a header
+            number = int.from_bytes(data[1:5], "big")
+            if number not in readers:
+                answer = httpx.get(f"{registry.url}/schemas/ids/{number}").json()
+                assert answer["schemaType"] == "PROTOBUF"
+                readers[number] = protobuf_reader(answer["schema"])
+            assert data[5:6] == b"\0"
+            return readers[number](data[6:])
+
+        given = {"schema.registry.url": registry.url, "scrub.invalid.names": True, **self.nullable}
+        properties = ProtobufProperties.model_validate({**given, **PATIENT})
+        capture = {"topic.prefix": type(self).__name__}
+        return FormatRig(SPECS["protobuf"], properties, parse=parse, capture=capture)
+
+
+class TestProtobufWithWrappers(TestProtobuf):
+    nullable = {"wrapper.for.nullables": True}
+
+
+class TestProtobufWithoutPresence(TestProtobuf):
+    """As Confluent's converter writes it unless it is told otherwise: null is the empty text."""
+
+    nullable: Mapping[str, bool] = {}
+
+    def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
+        render = rig.build()
+        null, unchanged, empty = (
+            render.render([part], NOW)[0].value
+            for part in (changed(None), changed(UNCHANGED), changed(""))
+        )
+        assert null == empty != unchanged
+
+
+def changed(value: object) -> TransactionPart:
+    """Return a part with an update that sets a text to ``value``."""
+    update = Update(ITEMS, 16, ("1", "2", value))  # type: ignore[arg-type]
+    return TransactionPart(
+        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=NOW // 1000, end_lsn=99, changes=[update]
+    )
 
 
 class TestJsonSchema(FormatSuite):

@@ -11,10 +11,13 @@ import waltap_sinks.plugin
 import waltap_spark.plugin
 from waltap.format.record import Record
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
+from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, Store
 from waltap.sink.jsonl import JsonLinesProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
+
+from tests.rigs.http_receiver import Receiver
 
 SPECS = {
     spec.name: spec
@@ -44,7 +47,9 @@ class TestJsonLines(SinkSuite):
     def new_rig(self):
         def make(folder):
             path = folder / "events.jsonl"
-            return SinkRig(SPECS["jsonl"], JsonLinesProperties(path=str(path)), lambda: lines(path))
+            return SinkRig(
+                SPECS["jsonl"], JsonLinesProperties(path=str(path)), lambda: lines(path), asks=True
+            )
 
         return make
 
@@ -70,7 +75,10 @@ class TestChangeLog(SinkSuite):
         def make(folder):
             path = folder / "log"
             return SinkRig(
-                SPECS["changelog"], ChangeLogProperties(path=str(path)), lambda: changes(path)
+                SPECS["changelog"],
+                ChangeLogProperties(path=str(path)),
+                lambda: changes(path),
+                asks=True,
             )
 
         return make
@@ -84,11 +92,46 @@ class TestSparkWithoutApplier(SinkSuite):
         def make(folder):
             path = str(folder / "output")
             properties = SparkProperties(path=path, applier="none")
-            return SinkRig(SPECS["spark"], properties, lambda: changes(changelog_of(path)))
+            return SinkRig(
+                SPECS["spark"], properties, lambda: changes(changelog_of(path)), asks=True
+            )
 
         return make
 
 
+class TestHttp(SinkSuite):
+    @pytest.fixture
+    def new_rig(self):
+        receivers = []
+
+        def make(_folder):
+            receiver = Receiver()
+            receivers.append(receiver)
+
+            def read():
+                bodies = [json.loads(body) for _, body in receiver.taken]
+                return [
+                    Record(
+                        item["topic"],
+                        *(
+                            None if p is None else orjson.dumps(p)
+                            for p in (item["key"], item["value"])
+                        ),
+                        tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"]),
+                    )
+                    for body in bodies
+                    for item in body
+                ]
+
+            properties = HttpProperties(url=receiver.url, body="array", tombstones=True)
+            return SinkRig(SPECS["http"], properties, read, asks=True)
+
+        yield make
+        for receiver in receivers:
+            receiver.stop()
+
+
 def test_every_registered_sink_is_here():
-    tested = {"jsonl", "changelog", "spark", "kafka"}  # kafka: test_kafka_conforms.py
+    # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py
+    tested = {"jsonl", "changelog", "spark", "http", "kafka", "sql"}
     assert set(SPECS) == tested | KEEP_NOTHING

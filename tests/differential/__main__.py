@@ -1,4 +1,4 @@
-"""Runs the corpora live: ``python -m tests.differential record|check|docs|list [VARIANT...]``."""
+"""Runs the corpora live: ``python -m tests.differential record|check|docs|list|properties [VARIANT...]``."""
 
 import argparse
 import contextlib
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.differential import properties
 from tests.differential.accepted import PAGE, page, unexplained
 from tests.differential.capture import capture
 from tests.differential.comparison import differences, report
@@ -24,6 +25,9 @@ def main() -> int:
     if options.command == "docs":
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if options.command == "properties":
+        properties.GOLDEN.write_text(properties.asked(), encoding="utf-8")
         return 0
     try:
         chosen = variants(options.variants)
@@ -104,9 +108,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
     parser.add_argument(
         "command",
-        choices=["record", "check", "docs", "list"],
+        choices=["record", "check", "docs", "list", "properties"],
         help="record: Debezium's events become the expected ones; check: run and compare; docs: write"
-        " docs/reference/differences.md; list: name the variants",
+        " docs/reference/differences.md; list: name the variants; properties: record what the connector declares",
     )
     parser.add_argument("variants", nargs="*", help="corpus or corpus:variant; without any: all")
     parser.add_argument("--engine", choices=["waltap", "debezium"], help="with check (waltap)")

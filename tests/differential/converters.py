@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differential.engines import PEER
+from tests.servers.jars import jars
 
-__all__ = ["Answer", "Question", "ask"]
+__all__ = ["Answer", "Question", "ask", "protobuf_class_path"]
 
 SECONDS = 240.0
+GOOGLE_TYPES = "com.google.api.grpc:proto-google-common-protos:2.22.1"
+"""Older than this, which is what the peer brings, it has not all that Confluent's converter needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +32,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a converter gave: its bytes, the schema it registered, what it reads back; or its error."""
+    """What a converter gave: its bytes, the schema it registered with the names of those that it imports,
+    what it reads back; or its error."""
 
     data: bytes | None
     schema: str | None
+    references: tuple[str, ...]
     subject: str | None
     back: Any
     error: str | None
@@ -60,11 +65,18 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
     ]
 
 
+def protobuf_class_path() -> str:
+    """Return what must precede the peer's jars for Confluent's Protobuf converter. Raises: MissingProgram."""
+    (found,) = jars("protobuf-types", [GOOGLE_TYPES]).glob("proto-google-common-protos-*.jar")
+    return str(found)
+
+
 def _answer(found: dict[str, Any]) -> Answer:
     data, back = found.get("bytes"), found.get("back")
     return Answer(
         data=None if data is None else b64decode(data),
         schema=found.get("schema"),
+        references=tuple(found.get("references", ())),
         subject=found.get("subject"),
         back=None if back is None else json.loads(back),
         error=found.get("error"),

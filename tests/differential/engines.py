@@ -119,12 +119,20 @@ class Engine(abc.ABC):
 
 
 class Debezium(Engine):
-    """Debezium's runner; it is over after ``idle_seconds`` of silence."""
+    """Debezium's runner; it is over after ``idle_seconds`` of silence. What it dumps it sends to the
+    broker at ``kafka``, too, and ends when all of it is there. ``format_``: ``json`` or ``avro``."""
 
     name = "debezium"
 
-    def __init__(self, folder: Path, properties: Mapping[str, str], idle_seconds: float) -> None:
-        self._idle = idle_seconds
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str],
+        idle_seconds: float,
+        kafka: str | None = None,
+        format_: str = "json",
+    ) -> None:
+        self._idle, self._kafka, self._format = idle_seconds, kafka, format_
         super().__init__(folder, properties)
 
     def _command(self, properties: Path) -> list[str]:
@@ -134,7 +142,10 @@ class Debezium(Engine):
             "--until-idle": self._idle,
             "--idle-after": self.folder / "go",
             "--max-seconds": 300,
+            "--format": self._format,
         }
+        if self._kafka is not None:
+            options["--kafka"] = self._kafka
         words = [str(word) for option in options.items() for word in option]
         return [str(PEER), str(properties), *words]
 

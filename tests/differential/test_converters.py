@@ -2,24 +2,34 @@
 
 import json
 import math
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.differential.converters import Question, ask
+from tests.differential.converters import Question, ask, protobuf_class_path
+from tests.differential.corpus import CORPORA
 from tests.differential.engines import peer_installed
+from tests.differential.normalise import SAME
 from tests.rigs.typed_records import typed_records, with_schema
 from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
+from tests.servers.jars import MissingProgram
 from tests.servers.registry import Registry
+from waltap.errors import ConfigurationError
 from waltap.format.converter import ConverterContext
+from waltap.format.unfit import Unfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.cloudevents.converter import CloudEventsConverter
 from waltap_formats.cloudevents.properties import CloudEventsProperties
+from waltap_formats.protobuf.converter import ProtobufConverter
+from waltap_formats.protobuf.properties import ProtobufProperties
 
 CLOUD_EVENTS = "io.debezium.converters.CloudEventsConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +85,180 @@ def test_avro_of_every_type_is_what_confluents_converter_writes(typed: Any) -> N
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:10])
 
 
+class Unregistered(ProtobufConverter):
+    """Protobuf without a registry: keeps the text that it would register."""
+
+    registered = ""
+
+    def prefix(self, topic: str, name: str, text: str) -> bytes:
+        self.registered = text
+        return b"\0\0\0\0\0"
+
+
+PROTOBUF_OPTIONS: list[dict[str, str]] = [
+    {},
+    {"optional.for.nullables": "true"},
+    {"wrapper.for.nullables": "true"},
+    {"optional.for.nullables": "true", "wrapper.for.nullables": "true"},
+    {"scrub.invalid.names": "true"},
+]
+
+
+def ends_a_day(value: Any) -> bool:
+    """Tell whether a time is 24:00, of which that converter makes 00:00 of the same day."""
+    return bool(value["op"] == "c" and value["after"]["x"] == 86_400_000)
+
+
+def read_schema(given: dict[str, Any]) -> Schema:
+    """Return the schema that a converter's JSON describes."""
+    items, keys, values = (
+        read_schema(given[name]) if name in given else None for name in ("items", "keys", "values")
+    )
+    fields = tuple(Field(each["field"], read_schema(each)) for each in given.get("fields", ()))
+    default = given.get("default")
+    return Schema(
+        kind=Kind(given["type"]),
+        optional=given.get("optional", False),
+        name=given.get("name"),
+        version=given.get("version"),
+        parameters=tuple(given.get("parameters", {}).items()),
+        doc=given.get("doc"),
+        default=b64decode(default) if given["type"] == "bytes" and default else default,
+        fields=fields,
+        items=items,
+        keys=keys,
+        values=values,
+    )
+
+
+def protobuf(schema: Schema | None, options: dict[str, str], value: object) -> tuple[bytes, str]:
+    """Return what waltap writes behind the schema's id, and the schema."""
+    given = {"schema.registry.url": "http://nobody", **options}
+    context = ConverterContext(side="value")
+    converter = Unregistered(ProtobufProperties.model_validate(given), context)
+    data = converter.encoder("t", schema)(value)
+    assert data is not None
+    return data[5:], converter.registered
+
+
+def by_confluent(questions: list[Question]) -> list[Any]:
+    try:
+        return ask(questions, protobuf_class_path())
+    except MissingProgram as reason:
+        pytest.skip(f"what Confluent's Protobuf converter needs cannot be had: {reason}")
+
+
+@pytest.mark.usefixtures("peer")
+def test_protobuf_of_every_type_is_what_confluents_converter_writes(typed: Any) -> None:
+    """Text of the schema and bytes; what that converter refuses is refused, too."""
+    records = [
+        (name, record, options)
+        for precision in ("adaptive_time_microseconds", "connect")
+        for name, some in typed_records(typed, **{"time.precision.mode": precision})
+        for record in some
+        for options in PROTOBUF_OPTIONS[: None if precision != "connect" else 1]
+        if record.value is not None and carried(record.value) and not ends_a_day(record.value)
+    ]
+    answers = by_confluent(
+        [
+            Question(
+                converter=PROTOBUF,
+                data=with_schema(record),
+                topic=f"topic-{number}",
+                config={"schema.registry.url": "mock://", **options},
+            )
+            for number, (_, record, options) in enumerate(records)
+        ]
+    )
+    assert len(answers) == len(records) > 3000
+    wrong, refused = [], 0
+    for (name, record, options), answer in zip(records, answers, strict=True):
+        if answer.data is None:
+            refused += 1
+            with pytest.raises((Unfit, ConfigurationError)):
+                protobuf(record.value_schema, options, record.value)
+            continue
+        data, text = protobuf(record.value_schema, options, record.value)
+        if text != answer.schema:
+            wrong.append(f"{name}: {text} is not {answer.schema}")
+        if data != answer.data[5:]:
+            wrong.append(f"{name}: {record.value['after']}: {data!r} is not {answer.data[5:]!r}")
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:10])
+    assert refused < len(records) / 10
+
+
+def plain(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "optional": False, **more}
+
+
+def struct(name: str | None, *fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return plain("struct", name=name, fields=list(fields), **more)
+
+
+def field(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"field": name, **schema}
+
+
+TEXTS = {"type": "map", "optional": True, "keys": plain("string")}
+SHAPES: list[tuple[dict[str, Any], Any]] = [
+    (struct(None, field("id", plain("int32"))), {"id": 1}),
+    (struct("my-shop.public.t.Key", field("id", plain("int32"))), {"id": 1}),
+    (
+        struct(
+            "a.V",
+            field("v", struct("x.v", field("i", plain("int32")))),
+            field("w", struct("y.W", field("j", struct("x.Q", field("i", plain("int32")))))),
+            field("z", struct("z.W", field("j", struct("x.Q", field("i", plain("int32")))))),
+        ),
+        {"v": {"i": 1}, "w": {"j": {"i": 2}}, "z": {"j": {"i": 3}}},
+    ),
+    (
+        struct(
+            "a.V",
+            field("a", {**TEXTS, "values": plain("string", optional=True)}),
+            field("b", {**TEXTS, "name": "x.my_map", "values": plain("int16")}),
+            field("c", {"type": "array", "items": struct("q.I", field("n", plain("int8")))}),
+        ),
+        {"a": {"k": "v", "l": None, "m": ""}, "b": {"n": -1}, "c": [{"n": 1}, {"n": 0}]},
+    ),
+    (struct("a.V", field("d", plain("string", optional=True, default="abc"))), {"d": None}),
+    (struct("a.V", field("1a", plain("int32")), field("_b-ü", plain("int32"))), {"1a": 1, "_b-ü": 2}),
+    (struct("a.V"), {}),
+    *((plain(kind), 5) for kind in ("int8", "int16", "int32", "int64", "float", "double")),
+    (plain("boolean"), True),
+    (plain("string", optional=True), "text"),
+    (plain("bytes"), "AAE="),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("peer")
+def test_protobuf_of_other_shapes_is_what_confluents_converter_writes() -> None:
+    cases = [(*shape, options) for shape in SHAPES for options in PROTOBUF_OPTIONS]
+    answers = by_confluent(
+        [
+            Question(
+                converter=PROTOBUF,
+                data=json.dumps({"schema": schema, "payload": payload}).encode(),
+                topic=f"topic-{number}",
+                config={"schema.registry.url": "mock://", **options},
+            )
+            for number, (schema, payload, options) in enumerate(cases)
+        ]
+    )
+    taken = 0
+    for (schema, payload, options), answer in zip(cases, answers, strict=True):
+        value = b64decode(payload) if schema["type"] == "bytes" else payload
+        if answer.data is None:
+            with pytest.raises((Unfit, ConfigurationError)):
+                protobuf(read_schema(schema), options, value)
+            continue
+        taken += 1
+        data, text = protobuf(read_schema(schema), options, value)
+        assert text == answer.schema, (schema, options)
+        assert data == answer.data[5:], (schema, options)
+    assert taken > len(cases) * 0.9
+
+
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize(("form", "every"), [("json", 1), ("avro in json", 100), ("avro", 60)])
 def test_cloud_events_are_those_of_debeziums_converter(
@@ -106,3 +290,94 @@ def test_cloud_events_are_those_of_debeziums_converter(
             continue
         assert found is not None
         assert ordered(found.decode()) == ordered(answer.data.decode())
+
+
+def recorded(corpus: str) -> list[tuple[str, bool, dict[str, Any], Any]]:
+    """Return (topic, whether it is a key, schema, payload) of what Debezium wrote for a corpus, once each.
+
+    The recording has words in the place of times and positions: they are numbers again.
+    """
+    last: dict[tuple[str, str], Any] = {}
+    found: dict[str, tuple[str, bool, dict[str, Any], Any]] = {}
+    lines = CORPORA.joinpath(corpus, "expected.schemas.jsonl").read_text().split("\n")
+    for record in map(json.loads, filter(None, lines)):
+        for side in ("key", "value"):
+            both = record.get(side)
+            if not isinstance(both, dict) or "payload" not in both:
+                continue
+            place = record["topic"], side
+            if both["schema"] == SAME:
+                both["schema"] = last[place]
+            last[place] = both["schema"]
+            payload = filled(both["schema"], both["payload"])
+            made = record["topic"], side == "key", both["schema"], payload
+            found[json.dumps(made)] = made
+    return list(found.values())
+
+
+def filled(schema: dict[str, Any], value: Any) -> Any:
+    """Return a payload with numbers for the words of the canonical form."""
+    kind = schema["type"]
+    if kind in ("int32", "int64") and isinstance(value, str):
+        return 1_700_000_000
+    if kind == "string" and isinstance(value, list | dict):  # the pair of positions
+        return json.dumps(value)
+    if kind == "struct" and isinstance(value, dict):
+        return {f["field"]: filled(f, value.get(f["field"])) for f in schema["fields"]}
+    return value
+
+
+def connect(schema: Schema, value: Any) -> Any:
+    """Return the Connect value of a payload."""
+    if value is None:
+        return None
+    match schema.kind:
+        case Kind.BYTES:
+            return b64decode(value)
+        case Kind.STRUCT:
+            return {f.name: connect(f.schema, value[f.name]) for f in schema.fields}
+        case Kind.ARRAY:
+            assert schema.items is not None
+            return [connect(schema.items, each) for each in value]
+    return value
+
+
+@pytest.mark.usefixtures("peer")
+def test_what_debezium_recorded_is_avro_and_protobuf_as_confluents_converters_write_it() -> None:
+    """Of the corpora that were recorded with schemas."""
+    corpora = sorted(path.parent.name for path in CORPORA.glob("*/expected.schemas.jsonl"))
+    assert {"types_default", "toast", "oddities"} <= set(corpora)
+    records = [record for corpus in corpora for record in recorded(corpus)]
+    questions = [
+        Question(
+            converter=converter,
+            data=json.dumps({"schema": schema, "payload": payload}).encode(),
+            topic=f"topic-{number}",
+            key=key,
+            config={"schema.registry.url": "mock://"},
+        )
+        for converter in (AVRO, PROTOBUF)
+        for number, (_, key, schema, payload) in enumerate(records)
+    ]
+    answers, compared = by_confluent(questions), 0
+    for question, answer in zip(questions, answers, strict=True):
+        both = json.loads(question.data)
+        schema = read_schema(both["schema"])
+        value = connect(schema, both["payload"])
+        if answer.data is None:
+            with pytest.raises((Unfit, ConfigurationError)):
+                avro(schema, value) if question.converter == AVRO else protobuf(schema, {}, value)
+            continue
+        assert answer.schema is not None
+        compared += 1
+        if question.converter == PROTOBUF:
+            assert protobuf(schema, {}, value) == (answer.data[5:], answer.schema)
+        else:
+            data, text = avro(schema, value)
+            assert (data, ordered(text)) == (answer.data[5:], ordered(answer.schema))
+    assert compared > len(records)
+
+
+def avro(schema: Schema, value: Any) -> tuple[bytes, str]:
+    """Return what waltap writes behind the schema's id, and the schema."""
+    return avro_writer(schema)(value), json.dumps(avro_schema(schema))

@@ -40,6 +40,7 @@ class Case:
     are exact. ``wire_keys``: it tells the key of its moment. ``late``: tables that joined a filtered
     publication after it was made; ``announced``: those of them the user was told of. ``floating``:
     transactions that may be delivered at PREPARE. ``snapshot``: whether initial data is read.
+    ``restarts``: a snapshot broke off and went on, in a sink that then has some tables read anew.
     """
 
     exactly_once: bool = False
@@ -49,6 +50,7 @@ class Case:
     announced: frozenset[str] = frozenset()
     floating: frozenset[int] = frozenset()
     snapshot: bool = True
+    restarts: bool = False
     created: int = 0
     """Where the slot began: what ends later must come. 0: it is found from the first change."""
     logged: bool = False

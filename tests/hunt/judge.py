@@ -485,15 +485,16 @@ class _Trial:
             rows = self.have.get(name)
             if rows is None and place is not None and place not in self.state.tables:
                 rows = self.have.get(place)
-            if table.oid in later and self._read_later(start, name, table, rows):
+            moved = self.case.restarts and rows is not None and differences(name, rows, table)
+            if (table.oid in later or moved) and self._read_later(start, name, table, rows):
                 continue
             if place is None or self.case.floating:
                 continue  # gone, perhaps before it was read; or not known what was told by then
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
     def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:
-        """Tell whether a table that DDL touches is what it was at some later moment: it was read anew
-        then, and the changes of it until then may be left out."""
+        """Tell whether a table that DDL touches, or that was read anew when a snapshot went on, is what it
+        was at some later moment: the changes of it until then may be left out."""
         scratch, until = State(), None
         scratch.tables[name] = replace(table, rows=[dict(row) for row in table.rows])
         for index in range(start, len(self.items)):

@@ -216,7 +216,8 @@ class Cutting:
 def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
     pipeline: Pipeline, tmp_path: Path, when: str, roles: tuple[str, ...], sink: str, mode: str
 ) -> None:
-    """Nothing was delivered yet, or part of it; it happens twice in a row."""
+    """Nothing was delivered yet, or part of it; it happens twice in a row, but for a change log that has
+    the table: the snapshot goes on, and the table is not completed again."""
     database = pipeline.database
     assert database is not None
     database.execute(
@@ -229,10 +230,11 @@ def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
         settings |= {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
     cutting = Cutting(pipeline, when, roles, times=2)
     with pipeline.running(cutting, **settings) as run:
-        assert [state for state, _ in run.notices.states].count("reconnecting") == 2
+        again = [state for state, _ in run.notices.states].count("reconnecting")
+        assert again == 2 - cutting.left
         database.execute("INSERT INTO t VALUES (40000, 'new')")
         run.until(lambda: database.slots(), "the slot")
-    assert cutting.left == 0
+    assert cutting.left == 0 or (sink == "changelog" and again and when.startswith("table_comp"))
     pipeline.catch_up(**{**settings, "snapshot.mode": "initial"})
     assert list(database.slots()) == [pipeline.slot]
     if sink == "changelog":

@@ -8,13 +8,14 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres.snapshot.chunk_query import PostgresChunks
 
+from tests.rigs.chunks import around_chunk
 from tests.rigs.pipeline import Destination, Pipeline, Run, until
 from tests.servers.postgres import Cluster, Database, Server
 
@@ -114,22 +115,7 @@ def contents(database: Database, table: str, *key: str) -> dict[tuple[Any, ...],
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return what lets an action happen around the reading of the n-th chunk, by the real reader."""
 
-    def arrange(action: Callable[[], object], *, when: str = "after", nth: int = 1) -> None:
-        real, count = PostgresChunks.chunk, 0
-
-        def chunk(self: PostgresChunks, *arguments: Any, **named: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == nth and when == "before":
-                action()
-            rows = real(self, *arguments, **named)
-            if count == nth and when == "after":
-                action()
-            return rows
-
-        monkeypatch.setattr(PostgresChunks, "chunk", chunk)
-
-    return arrange
+    return partial(around_chunk, monkeypatch)
 
 
 # --- whole tables -----------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ EXTRAS = tomllib.loads((ROOT / "framework/pyproject.toml").read_text())["project
 PARTS = [part.partition("==")[0].removeprefix("waltap-") for part in EXTRAS["postgres"]]
 POSTGRES = ("framework", *(f"plugins/{part}" for part in PARTS))
 
+NEEDS_MORE = {("sinks", "sql"): "sql", ("commands", "sql"): "sql"}
+"""What a distribution registers, and another extra brings with all that it needs."""
+
 pytestmark = pytest.mark.needs_postgres
 
 
@@ -101,7 +104,8 @@ def test_postgres_brings_the_types_of_its_extensions(installed: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("sink", "extra"), [("spark", "spark"), ("changelog", "sinks"), ("kafka", "kafka")]
+    ("sink", "extra"),
+    [("spark", "spark"), ("changelog", "sinks"), ("kafka", "kafka"), ("sql", "sql")],
 )
 def test_a_missing_sink_names_its_extra(
     installed: Path, tmp_path: Path, sink: str, extra: str
@@ -139,4 +143,5 @@ def test_extras_are_what_our_plugins_register() -> None:
         for kind in KINDS:
             if kind.attribute in mentioned:
                 for name in plugin.provides.get(kind.attribute, ()):
-                    assert extra_for(kind.attribute, name) == f"waltap[{extra}]", name
+                    brings = NEEDS_MORE.get((kind.attribute, name), extra)
+                    assert extra_for(kind.attribute, name) == f"waltap[{brings}]", name

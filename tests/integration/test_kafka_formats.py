@@ -10,6 +10,7 @@ import httpx
 
 from tests.rigs.kafka import read_all
 from tests.rigs.pipeline import Pipeline
+from tests.rigs.protobuf import protobuf_reader
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Database
 from tests.servers.registry import Registry
@@ -61,3 +62,47 @@ def test_a_consumer_of_avro_reads_what_was_written(
     ]
     assert [("colour" in (event["after"] or {})) for event in found] == [False, False, True, False]
     assert len(schemas) == 2  # the column is a new version
+
+
+def test_a_consumer_of_protobuf_reads_what_was_written(
+    database: Database, kafka: Kafka, registry: Registry, tmp_path: Path
+) -> None:
+    database.psql(
+        "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(8,2), made date);"
+        "INSERT INTO items VALUES (1, 'bolt', 1.25, '2024-02-29')"
+    )
+    prefix = kafka.topic_name()
+    settings = {
+        "key.converter": "io.confluent.connect.protobuf.ProtobufConverter",
+        "key.converter.schema.registry.url": registry.url,
+        "value.converter": "io.confluent.connect.protobuf.ProtobufConverter",
+        "value.converter.schema.registry.url": registry.url,
+        "value.converter.optional.for.nullables": True,
+        "time.precision.mode": "connect",
+        "topic.prefix": prefix,
+        "sink.type": "kafka",
+        "sink.bootstrap.servers": kafka.bootstrap,
+    }
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.psql("UPDATE items SET price = NULL; DELETE FROM items")
+    pipeline.catch_up()
+
+    def read(data: bytes) -> dict[str, Any]:
+        number = int.from_bytes(data[1:5], "big")
+        answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90)
+        assert data[5:6] == b"\0"
+        return protobuf_reader(answer.json()["schema"])(data[6:])
+
+    records = read_all(kafka.bootstrap, f"{prefix}.public.items")
+    assert [read(record.key() or b"") for record in records] == [{"id": 1}] * 4
+    *events, tombstone = [record.value() for record in records]
+    assert tombstone is None
+    found = [read(data or b"") for data in events]
+    assert [event["op"] for event in found] == ["r", "u", "d"]
+    price = {"value": b"}", "precision": 3, "scale": 2}
+    made = {"year": 2024, "month": 2, "day": 29}
+    row = {"id": 1, "name": "bolt", "made": made}
+    assert found[0]["after"] == row | {"price": price}
+    assert found[1]["after"] == row
+    assert "after" not in found[2]

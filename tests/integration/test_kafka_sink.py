@@ -18,6 +18,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from tests.rigs.kafka import create, partitions, read_all
@@ -163,6 +166,20 @@ def test_a_partition_that_a_record_names_is_taken(
             made.flush()
 
 
+def test_a_time_that_a_record_has_is_that_of_the_message(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    made = opened()
+    before = int(time.time() * 1000) - 60_000
+    stamped = Record(topic, b"k", b"v", timestamp=1_767_225_600_123)
+    made.write(batch(1, stamped, Record(topic, b"k", b"v")))
+    made.flush()
+    (_, given), (_, now) = [m.timestamp() for m in read_all(kafka.bootstrap, topic)]
+    assert given == 1_767_225_600_123
+    assert now > before
+
+
 # --- topics ---------------------------------------------------------------------------------------
 
 
@@ -233,6 +250,50 @@ def test_records_go_over_tls_and_to_users_of_sasl(
         made.write(batch(1, Record(topic, b"k", b"v")))
         made.flush()
     assert len(read_all(kafka.bootstrap, topic)) == 2
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_users_of_scram_come_in(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], mechanism: str, protocol: str
+) -> None:
+    user, password = f"scram-{topic}", "seven words"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    kind = ScramMechanism[mechanism.replace("-", "_")]
+    made = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
+    for done in admin.alter_user_scram_credentials([made]).values():
+        done.result(WAIT_SECONDS)
+    rights = [
+        AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
+            operation, AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
+    ]  # fmt: skip
+    for done in admin.create_acls(rights).values():
+        done.result(WAIT_SECONDS)
+    settings = {
+        "servers": kafka.sasl_tls if protocol == "SASL_SSL" else kafka.sasl,
+        "producer__security__protocol": protocol,
+        "producer__sasl__mechanism": mechanism,
+        "producer__sasl__jaas__config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+        f'required username="{user}" password="{password}";',
+        "producer__ssl__ca__location": str(kafka.certificate),
+    }
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:  # the broker takes note of users and rights in its own time
+        try:
+            into = opened(**settings)
+            into.write(batch(1, Record(topic, b"k", b"v")))
+            assert into.flush() == Positions({"": Position(1)})
+            break
+        except KafkaRefused:
+            assert time.monotonic() < deadline
+    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"k"]
+    wrong = settings["producer__sasl__jaas__config"].replace(password, "six words")
+    with pytest.raises(KafkaRefused) as refused:
+        opened(**{**settings, "producer__sasl__jaas__config": wrong})
+    assert "six words" not in str(refused.value)
 
 
 def test_a_wrong_password_is_refused_and_not_shown(kafka: Kafka, tmp_path: Path) -> None:
@@ -340,6 +401,24 @@ def test_a_record_that_is_too_large_stops_the_run_otherwise(
     assert large.value.retry is Retry.NEVER
     with pytest.raises(KafkaRecordTooLarge):
         made.flush()
+
+
+def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    limits = {topic: "20000", f"{topic}-less": "9000", f"{topic}-plain": "1048588"}
+    create(
+        kafka.bootstrap,
+        *(NewTopic(name, 1, config={"max.message.bytes": size}) for name, size in limits.items()),
+    )
+    made = opened()
+    keys = [str(number).encode() for number in range(3000)]
+    for number, key in enumerate(keys):  # the three by turns, and in order in each
+        some = [Record(name, key, bytes(1000)) for name in limits]
+        made.write(batch(number + 1, *some))
+    assert made.flush() == Positions({"": Position(len(keys))})
+    for name in limits:
+        assert [m.key() for m in read_all(kafka.bootstrap, name)] == keys
 
 
 # --- brokers that are away ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ INSERTS = {"publication.keyless.tables": "inserts"}
 @pytest.fixture
 def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
-    return Pipeline(database, tmp_path)
+    return Pipeline(database, tmp_path, {"waltap.new.tables": "warn"})
 
 
 def published_inserts(database: Database, pipeline: Pipeline) -> list[str]:

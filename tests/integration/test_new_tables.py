@@ -14,8 +14,14 @@ from waltap.source.connector import Connector
 from tests.rigs.pipeline import QUICK, Pipeline
 from tests.servers.postgres import Database
 
-FILTERED = {"publication.autocreate.mode": "filtered", "table.include.list": r"public\..*"}
-SIGNALS = {"signal.data.collection": "public.signals"}
+WARN = {"waltap.new.tables": "warn"}
+FILTERED = {
+    "publication.autocreate.mode": "filtered",
+    "table.include.list": r"public\..*",
+    **WARN,
+}
+SNAPSHOT = {"waltap.new.tables": "snapshot"}
+SIGNALS = {"signal.data.collection": "public.signals", **SNAPSHOT}
 
 
 @pytest.fixture
@@ -86,7 +92,7 @@ def test_a_table_that_was_dropped_and_made_again_is_new(old: Database, tmp_path:
     ("settings", "told"),
     [
         ({"waltap.new.tables": "ignore"}, []),
-        ({"waltap.new.tables": "warn"} | SIGNALS, [("public.fresh", "incomplete")]),
+        (SIGNALS | WARN, [("public.fresh", "incomplete")]),
         ({"publication.autocreate.mode": "all_tables"}, [("public.fresh", "joined")]),
         ({"plugin.name": "wal2json"}, [("public.fresh", "joined")]),
     ],
@@ -124,6 +130,58 @@ def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
         assert there.notices.new_tables == [("public.fresh", event)]
     told = run(pipeline)
     assert told == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
+
+
+@pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
+def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
+    old: Database, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | settings)
+    destination = pipeline.destination
+    with pipeline.running() as there:
+        made(old)
+        there.until(lambda: there.notices.new_tables, "the news")
+        assert there.notices.new_tables == [("public.fresh", "snapshot")]
+        old.execute("INSERT INTO fresh VALUES (51)")
+        there.until(lambda: set(destination.ids("fresh")) == set(range(1, 52)), "the rows")
+    assert run(pipeline) in (
+        [],
+        [("public.fresh", "snapshot")],
+    )  # it stopped before that was stored
+    assert run(pipeline) == []
+    assert 51 in destination.ids("fresh", "c")
+
+
+def test_a_table_that_may_not_be_added_joins_at_the_next_start(
+    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody writes to it, and the lock that adding it takes is not had in time."""
+    pipeline = Pipeline(old, tmp_path, FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50})
+    with pipeline.running() as there, old.connect(autocommit=False) as writer:
+        with old.connect(autocommit=False) as maker:
+            maker.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+            maker.commit()
+            writer.execute("INSERT INTO fresh VALUES (1)")
+            there.until(lambda: there.notices.new_tables, "the news")
+        told = there.notices.new_tables[0]
+        writer.commit()
+    assert told in {("public.fresh", "uncaptured"), ("public.fresh", "snapshot")}
+    run(pipeline)
+    with pipeline.running() as there:
+        there.until(lambda: 1 in pipeline.destination.ids("fresh"), "its row")
+
+
+def test_a_table_that_joins_is_read_without_a_signal_table(old: Database, tmp_path: Path) -> None:
+    pipeline = Pipeline(old, tmp_path, FILTERED | SNAPSHOT)
+    run(pipeline)
+    made(old)
+    made(old, '"Odd.(name"')
+    with pipeline.running() as there:
+        destination, odd = pipeline.destination, "public.Odd.(name"
+        there.until(lambda: len(destination.ids("fresh", "r")) == 50, "the rows")
+        there.until(lambda: len({e.row["id"] for e in destination.of(odd)}) == 50, "the others")
+        assert sorted(there.notices.new_tables) == [(odd, "snapshot"), ("public.fresh", "snapshot")]
+    assert run(pipeline) == []
 
 
 TAKEN_OUT = {

@@ -13,7 +13,7 @@ from tests.servers.postgres import Cluster, Database
 @pytest.fixture
 def pipeline(newest_database: Database, tmp_path: Path) -> Pipeline:
     newest_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1)")
-    return Pipeline(newest_database, tmp_path)
+    return Pipeline(newest_database, tmp_path, {"waltap.new.tables": "warn"})
 
 
 def base(pipeline: Pipeline) -> Database:

@@ -566,3 +566,18 @@ def test_a_column_that_joins_and_nothing_maps_is_told_of_once(
         run.until(lambda: pipeline.destination.ids("t") == [1, 2, 3], "the rows")
     assert caplog.text.count("columns of public.t are left out") == 1
     assert "q (tsquery)" in caplog.text
+
+
+def test_a_guardrail_warns_or_refuses(shop: Shop) -> None:
+    shop.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    shop.source["guardrail.collections.max"] = 1
+    assert "2 tables" in shop.warnings()["guardrail"]["found"]
+    assert not shop.doctor()
+    shop.source["guardrail.collections.limit.action"] = "fail"
+    assert set(shop.doctor()) == {"guardrail"}
+    refused = shop.run()
+    assert refused.returncode == 1
+    assert "guardrail.collections.max" in refused.stderr
+    assert shop.made() == []
+    shop.source["guardrail.collections.max"] = 2
+    assert not shop.doctor()

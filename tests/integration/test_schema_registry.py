@@ -25,7 +25,13 @@ from waltap_formats.errors import (
     SchemaInvalid,
     SchemaNotRegistered,
 )
+from waltap_formats.protobuf.converter import ProtobufConverter
+from waltap_formats.protobuf.properties import ProtobufProperties
 
+PATIENT = {
+    "schema.registry.retry.timeout.ms": 0,
+    "schema.registry.request.timeout.ms": 90_000,  # of a busy machine
+}
 ID = Field("id", Schema(kind=Kind.INT32))
 
 
@@ -34,12 +40,7 @@ def row(name: str, *more: Field) -> Schema:
 
 
 def converter(url: str, side: str = "value", **more: object) -> AvroConverter:
-    given = {
-        "schema.registry.url": url,
-        "schema.registry.retry.timeout.ms": 0,
-        "schema.registry.request.timeout.ms": 90_000,  # of a busy machine
-        **more,
-    }
+    given = {"schema.registry.url": url, **PATIENT, **more}
     properties = AvroProperties.model_validate(given)
     return AvroConverter(properties, ConverterContext(side=side))  # type: ignore[arg-type]
 
@@ -97,6 +98,32 @@ def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(
     converter(registry.url).encoder(
         "incompatible", row("a.Value", Field("colour", Schema(kind=Kind.STRING)))
     )
+
+
+def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
+    registry: Registry,
+) -> None:
+    def encode(*more: Field) -> bytes | None:
+        given = {"schema.registry.url": registry.url, **PATIENT}
+        properties = ProtobufProperties.model_validate(given)
+        made = ProtobufConverter(properties, ConverterContext(side="value"))
+        return made.encoder("proto", row("my-shop.a.Value", *more))({"id": 1, "price": b"\x05"})
+
+    price = Schema(
+        kind=Kind.BYTES,
+        optional=True,
+        name="org.apache.kafka.connect.data.Decimal",
+        parameters=(("scale", "2"), ("connect.decimal.precision", "8")),
+    )
+    first = encode(Field("price", price))
+    assert first is not None
+    assert first[5:] == b"\x00\x08\x01\x12\x07\x0a\x01\x05\x10\x01\x18\x02"
+    answer = httpx.put(f"{registry.url}/config/proto-value", json={"compatibility": "BACKWARD"})
+    assert answer.status_code == 200, answer.text
+    with pytest.raises(SchemaIncompatible) as refused:
+        encode(Field("price", Schema(kind=Kind.STRING)))
+    told = "proto-value is not compatible with version 1: the field Value.price was "
+    assert f"{told}confluent.type.Decimal and is string" in str(refused.value)
 
 
 def test_a_schema_that_may_not_be_registered_is_an_error(registry: Registry) -> None:

@@ -103,6 +103,9 @@ def test_rows_written_during_a_snapshot_beside_an_older_slot_arrive_once(
     pipeline.catch_up()
     assert pipeline.destination.table("busy") == in_database(busy)
     assert_each_row_arrived_once(pipeline)
+    offset = pipeline.offset()
+    assert offset is not None
+    assert offset.sole.visible == ""  # the stream is behind all that the snapshot saw
 
 
 def test_a_snapshot_at_every_start_leaves_out_of_the_stream_what_it_has_read(

@@ -11,7 +11,8 @@ from waltap_spark.applier import Applier
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
-from waltap_spark.verify import Comparison, compare, comparison_table
+from waltap_sinks.comparison import Comparison, comparison_table
+from waltap_spark.verify import compare
 
 from tests.rigs.changelog import Database as Model
 from tests.rigs.changelog import batch, context, relation
@@ -95,7 +96,7 @@ def test_equal_rows_have_equal_hashes_for_every_type(
     found = compared(tmp_path, spark, database, ROWS[::-1])
     assert found.left_out == ()
     assert found.equal, found
-    assert (found.source_rows, found.spark_rows) == (4, 4)
+    assert (found.source_rows, found.target_rows) == (4, 4)
 
 
 def test_rows_of_a_child_are_not_those_of_its_parent(
@@ -105,7 +106,7 @@ def test_rows_of_a_child_are_not_those_of_its_parent(
     child = "CREATE TABLE child () INHERITS (t); INSERT INTO child SELECT * FROM t"
     found = compared(tmp_path, spark, database, ROWS, child)
     assert found.equal, found
-    assert (found.source_rows, found.spark_rows) == (4, 4)
+    assert (found.source_rows, found.target_rows) == (4, 4)
 
 
 @pytest.mark.parametrize("column", range(1, len(COLUMNS)), ids=[name for name, _ in COLUMNS[1:]])
@@ -115,7 +116,7 @@ def test_one_value_that_differs_is_seen(
     rows = [list(row) for row in ROWS]
     rows[0][column] = None
     found = compared(tmp_path, spark, database, rows)
-    assert found.source_rows == found.spark_rows
+    assert found.source_rows == found.target_rows
     assert not found.equal
     assert found.columns == (COLUMNS[column][0],)
     assert (found.missing, found.surplus, found.changed) == ((), (), ("(id=1)",))
@@ -128,5 +129,5 @@ def test_a_missing_row_and_a_doubled_one_are_seen(
     assert not less.equal
     assert (less.columns, less.missing, less.surplus) == ((), (), ("(id=4)",))
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(comparison_table([less]))
+    console.print(comparison_table([less], "Spark"))
     assert "only in Spark: (id=4)" in console.export_text()

@@ -3,20 +3,28 @@
 import io
 import json
 import math
+from typing import Any
 
 import fastavro
 import pytest
+from jsonschema import Draft7Validator
 
+from tests.rigs.protobuf import protobuf_reader
 from tests.rigs.typed_records import NOW, context, typed_parts, typed_records
 from tests.rigs.typed_values import typed  # noqa: F401 - a fixture
 from waltap.format.converted import ConvertedFormat, Converters
 from waltap.format.converter import ConverterContext, ValueUnfit
 from waltap.format.record import Record
+from waltap.format.unfit import Unfit
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.schema import avro_schema, is_map
+from waltap_formats.json_schema.converter import JsonSchemaConverter
+from waltap_formats.json_schema.properties import JsonSchemaProperties
+from waltap_formats.protobuf.binary import Presence, message_writer
+from waltap_formats.protobuf.schema import message_file
 
 
 def plain(schema: Schema, value: object) -> object:
@@ -77,6 +85,131 @@ def test_avro_is_read_back_as_it_was(typed) -> None:
     assert count > 600
 
 
+PRESENCE = {"nothing": {}, "optional": {"optional": True}, "wrappers": {"wrappers": True}}
+
+
+def as_protobuf(schema: Schema, value: object, presence: str) -> object:
+    """Return a Connect value as Google's library reads it; what is not there has no entry in a struct."""
+    if value is None:
+        value = schema.default
+    if value is None:
+        return None
+    if schema.name == "org.apache.kafka.connect.data.Decimal":
+        digits = len(str(abs(int.from_bytes(value, "big", signed=True))))
+        return {"value": value, "precision": digits, "scale": int(dict(schema.parameters)["scale"])}
+    match schema.kind:
+        case Kind.STRUCT:
+            found = {f.name: member(f.schema, value.get(f.name), presence) for f in schema.fields}
+            return {name: each for name, each in found.items() if each is not None}
+        case Kind.ARRAY:
+            of = member if presence == "wrappers" else as_protobuf
+            return [of(schema.items, each, presence) for each in value]
+        case Kind.MAP:
+            pairs = [
+                (("key", schema.keys, k), ("value", schema.values, v)) for k, v in value.items()
+            ]
+            inner = "wrappers" if presence == "wrappers" else "nothing"
+            return [
+                {n: found for n, s, each in pair if (found := member(s, each, inner)) is not None}
+                for pair in pairs
+            ]
+        case Kind.STRING:
+            return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def member(schema: Schema, value: object, presence: str) -> object:
+    """Return what is read of a field: None where the reader sees that it is not there."""
+    made = as_protobuf(schema, value, presence)
+    if schema.kind in {Kind.ARRAY, Kind.MAP}:
+        return made or []
+    if schema.kind is Kind.STRUCT or schema.name == "org.apache.kafka.connect.data.Decimal":
+        return made
+    if not schema.optional or presence == "nothing":
+        return ZERO[schema.kind] if made is None else made
+    if made is None or presence != "wrappers":
+        return made
+    return {"value": made}
+
+
+ZERO = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOLEAN: False, Kind.FLOAT32: 0.0, Kind.FLOAT64: 0.0}
+ZERO |= dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), 0)
+
+
+@pytest.mark.parametrize("presence", PRESENCE)
+def test_protobuf_is_read_back_by_googles_library(typed, presence: str) -> None:
+    count, readers = 0, {}
+    how = Presence(**PRESENCE[presence])
+    for name, records in typed_records(typed):
+        for record in records:
+            schema = record.value_schema
+            if record.value is None:
+                continue
+            text = message_file(schema, **PRESENCE[presence]).text()
+            if text not in readers:
+                readers[text] = protobuf_reader(text)
+            try:
+                data = message_writer(schema, how)(record.value)
+            except Unfit as reason:
+                assert "no null inside of an array" in str(reason), name
+                continue
+            found = readers[text](data)
+            wanted = as_protobuf(schema, record.value, presence)
+            assert same(found, wanted), (name, found["after"], wanted["after"])
+            count += 1
+    assert count > 600
+
+
+def finite(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    if isinstance(value, list):
+        return all(map(finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+class UnregisteredJson(JsonSchemaConverter):
+    """JSON Schema without a registry: keeps the text that it would register."""
+
+    registered = ""
+
+    def prefix(self, topic, name, text):
+        self.registered = text
+        return b""
+
+
+@pytest.mark.parametrize("decimals", ["BASE64", "NUMERIC"])
+def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals: str) -> None:
+    """Judged by another library; a value of another type is not valid. JSON has no NaN and no infinity:
+    they are texts, as Java's library writes them."""
+    given = {"schema.registry.url": "http://nobody", "decimal.format": decimals}
+    properties = JsonSchemaProperties.model_validate(given)
+    made = UnregisteredJson(properties, ConverterContext(side="value"))
+    judges: dict[str, Any] = {}
+    count = 0
+    for name, records in typed_records(typed):
+        if decimals == "NUMERIC" and not name.startswith(("numeric", "money")):
+            continue
+        for record in records:
+            if record.value is None or not finite(record.value):
+                continue
+            data = made.encoder("t", record.value_schema)(record.value)
+            text = made.registered
+            if text not in judges:
+                schema = json.loads(text)
+                Draft7Validator.check_schema(schema)
+                judges[text] = Draft7Validator(schema)
+            value = json.loads(data)
+            problems = [each.message for each in judges[text].iter_errors(value)]
+            assert not problems, (name, problems)
+            assert not judges[text].is_valid({**value, "op": 1})
+            if value["after"] is not None:
+                wrong = {**value["after"], "id": "text"}
+                assert not judges[text].is_valid({**value, "after": wrong})
+            count += 1
+    assert count > (600 if decimals == "BASE64" else 40)
+
+
 class Unregistered(AvroConverter):
     """Avro without a registry; ``straight``: rows are written from their images."""
 
@@ -92,23 +225,28 @@ class Unregistered(AvroConverter):
     def keys(self, shape, *, read):
         return super().keys(shape, read=read) if self.straight else None
 
-    def creates(self, shape, value, *, read):
-        return super().creates(shape, value, read=read) if self.straight else None
+    def creates(self, shape, value, key, *, read):
+        return super().creates(shape, value, key, read=read) if self.straight else None
 
 
 class General(Unregistered):
     straight = False
 
 
+@pytest.mark.parametrize("times", [1, 8], ids=["few", "many"])
 @pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "not null"])
-def test_rows_written_straight_are_those_written_from_values(typed, nullable: bool) -> None:
+def test_rows_written_straight_are_those_written_from_values(
+    typed, nullable: bool, times: int
+) -> None:
+    """Many rows: columns of numbers are written at once."""
+
     def rendered(converter, part) -> list[Record]:
         converters = Converters(key=converter, value=converter, header=converter)
         context_ = context(**{"extended.headers.enabled": False})
         return ConvertedFormat(converters, context_).render([part], NOW)
 
     straight = 0
-    for name, parts in typed_parts(typed, nullable=nullable):
+    for name, parts in typed_parts(typed, nullable=nullable, times=times):
         for part in parts:
             try:
                 wanted = rendered(General(), part)

@@ -12,6 +12,7 @@ from waltap.decode.message import Change, Delete, OldTuple, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Missing, Tuple
 from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.chunk_size import ChunkSize
 from waltap.snapshot.chunk_source import Chunk
 from waltap.snapshot.incremental import IncrementalSnapshots
 from waltap.snapshot.incremental_state import State
@@ -71,7 +72,15 @@ class Server:
                 rows[other] = self._row(other)
                 old = (key, ABSENT, ABSENT)
                 changes.append(Update(T, lsn, rows[other], old, OldTuple.KEY))
-            else:  # the large value is not touched, and not sent
+            elif (
+                what == "carry" and other not in rows
+            ):  # the large value is not touched, and not sent
+                _, version, _ = self._row(other)
+                rows[other] = other, version, rows.pop(key)[2]
+                old = (key, ABSENT, ABSENT)
+                new = other, version, UNCHANGED
+                changes.append(Update(T, lsn, new, old, OldTuple.KEY))
+            else:
                 _, version, _ = self._row(key)
                 new = key, version, rows[key][2]
                 rows[key] = new
@@ -108,9 +117,8 @@ class Server:
     def table(self, _request: SnapshotRequest) -> Relation | None:
         return T
 
-    def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> Tuple | None:
-        rows = self.states[self.visible]
-        return (max(rows),) if rows else None
+    def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> Chunk:
+        return self._read(self.visible, sorted(self.states[self.visible])[-1:])
 
     def chunk(
         self,
@@ -120,10 +128,24 @@ class Server:
         *,
         after: Tuple | None,
         maximum: Tuple,
+        limit: int,
     ) -> Chunk:
         seen, low = self.visible, "" if after is None else str(after[0])
         keys = [key for key in sorted(self.states[seen]) if low < key <= str(maximum[0])]
-        rows = [self.states[seen][key] for key in keys[:CHUNK_ROWS]]
+        return self._read(seen, keys[:limit])
+
+    def rows(
+        self,
+        _request: SnapshotRequest,
+        _relation: Relation,
+        _key: tuple[int, ...],
+        keys: Sequence[Tuple],
+    ) -> Chunk:
+        rows = self.states[self.visible]
+        return self._read(self.visible, [str(key) for (key,) in keys if key in rows])
+
+    def _read(self, seen: int, keys: list[str]) -> Chunk:
+        rows = [self.states[seen][key] for key in keys]
         return Chunk(rows, lambda xid: xid <= seen, seen * STEP if self.positions else None)
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
@@ -150,22 +172,26 @@ class Consumer:
                 if isinstance(change, Delete):
                     self.rows.pop(str(change.old[0]), None)
                 elif isinstance(change, Insert | Update) and change.relation is T:
+                    before = None
                     if isinstance(change, Update) and change.old:
-                        self.rows.pop(str(change.old[0]), None)
-                    self._put(change.new)
+                        before = self.rows.pop(str(change.old[0]), None)
+                    self._put(change.new, before)
 
-    def _put(self, row: Tuple) -> None:
+    def _put(self, row: Tuple, before: Tuple | None = None) -> None:
+        """Take a row; what it lacks is as in ``before``, the row of the key that it had."""
         key, version = str(row[0]), str(row[1])
         assert version >= self.newest.get(key, ""), "older than what was delivered before"
         self.newest[key] = version
-        known = self.rows.get(key, row)
+        known = before or self.rows.get(key, row)
         self.rows[key] = tuple(
             old if isinstance(new, Missing) else new for new, old in zip(row, known, strict=True)
         )
 
 
 OPERATIONS = st.tuples(
-    st.sampled_from(["update", "delete", "move"]), st.sampled_from(KEYS), st.sampled_from(KEYS)
+    st.sampled_from(["update", "delete", "move", "carry"]),
+    st.sampled_from(KEYS),
+    st.sampled_from(KEYS),
 )
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.lists(OPERATIONS, min_size=1, max_size=3)),
@@ -197,6 +223,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             clock=lambda: 0.0,
             identifier=lambda: f"w{next(identifiers)}",
             match_s=1.0,
+            size=ChunkSize(CHUNK_ROWS, 0),
             obeyed=False,
             state=state,
         )
@@ -223,11 +250,13 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             snapshots = made(State.restored(snapshots.stored))
             snapshots.resume(0)
     for _ in range(200):
-        if not snapshots.state.queue and server.streamed == len(server.wal):
+        state = snapshots.state
+        if not (state.queue or state.settling) and server.streamed == len(server.wal):
             break
         server.visible = len(server.wal)
         stream(3)
         if snapshots.state.queue and snapshots.until is None and positions:
             snapshots.resume(0)
-    assert not snapshots.state.queue, "it comes to its end"
+    assert not (snapshots.state.queue or snapshots.state.settling), "it comes to its end"
+    assert not snapshots.state.chunks
     assert consumer.rows == server.states[-1]

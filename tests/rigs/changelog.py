@@ -229,6 +229,8 @@ class Database:
                         first_marker="first_in_data_collection" if number == 0 else "true",
                         last_marker="last_in_data_collection" if number == len(cut) - 1 else "true",
                         complete=number == len(cut) - 1,
+                        chunk=number,
+                        ends_chunk=True,
                     )
                 )
         parts[0].opens, parts[0].first_marker = True, "first"

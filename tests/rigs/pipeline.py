@@ -68,6 +68,7 @@ class Destination:
         self.events: list[Event] = []
         self.batches: list[Batch] = []
         self.position: Position | None = None
+        self.before_open: Callable[[], object] = lambda: None
         self.before_write: Callable[[Batch], object] = lambda batch: None
         self.before_flush: Callable[[], object] = lambda: None
         self._written: Position | None = None
@@ -132,6 +133,7 @@ class _KeepingSink(Sink):
             self.capabilities = SinkCapabilities(records=False, resumes_snapshots=True)
 
     def open(self) -> Position | None:
+        self._destination.before_open()
         return None
 
     def write(self, batch: Batch) -> None:
@@ -147,8 +149,8 @@ class _KeepingSink(Sink):
 class _Plugin:
     """Contributes the sink and keeps what observers are told."""
 
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
+    def __init__(self, destinations: dict[str, Destination]) -> None:
+        self._destinations = destinations
         self.sinks_made = 0
         self.states: list[tuple[str, str]] = []
         self.failures: list[tuple[Exception, bool]] = []
@@ -158,11 +160,14 @@ class _Plugin:
 
     @hookimpl
     def register_sinks(self) -> Iterable[SinkSpec]:
-        def build(_properties: object, _context: SinkContext) -> Sink:
-            self.sinks_made += 1
-            return _KeepingSink(self._destination)
+        def kept(name: str, destination: Destination) -> SinkSpec:
+            def build(_properties: object, _context: SinkContext) -> Sink:
+                self.sinks_made += 1
+                return _KeepingSink(destination)
 
-        return [SinkSpec(name="kept", summary="Keeps everything.", factory=build)]
+            return SinkSpec(name=name, summary="Keeps everything.", factory=build)
+
+        return [kept(*each) for each in self._destinations.items()]
 
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
@@ -188,7 +193,8 @@ class _Plugin:
 class Pipeline:
     """A profile of one database in a folder, and the destination of its runs.
 
-    ``settings`` are properties by their full names; None takes one away.
+    ``settings`` are properties by their full names; None takes one away. With ``outlets``, [[sinks]] tables,
+    the pipeline has several sinks; ``others`` are destinations by the names of their sinks, beside ``kept``.
     """
 
     def __init__(
@@ -196,6 +202,8 @@ class Pipeline:
     ) -> None:
         self.folder, self.database = folder, database
         self.destination = Destination()
+        self.outlets: list[dict[str, Any]] = []
+        self.others: dict[str, Destination] = {}
         source: dict[str, Any] = {"type": "postgres"}
         if database is not None:
             name = database.name[:60]
@@ -207,7 +215,7 @@ class Pipeline:
         return str(self.settings["slot.name"])
 
     def host(self, *plugins: object) -> tuple[Host, _Plugin]:
-        host, own = Host(), _Plugin(self.destination)
+        host, own = Host(), _Plugin({"kept": self.destination} | self.others)
         host.register(own, "kept")
         for number, plugin in enumerate(plugins):
             host.register(plugin, f"of the test {number}")
@@ -217,7 +225,8 @@ class Pipeline:
         chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
         chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
         sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
-        tables = {"name": "p", "source": chosen, "sink": {"type": "kept"} | sink}
+        tables: dict[str, Any] = {"name": "p", "source": chosen}
+        tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables), host)
 
     @property

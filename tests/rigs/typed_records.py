@@ -68,18 +68,28 @@ def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def typed_parts(
-    connection: psycopg.Connection[Any], *, nullable: bool = True
+    connection: psycopg.Connection[Any], *, nullable: bool = True, times: int = 1
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (type, parts with its literals as text and in send format, NULL, and what was not sent)."""
+    """Yield (type, parts with its literals as text and in send format, NULL, and what was not sent).
+
+    ``times``: how often each literal comes; more than once, there are also parts of texts alone, of texts
+    and NULL, and for numbers and times of each text alone.
+    """
     for type_name, literals in LITERALS.items():
         column, values = both_once(connection, type_name, literals)
         rows: list[tuple[Any, ...]] = [("1", text) for text, _ in values]
         if mapper().column(column).from_binary is not None:  # type: ignore[union-attr]
             rows += [("-7", sent) for _, sent in values]
-        yield (
-            type_name,
-            parts_of(table(column, nullable=nullable), [*rows, ("123456", None), ("1", UNCHANGED)]),
-        )
+        of = table(column, nullable=nullable)
+        parts = parts_of(of, [*rows, ("123456", None), ("1", UNCHANGED)] * times)
+        if times > 1:
+            texts = [("-7", text) for text, _ in values]
+            for some in (texts, [*texts, ("70000000000", None)]):
+                parts += parts_of(of, some * times)
+            if type_name.startswith(("int", "oid", "time")):
+                for text in texts:
+                    parts += parts_of(of, [text] * 64)
+        yield type_name, parts
 
 
 def table(column: Column, *, nullable: bool = True) -> Relation:

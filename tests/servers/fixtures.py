@@ -9,6 +9,7 @@ does to a server (long transactions, slots, WAL) is nothing that a test has to l
 - ``newest_database``: a database on PostgreSQL 18, of the package that the demo uses;
 - ``kafka``: an Apache Kafka broker, one per worker; ``private_kafka``: one of the test's own that may be
   killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
+- ``mariadb``: a MariaDB server, one per worker;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
@@ -21,7 +22,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,6 +34,9 @@ from tests.servers.kafka import Kafka
 from tests.servers.postgres import Cluster, Database, Server, Unavailable
 from tests.servers.registry import Registry
 from tests.servers.requirement import missing
+
+if TYPE_CHECKING:
+    from tests.servers.mariadb import MariaDb
 
 STATE = "WALTAP_TEST_STATE"
 """Environment variable, set by the first process for its workers: where they meet."""
@@ -209,6 +213,19 @@ def _broker() -> Kafka:
         return Kafka.create()
     except (MissingProgram, ChildFailed) as reason:
         missing(f"no Kafka broker: {reason}")
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator["MariaDb"]:
+    """Return the MariaDB server of this worker; databases need names of the test's own."""
+    from tests.servers.mariadb import MariaDb
+
+    try:
+        made = MariaDb.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no MariaDB: {reason}")
+    yield made
+    made.remove()
 
 
 @pytest.fixture(scope="session")

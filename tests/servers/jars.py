@@ -23,31 +23,36 @@ __all__ = ["MissingProgram", "archive", "jars"]
 FETCH_SECONDS = 420
 """Below the time that one test may take."""
 
+EXCLUSIONS = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
+
 
 class MissingProgram(Exception):
     """A Java program cannot be had; the text says what was tried."""
 
 
-def jars(name: str, coordinates: Sequence[str]) -> Path:
+def jars(name: str, coordinates: Sequence[str], *, alone: bool = False) -> Path:
     """Return a folder with the jars of ``coordinates`` (group:artifact:version) and all they need.
+    ``alone``: nothing that they need, the list is complete.
 
     Raises: MissingProgram.
     """
 
     def fill(scratch: Path, made: Path) -> None:
         project = scratch / "pom.xml"
-        project.write_text(_pom(coordinates))
+        project.write_text(_pom(coordinates, EXCLUSIONS if alone else ""))
         if not _maven(
             "-f", project, "dependency:copy-dependencies",
             "-DincludeScope=runtime", f"-DoutputDirectory={made}",
         ):  # fmt: skip
             needs = "".join(
-                '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(
-                    *each.split(":")
+                '<dependency org="{}" name="{}" rev="{}" transitive="{}" conf="default->default"/>'.format(
+                    *each.split(":"), str(not alone).lower()
                 )
                 for each in coordinates
             )
-            _ivy(scratch, made, needs, poms=True)
+            _ivy(scratch, made, needs, poms=not alone)
         if not any(made.glob("*.jar")):
             raise MissingProgram(f"no jar came for {', '.join(coordinates)}")
 
@@ -105,10 +110,10 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _pom(coordinates: Sequence[str]) -> str:
+def _pom(coordinates: Sequence[str], exclusions: str) -> str:
     needs = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
-        "</dependency>".format(*each.split(":"))
+        "{}</dependency>".format(*each.split(":"), exclusions)
         for each in coordinates
     )
     return (

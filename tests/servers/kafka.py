@@ -47,7 +47,8 @@ SETTINGS = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAIN",
-    "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,SASL:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,SASL:SASL_PLAINTEXT,"
+    "SASLTLS:SASL_SSL",
     "auto.create.topics.enable": "false",
     "num.partitions": "1",
     # one node: internal topics without replicas, small and quick
@@ -74,18 +75,24 @@ SETTINGS = {
     "ssl.truststore.type": "PEM",
     "ssl.client.auth": "none",
     "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-    "listener.name.sasl.scram-sha-256.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-    ),
-    "listener.name.sasl.scram-sha-512.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-    ),
-    "listener.name.sasl.plain.sasl.jaas.config": (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'user_admin="admin-secret" user_reader="reader-secret";'
-    ),
+    **{
+        f"listener.name.{listener}.{mechanism}.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.{module} required{users};"
+        )
+        for listener in ("sasl", "sasltls")
+        for mechanism, module, users in (
+            ("scram-sha-256", "scram.ScramLoginModule", ""),
+            ("scram-sha-512", "scram.ScramLoginModule", ""),
+            (
+                "plain",
+                "plain.PlainLoginModule",
+                ' user_admin="admin-secret" user_reader="reader-secret"',
+            ),
+        )
+    },
 }
-"""``admin`` may do everything, ``reader`` (PLAIN too) nothing until an ACL says so."""
+"""``admin`` may do everything, ``reader`` (PLAIN too) nothing until an ACL says so. Users of SCRAM are made by
+the administrator's client."""
 
 
 class _Program(Protocol):
@@ -98,17 +105,18 @@ class _Program(Protocol):
 
 class Kafka:
     """One broker in a folder of its own. ``bootstrap`` is open to everybody; ``tls`` has the
-    ``certificate``; ``sasl`` knows the users of `SETTINGS`. `kill` and `start` keep ports and data.
+    ``certificate``; ``sasl`` knows the users of `SETTINGS`, ``sasl_tls`` has both. `kill` and `start` keep ports and data.
     """
 
     def __init__(self, folder: Path, advertised: int | None, settings: dict[str, str]) -> None:
         self.folder = folder
         self._names = itertools.count(1)
-        plain, control, tls, sasl = (f"127.0.0.1:{port}" for port in free_ports(4))
-        self.bootstrap, self.tls, self.sasl = plain, tls, sasl
+        plain, control, tls, sasl, both = (f"127.0.0.1:{port}" for port in free_ports(5))
+        self.bootstrap, self.tls, self.sasl, self.sasl_tls = plain, tls, sasl, both
         self.certificate = folder / "broker.crt"
         self._make_certificate()
-        listeners = f"PLAIN://{plain},CONTROLLER://{control},TLS://{tls},SASL://{sasl}"
+        secured = f"TLS://{tls},SASL://{sasl},SASLTLS://{both}"
+        listeners = f"PLAIN://{plain},CONTROLLER://{control},{secured}"
         chosen = {
             **SETTINGS,
             "controller.quorum.voters": f"1@{control}",
@@ -119,9 +127,7 @@ class Kafka:
             **settings,
         }
         if advertised is not None:
-            chosen["advertised.listeners"] = (
-                f"PLAIN://127.0.0.1:{advertised},TLS://{tls},SASL://{sasl}"
-            )
+            chosen["advertised.listeners"] = f"PLAIN://127.0.0.1:{advertised},{secured}"
         self._settings = folder / "server.properties"
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
         (folder / "log4j2.properties").write_text(LOG4J)

@@ -1,4 +1,4 @@
-"""waltap: change data capture for PostgreSQL and YugabyteDB, in Python.
+"""waltap: change data capture for PostgreSQL and databases of its family, in Python.
 
 `Engine` runs a resolved profile; `stream` gives its batches to a loop. Both load what they need when
 they are first used.

@@ -13,21 +13,25 @@ A raising observer is logged and otherwise ignored.
 Arguments may be left out by an implementation, and are only ever added to a specification.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
     from waltap.decode.relation import Relation
+    from waltap.offsets.connect_offsets import ConnectOffsets
+    from waltap.reading.stored_record import RecordDecoder, RecordStream
     from waltap.specs import (
         CheckSpec,
+        ColumnConverterSpec,
         CommandSpec,
         ConnectorSpec,
         DecoderSpec,
         FormatSpec,
         NotificationChannelSpec,
         OffsetStoreSpec,
+        PredicateSpec,
         ReplicaIdentitySpec,
         SignalActionSpec,
         SignalChannelSpec,
@@ -80,7 +84,17 @@ def register_formats() -> "Iterable[FormatSpec]":  # type: ignore[empty-body]
 
 @hookspec
 def register_transforms() -> "Iterable[TransformSpec]":  # type: ignore[empty-body]
-    """Contribute transforms of batches."""
+    """Contribute transforms: of batches, of events, of records."""
+
+
+@hookspec
+def register_predicates() -> "Iterable[PredicateSpec]":  # type: ignore[empty-body]
+    """Contribute predicates: which records a transform of records concerns."""
+
+
+@hookspec
+def register_converters() -> "Iterable[ColumnConverterSpec]":  # type: ignore[empty-body]
+    """Contribute converters of columns: those that Debezium's property ``converters`` lists."""
 
 
 @hookspec
@@ -140,6 +154,46 @@ def choose_topic(relation: "Relation") -> str | None:
     """Name the topic of ``relation``. Called once per relation version; None: by naming strategy."""
 
 
+@hookspec(firstresult=True)
+def choose_password(host: str, port: int, user: str, database: str) -> str | None:
+    """Give the password of a connection to the source, such as a token that an identity service signs.
+
+    Called before each connection that is made, so that a token may be short-lived; None: the profile's. A
+    connection waits for it: be quick. What is raised counts as a source that does not answer, and is tried
+    again; a `waltap.errors.WaltapError` means what it says.
+    """
+
+
+@hookspec(firstresult=True)
+def choose_connect_offsets(place: str, sink: object) -> "ConnectOffsets | None":
+    """Reach the offsets that Kafka Connect keeps at ``place``: an address of the plugin's scheme, or a
+    name that means something where the profile's sink writes; ``sink`` is that one's properties.
+
+    Called once by ``waltap offsets import`` and ``export``. What it gives connects when it is used.
+    """
+
+
+@hookspec(firstresult=True)
+def choose_record_stream(
+    place: str, start: str, settings: "Mapping[str, str]"
+) -> "RecordStream | None":
+    """Reach the records at ``place``, an address of the plugin's scheme, for ``waltap tail``.
+
+    ``start``: beginning, end, or an offset in every partition. Of ``settings``, full property names, those
+    that begin with ``consumer.`` are the stream's. What it gives connects, and refuses settings, when
+    it is used.
+    """
+
+
+@hookspec(firstresult=True)
+def choose_record_decoder(settings: "Mapping[str, str]") -> "RecordDecoder | None":
+    """Give what reads bytes that name their schema, for ``waltap tail`` of such a place.
+
+    ``settings`` are the properties of a registry, ``schema.registry.url`` among them. What it gives
+    connects, and refuses settings, when it is used.
+    """
+
+
 # --- on: notices -----------------------------------------------------------------------------------
 
 
@@ -178,8 +232,9 @@ def on_schema_change(pipeline: str, old: "Relation | None", new: "Relation") -> 
 def on_new_table(pipeline: str, table: str, event: str) -> None:
     """A table was not captured before. At a start: joined (nothing is missing), snapshot (an incremental
     snapshot of it was asked for) or incomplete (rows from before are missing); while streaming: created
-    (captured from its creation on), incomplete, or uncaptured (before the next start). And one that was
-    captured is interrupted while streaming: the server streams no more of it, or not everything."""
+    (captured from its creation on), snapshot, incomplete, or uncaptured (before the next start). And one
+    that was captured is interrupted while streaming: the server streams no more of it, or not
+    everything."""
 
 
 @hookspec

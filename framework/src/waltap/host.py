@@ -39,6 +39,7 @@ from waltap.specs import (
     KIND_OF,
     KINDS,
     CheckSpec,
+    ColumnConverterSpec,
     CommandSpec,
     ConnectorSpec,
     DecoderSpec,
@@ -46,6 +47,7 @@ from waltap.specs import (
     Kind,
     NotificationChannelSpec,
     OffsetStoreSpec,
+    PredicateSpec,
     ReplicaIdentitySpec,
     SignalActionSpec,
     SignalChannelSpec,
@@ -188,6 +190,16 @@ class Host:
         return self._specs(TransformSpec)
 
     @property
+    def predicates(self) -> Mapping[str, PredicateSpec]:
+        """Return the predicates of records by name."""
+        return self._specs(PredicateSpec)
+
+    @property
+    def converters(self) -> Mapping[str, ColumnConverterSpec]:
+        """Return the converters of columns by name."""
+        return self._specs(ColumnConverterSpec)
+
+    @property
     def topic_naming(self) -> Mapping[str, TopicNamingSpec]:
         """Return the topic naming strategies by name."""
         return self._specs(TopicNamingSpec)
@@ -257,6 +269,11 @@ class Host:
     def hook(self) -> pluggy.HookRelay:
         """Return pluggy's relay; `choose` and `notify` call it with errors that name the plugin."""
         return self._manager.hook
+
+    def implements(self, hook: str) -> bool:
+        """Tell whether a plugin has this hook."""
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        return bool(caller.get_hookimpls())
 
     def choose(self, hook: str, **arguments: Any) -> Any:
         """Ask a ``choose_*`` hook; None when no plugin has an opinion. Raises: HookRaised.

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import (
+    ConnectorSpec,
     EventTransformSpec,
     FormatSpec,
     NotificationChannelSpec,
     OffsetStoreSpec,
+    PredicateSpec,
     SignalChannelSpec,
     SinkSpec,
+    SourceTransformSpec,
     TopicNamingSpec,
     TransformSpec,
 )
@@ -19,6 +22,15 @@ from waltap.specs import (
 if TYPE_CHECKING:
     from waltap.format.converter import Converter
     from waltap.format.format import Format
+    from waltap.notifications.channel import NotificationChannel
+
+
+@hookimpl
+def register_connectors() -> Iterable[ConnectorSpec]:
+    """Contribute recordings."""
+    from waltap.recording.profiles import RECORDING
+
+    return [RECORDING]
 
 
 @hookimpl
@@ -35,6 +47,7 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=JsonProperties,
             factory=_json_format,
             takes_events=True,
+            takes_record_transforms=True,
             converter=_json_converter,
             converter_properties=JsonConverterProperties,
         )
@@ -51,9 +64,10 @@ def register_topic_naming() -> Iterable[TopicNamingSpec]:
 
 @hookimpl
 def register_transforms() -> Iterable[TransformSpec]:
-    """Contribute filter, route and fields."""
+    """Contribute filter, route, reselect-columns and fields."""
     from waltap.transforms.fields import FieldsProperties, fields_changer
     from waltap.transforms.filter import FilterProperties, changes_filter
+    from waltap.transforms.reselect import Reselect, ReselectProperties
     from waltap.transforms.route import RouteProperties, table_router
 
     return [
@@ -69,6 +83,16 @@ def register_transforms() -> Iterable[TransformSpec]:
             properties=RouteProperties,
             factory=table_router,
         ),
+        SourceTransformSpec(
+            name="reselect-columns",
+            aliases=(
+                "io.debezium.processors.reselect.ReselectColumnsPostProcessor",
+                "ReselectColumnsPostProcessor",
+            ),
+            summary="Reads values back that the server did not send.",
+            properties=ReselectProperties,
+            factory=Reselect,
+        ),
         EventTransformSpec(
             name="fields",
             summary="Leaves fields of records out, or calls them otherwise.",
@@ -76,6 +100,14 @@ def register_transforms() -> Iterable[TransformSpec]:
             factory=fields_changer,
         ),
     ]
+
+
+@hookimpl
+def register_predicates() -> Iterable[PredicateSpec]:
+    """Contribute Kafka Connect's predicates."""
+    from waltap.transforms.predicates import PREDICATES
+
+    return PREDICATES
 
 
 @hookimpl
@@ -132,14 +164,27 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
-    """Contribute the log."""
+    """Contribute the log, and HTTP."""
     from waltap.notifications.log_channel import LogNotifications
+    from waltap.notifications.webhook_properties import WebhookProperties
 
     return [
         NotificationChannelSpec(
             name="log", summary="A line of the log per notification.", factory=LogNotifications
-        )
+        ),
+        NotificationChannelSpec(
+            name="webhook",
+            summary="An HTTP POST of JSON per notification, signed by HMAC.",
+            properties=WebhookProperties,
+            factory=_webhook,
+        ),
     ]
+
+
+def _webhook(properties: Any) -> "NotificationChannel":
+    from waltap.notifications.webhook_channel import WebhookNotifications
+
+    return WebhookNotifications(properties)
 
 
 def _json_converter(properties: Any, context: Any) -> "Converter":
@@ -152,4 +197,8 @@ def _json_format(properties: Any, context: Any) -> "Format":
     from waltap.json.event_format import JsonEventFormat
     from waltap.json.format import JsonFormat
 
+    if context.record_steps:
+        from waltap.json.record_format import json_record_format
+
+        return json_record_format(properties, context)
     return (JsonEventFormat if context.transforms else JsonFormat)(properties, context)

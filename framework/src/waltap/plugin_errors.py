@@ -8,6 +8,7 @@ __all__ = [
     "DuplicateName",
     "HookRaised",
     "ImportFailed",
+    "LibraryMissing",
     "MisspeltHook",
     "PluginRaised",
     "SpecMissing",
@@ -76,6 +77,13 @@ class ImportFailed(PluginError):
         "Reinstall {distribution} with what it depends on: pip install --force-reinstall "
         "{distribution}; or uninstall it when it is not needed."
     )
+
+
+class LibraryMissing(PluginError):
+    """What a profile names needs a library that is an extra of waltap, and is not installed."""
+
+    code = "WT-1112"
+    remedy = "Install it: pip install 'waltap[{extra}]'."
 
 
 class MisspeltHook(PluginError):

@@ -5,18 +5,27 @@ name it too, a one-line ``summary``, the ``properties`` model that declares its 
 it has none), and a ``factory``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from waltap.capture.capture import Capture
     from waltap.config.property import Properties
     from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.decode.relation import Column, DataType, Relation
     from waltap.decode.replica_identity import ReplicaIdentity
+    from waltap.decode.tuple_image import Tuple, Value
     from waltap.events import EventTransform
+    from waltap.events.form import EventForm
     from waltap.format.converter import Converter, ConverterContext
     from waltap.format.format import Format, FormatContext
+    from waltap.format.record_transform import (
+        RecordPredicate,
+        RecordTransform,
+        RecordTransformContext,
+    )
+    from waltap.mapping.conversion import ColumnConverter
     from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.notifications.channel import NotificationChannel
     from waltap.offsets.offset import OffsetStore
@@ -32,6 +41,7 @@ __all__ = [
     "KINDS",
     "KIND_OF",
     "CheckSpec",
+    "ColumnConverterSpec",
     "CommandSpec",
     "ConnectorSpec",
     "DecoderSpec",
@@ -40,11 +50,15 @@ __all__ = [
     "Kind",
     "NotificationChannelSpec",
     "OffsetStoreSpec",
+    "PredicateSpec",
+    "RecordTransformSpec",
     "ReplicaIdentitySpec",
     "SignalActionSpec",
     "SignalChannelSpec",
     "SinkSpec",
     "SnapshotterSpec",
+    "SourceTransformContext",
+    "SourceTransformSpec",
     "Spec",
     "TopicNamingSpec",
     "TransformSpec",
@@ -71,6 +85,11 @@ class ConnectorSpec(Spec):
     factory: "Callable[[Any, Any], Connector]"
     classes: tuple[str, ...] = ()
     """Values of Debezium's ``connector.class`` that mean this connector."""
+    recognizes: "Callable[[str], bool] | None" = None
+    """Tells from what a server says of its version that it is of this connector's kind, where servers of
+    another kind speak the same protocol."""
+    form: "Callable[[Any, str], EventForm] | None" = None
+    """Gives, of the validated properties and the decoder's name, the form of events; None: Debezium's."""
     lease: "Callable[[Any, LeaseContext], Lease] | None" = None
     """Makes this process's end of the pipeline's lease (``waltap.standby``) from the validated properties;
     None: the source keeps no lease."""
@@ -130,6 +149,9 @@ class FormatSpec(Spec):
     factory: "Callable[[Any, FormatContext], Format]"
     takes_events: bool = False
     """Calls `FormatContext.transforms`; a format that does not is refused where there are any."""
+    takes_record_transforms: bool = False
+    """Calls `FormatContext.record_steps`; a format that does not is refused where there are any. What
+    `waltap.format.conversion` makes does."""
     converter: "Callable[[Any, ConverterContext], Converter] | None" = None
     converter_properties: "type[Properties] | None" = None
     """What one side declares, where that is not ``properties``: then ``factory`` makes records that have
@@ -153,6 +175,58 @@ class EventTransformSpec(TransformSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTransformContext:
+    """What a transform of batches may know of their source.
+
+    ``rows_now`` is `Connector.rows_now`, ``describe`` completes a relation from the catalogue,
+    ``identity`` gives the replica identity to read it with; both once per version. ``text_of`` gives what
+    turns values of a column in send format into text, None where nothing does. ``label`` is what the
+    profile calls the transform.
+    """
+
+    label: str
+    capture: "Capture"
+    describe: "Callable[[Relation], Relation]"
+    identity: "Callable[[Relation], ReplicaIdentity]"
+    rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
+    text_of: "Callable[[Column], Callable[[Value], Value] | None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTransformSpec(TransformSpec):
+    """A transform of whole batches that asks the source: a Debezium file has it in ``post.processors``."""
+
+    factory: "Callable[[Any, SourceTransformContext], Callable[[Batch], Batch]]"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordTransformSpec(TransformSpec):
+    """A transform of records, as Kafka Connect's are: what its factory gives is called with those of each
+    batch, after every transform of changes and of events, before they are bytes; the contract:
+    `waltap.format.record_transform`. Sinks that take changes have no records: a profile with both is
+    refused (WT-3205). A profile may name a predicate beside it (``predicate``, ``negate``)."""
+
+    factory: "Callable[[Any, RecordTransformContext], RecordTransform]"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredicateSpec(Spec):
+    """A predicate of records: it tells which of them a transform of records concerns."""
+
+    factory: "Callable[[Any], RecordPredicate]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnConverterSpec(Spec):
+    """A converter of columns (Debezium's ``converters``): the factory gives what is asked for each column
+    of a relation version; the contract: `waltap.mapping.conversion`. ``aliases`` may have the Java class
+    that it takes the place of. Sinks that take changes write columns in their own way: a profile with both
+    is refused (WT-3208)."""
+
+    factory: "Callable[[Any], ColumnConverter]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNamingSpec(Spec):
     """A ``topic.naming.strategy``: the factory gives (schema, table) → topic name."""
 
@@ -161,10 +235,16 @@ class TopicNamingSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec(Spec):
-    """A sink. ``shorthand``: the property that the part after the colon of ``--sink NAME:X`` sets."""
+    """A sink. ``shorthand``: the property that the part after the colon of ``--sink NAME:X`` sets.
+
+    ``exactly_once``: whether data and position become durable together always, or, as (property, value),
+    where that property of the sink's asks for it; that is what Kafka Connect's
+    ``exactly.once.support=required`` is mapped to.
+    """
 
     factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
+    exactly_once: bool | tuple[str, str] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +318,8 @@ KINDS: tuple[Kind, ...] = tuple(
         ("types", "type mapping", TypeSpec),
         ("formats", "format", FormatSpec),
         ("transforms", "transform", TransformSpec),
+        ("predicates", "predicate", PredicateSpec),
+        ("converters", "converter of columns", ColumnConverterSpec),
         ("topic_naming", "topic naming strategy", TopicNamingSpec),
         ("sinks", "sink", SinkSpec),
         ("offset_stores", "offset store", OffsetStoreSpec),

@@ -36,7 +36,9 @@ class Planted(FormatSuite):
 
     @pytest.fixture
     def rig(self):
-        spec = replace(SPEC, factory=self.format_class, takes_events=False)
+        spec = replace(
+            SPEC, factory=self.format_class, takes_events=False, takes_record_transforms=False
+        )
         return FormatRig(spec, PROPERTIES, parse=json.loads)
 
 

@@ -275,3 +275,63 @@ class TestTableWithoutALine(PlantedMode):
     mode = Initial
     table = TABLE.rsplit("yes     yes         yes", 1)[0]
     caught_by = "test_the_truth_table_is_total"
+
+
+class ReadsAtRandom(Initial):
+    asked = 0
+
+    def reads(self, relation, start):
+        self.asked += 1
+        return self.asked % 3 != 0
+
+
+class TestReadsOtherTablesWhenAskedAgain(PlantedMode):
+    mode = ReadsAtRandom
+    caught_by = "test_every_table_is_read_or_not"
+
+
+class Deletes(Initial):
+    def query(self, relation, start):
+        return f"DELETE FROM {relation.name} RETURNING *"
+
+
+class TestReadsByOtherThanASelect(PlantedMode):
+    mode = Deletes
+    caught_by = "test_a_table_is_read_by_one_select"
+
+
+class LocksAList(Initial):
+    def lock(self, relation, start):
+        return [f"LOCK TABLE {relation.name}"]
+
+
+class TestLocksByOtherThanAStatement(PlantedMode):
+    mode = LocksAList
+    caught_by = "test_a_lock_is_a_statement"
+
+
+class Strange(Initial):
+    def isolation(self, start):
+        return "SERIALIZABLE READ ONLY"
+
+
+class TestAsksForAnUnknownIsolation(PlantedMode):
+    mode = Strange
+    caught_by = "test_an_isolation_is_one_that_there_is"
+
+
+class CountsOnTheEnd(Initial):
+    tables = None
+
+    def before(self, relations, start):
+        assert self.tables is None
+        self.tables = relations
+
+    def after(self, start, *, completed):
+        if completed:
+            self.tables = None
+
+
+class TestKeepsWhatAnInterruptedSnapshotLeft(PlantedMode):
+    mode = CountsOnTheEnd
+    caught_by = "test_a_snapshot_begins_and_is_over"

@@ -92,3 +92,4 @@ def test_a_command_that_writes_nowhere_needs_no_sink() -> None:
     assert any_sink(read_debezium({})) == "terminal"
     assert any_sink(read_debezium({}), "null") == "null"
     assert any_sink(read_tables({"sink": {"type": "jsonl"}})) is None
+    assert any_sink(read_tables({"sinks": [{"type": "jsonl"}]})) is None

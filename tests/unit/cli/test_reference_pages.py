@@ -16,7 +16,18 @@ from waltap.reference.properties import components
 from waltap.config.property import declarations
 
 DOCS = Path(__file__).parents[3] / "docs"
-OURS = {"decoders", "demo", "formats", "kafka", "postgres", "sinks", "spark", "types", "yugabyte"}
+OURS = {
+    "decoders",
+    "demo",
+    "formats",
+    "kafka",
+    "postgres",
+    "sinks",
+    "spark",
+    "transforms",
+    "types",
+    "yugabyte",
+}
 HOST = Host(only=OURS)
 
 

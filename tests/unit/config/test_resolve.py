@@ -497,25 +497,19 @@ def test_two_plugins_with_one_name_stop_a_profile_that_needs_it(host: Host) -> N
 
 
 def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) -> None:
-    raw = debezium(
-        errors__tolerance="all",
-        post__processors="reselect",
-        converters="isbn",
-    )
+    raw = debezium(errors__tolerance="all", sourceinfo__struct__maker="a.B")
     text = "is a property of Debezium's that waltap does not support"
-    tolerance, processors, converters = problems(raw, host)
+    tolerance, maker = problems(raw, host)
     assert tolerance.startswith(f"errors.tolerance: {text}: ")
     assert tolerance.endswith("(given: all); allowed: leave it out, or its default: none")
-    assert processors.startswith(f"post.processors: {text}: ")
-    assert converters.startswith(f"converters: {text}: ")
+    assert maker.startswith(f"sourceinfo.struct.maker: {text}: ")
 
 
 def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host) -> None:
     raw = debezium(
-        tasks__max="4",
+        tasks__max="1",
         max__queue__size="99999",
         errors__tolerance="NONE",
-        post__processors="",
         topic__creation__default__partitions="3",
         key__converter="org.apache.kafka.connect.json.JsonConverter",
         value__converter="org.apache.kafka.connect.json.JsonConverter",
@@ -525,7 +519,6 @@ def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host)
         "tasks.max",
         "max.queue.size",
         "errors.tolerance",
-        "post.processors",
         "topic.creation.default.partitions",
         "offset.storage",
     }

@@ -25,8 +25,10 @@ from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, Tuple
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.capture.capture import Capture, CaptureProperties
-from waltap.format.format import FormatContext
+from waltap.format.format import Format, FormatContext
+from waltap.format.record_stage import RecordStep
 from waltap.json.format import JsonFormat
+from waltap.json.record_format import json_record_format
 from waltap.mapping.message_content import MESSAGE_COLLECTION
 from waltap.json.lines import JsonLines
 from waltap.json.properties import JsonProperties
@@ -262,19 +264,29 @@ def json_format(
 ) -> JsonFormat:
     """Return the JSON format with a connector's properties."""
     given = {"topic.prefix": "t", **(properties or {})}
-    capture, form = split_properties(given)
-    return JsonFormat(
-        form,
-        FormatContext(
-            describe=lambda relation: relation,
-            identity=lambda relation: IDENTITIES[relation.identity](relation),
-            capture=Capture(capture, naming),
-            database=given.get("database.dbname", "shop"),
-            run_id="11111111-2222-3333-4444-555555555555",
-            mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
-            **more,
-        ),
+    return JsonFormat(split_properties(given)[1], format_context(given, naming, **more))
+
+
+def format_context(
+    given: Mapping[str, str], naming: TopicNaming | None = None, **more: Any
+) -> FormatContext:
+    """Return what a format may know of a connector with these properties."""
+    return FormatContext(
+        describe=lambda relation: relation,
+        identity=lambda relation: IDENTITIES[relation.identity](relation),
+        capture=Capture(split_properties(given)[0], naming),
+        database=given.get("database.dbname", "shop"),
+        run_id="11111111-2222-3333-4444-555555555555",
+        mapper=lambda options: TypeRegistry(TYPE_SPECS, options),
+        **more,
     )
+
+
+def through_records(properties: Mapping[str, str]) -> Format:
+    """Return the JSON format with a transform of records that changes none."""
+    given = {"topic.prefix": "t", **properties}
+    steps = [RecordStep(label="same", transform=list)]
+    return json_record_format(split_properties(given)[1], format_context(given, record_steps=steps))
 
 
 def events(records: Iterable[Record]) -> list[Event]:
@@ -298,6 +310,7 @@ def assert_as_recorded(variant_id: str, server: Server) -> None:
     (variant,) = [v for v in variants([variant_id]) if v.id == variant_id]
     properties = {n: v.replace("\\\\", "\\") for n, v in variant.properties.items()}
     found = json_format(properties).render(server.parts, NOW)
+    assert list(through_records(properties).render(server.parts, NOW)) == list(found)
     open_ = differences(variant.expected(), canonical(events(found), variant.collapse))
     assert not open_, f"{len(open_)} differences\n{report(open_)}"
 

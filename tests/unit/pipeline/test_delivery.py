@@ -226,9 +226,12 @@ def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path: Pa
     assert pipeline.run(stop_at=20.0).status().partitions[0].name == "tablets"
 
 
-def test_a_source_of_several_partitions_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     pipeline = SimulatedPipeline(tmp_path)
     pipeline.source.partitions = ("one", "other")
+    pipeline.destination.partitions = False
     with pytest.raises(OnePartitionOnly, match="2 partitions"):
         pipeline.run()
     assert pipeline.store.load() is None

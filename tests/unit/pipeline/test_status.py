@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from waltap.config.profile import Component
+from waltap.config.profile import TransformUse
 from waltap.errors import Retry, SinkError
 from waltap.pipeline.counts import Meter
 from waltap.pipeline.status import Status
@@ -146,8 +146,8 @@ def test_captured_tables_are_named(pipeline: SimulatedPipeline) -> None:
 
 def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path: Path) -> None:
     filters = {spec.name: spec for spec in register_transforms()}
-    inserts = Component(filters["filter"], FilterProperties(operations=("c",)))
-    deletes = Component(filters["filter"], FilterProperties(operations=("d",)))
+    inserts = TransformUse(filters["filter"], FilterProperties(operations=("c",)))
+    deletes = TransformUse(filters["filter"], FilterProperties(operations=("d",)))
     pipeline = SimulatedPipeline(tmp_path, transforms=[deletes, inserts])
     pipeline.source.insert(at=1.0, rows=4)
     *_, end = watched(pipeline, stop_at=10.0)

@@ -14,7 +14,7 @@ from waltap.errors import ConfigurationError
 from waltap.host import Host
 from waltap.transactions.transaction import Batch
 from waltap.source.position import Position
-from waltap.transforms.filter import FilterProperties, PredicateFailed, changes_filter
+from waltap.transforms.filter import FilterProperties, FilterFailed, changes_filter
 from waltap.transforms.route import RouteProperties, table_router
 from waltap.transforms.row_view import RowView
 
@@ -68,7 +68,7 @@ def test_a_filter_without_conditions_is_refused() -> None:
     raw = read_tables({**tables, "transforms": [{"type": "filter"}]})
     [problem] = survey(raw, Host()).problems
     assert problem.property == "transform 1 filter"
-    assert "tables, operations or predicate is missing" in problem.what
+    assert "tables, operations or function is missing" in problem.what
 
 
 @pytest.fixture
@@ -88,29 +88,27 @@ def predicates(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("predicates")
 def test_predicate_sees_typed_rows_and_leaves_truncates_and_messages_alone() -> None:
-    found = kept(predicate="filters_of_this_test:wanted")
+    found = kept(function="filters_of_this_test:wanted")
     assert found == ["ca1", "cb7", "ua1", "ta", "tb", "m", "ra5"]
 
 
 @pytest.mark.usefixtures("predicates")
 def test_predicate_that_raises_stops_with_its_name_and_without_the_row() -> None:
-    with pytest.raises(
-        PredicateFailed, match="filters_of_this_test:broken raised KeyError"
-    ) as caught:
-        kept(predicate="filters_of_this_test:broken")
+    with pytest.raises(FilterFailed, match="filters_of_this_test:broken raised KeyError") as caught:
+        kept(function="filters_of_this_test:broken")
     assert "keep" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["no_such_module_here:f", "json:no_such_name", "json:__name__"])
 def test_predicate_that_is_no_function_is_a_configuration_error(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="predicate"):
-        changes_filter(FilterProperties(predicate=path))
+    with pytest.raises(ConfigurationError, match="function"):
+        changes_filter(FilterProperties(function=path))
 
 
 @pytest.mark.parametrize(
     ("model", "properties", "named"),
     [
-        (FilterProperties, {"predicate": "nocolon"}, "module:name"),
+        (FilterProperties, {"function": "nocolon"}, "module:name"),
         (FilterProperties, {"tables": "a("}, r"a\("),
         (FilterProperties, {"operations": "c,x"}, "no such operation: x"),
         (RouteProperties, {"regex": "a(", "replacement": "t"}, r"a\("),

@@ -182,6 +182,20 @@ class CaptureProperties(Properties):
         deprecated={"toasted.value.placeholder": "unavailable.value.placeholder"},
         advanced=True,
     )
+    guardrail_max: int = declare(
+        "guardrail.collections.max",
+        default=0,
+        ge=0,
+        summary="Most tables that a pipeline may capture; 0: any number.",
+        unit="tables",
+        advanced=True,
+    )
+    guardrail_action: Literal["warn", "fail"] = declare(
+        "guardrail.collections.limit.action",
+        default="warn",
+        summary="What a start does that finds more tables than guardrail.collections.max: warn, or fail.",
+        advanced=True,
+    )
     event_converting_failure: Literal["fail", "warn", "skip"] = declare(
         "event.converting.failure.handling.mode",
         default="warn",

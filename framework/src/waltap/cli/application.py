@@ -32,6 +32,8 @@ COMMANDS = (
     "explain",
     "run",
     "tail",
+    "record",
+    "replay",
     "signal",
     "snapshot",
     "tables",

@@ -104,8 +104,9 @@ def _print(found: "Survey", rows: "list[Explained]") -> None:
             table.add_row(*map(escape, cells), style=style)
         console.print(table)
     if found.ignored:
-        names = ", ".join(found.ignored)
-        console.print(f"Accepted, and without effect in waltap: {names}", markup=False)
+        console.print("Accepted, and without effect in waltap:")
+        for name in found.ignored:
+            console.print(f"  {name}: {found.reasons[name]}", markup=False)
     for warning in found.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
 
@@ -135,8 +136,8 @@ def _print_code(profile: "Profile", table: str) -> None:
         decoder = connector.decoder()
         if decoder is not None:
             decoder.prepare(relation)
-        if stages.format is not None:
-            stages.format.prepare(relation)
+        for each in stages.formats:
+            each.prepare(relation)
         found = list(sources())
     for name, text in found:
         typer.echo(f"# {name}\n{text}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.cli.profile_source import (
     FileArgument,
     SetOption,
@@ -22,22 +23,17 @@ if TYPE_CHECKING:
     from waltap.offsets.offset import Offset
     from waltap.pipeline.setup import Stages
 
-__all__ = ["NothingStored", "command"]
+__all__ = ["command"]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 command = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Show, move or forget the stored position of a pipeline.",
+    help="Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
 )
-
-
-class NothingStored(OffsetError):
-    """There is no offset that could be moved."""
-
-    code = "WT-6003"
-    remedy = "Run the pipeline once: an offset also names the server and slot it belongs to."
+command.command("import")(import_from)
+command.command("export")(export_to)
 
 
 @command.command()
@@ -72,6 +68,7 @@ def set_position(
 
     Slot and sink have a say in that: what they make of the position is told before anything is stored.
     """
+    from waltap.offsets.errors import NothingStored
     from waltap.pipeline.lock import PipelineLock
     from waltap.source.position import Position, lsn_text, parse_lsn
 
@@ -86,6 +83,10 @@ def set_position(
         offset = store.load()
         if offset is None:
             raise NothingStored(f"no offset is stored for {profile.name}")
+        if len(offset.partitions) > 1:
+            names = ", ".join(offset.partitions)
+            problem = Problem("LSN", f"is of one slot, and the pipeline reads several: {names}")
+            raise ConfigurationError([problem], origin=COMMAND_LINE)
         distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
             f"skips {distance:,} bytes of WAL: changes in them are never delivered"
@@ -120,7 +121,7 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             if offset is None:
                 typer.echo(f"{profile.name}: no offset is stored")
                 return
-            confirm(f"{profile.name}: forget the offset {offset.sole.position}. Go on?", yes=yes)
+            confirm(f"{profile.name}: forget the offset {offset.positions}. Go on?", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
         typer.echo(f"{profile.name}: forgotten")
@@ -152,15 +153,16 @@ def _keep_slot(stages: "Stages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
     from waltap.offsets.belongings import Belonging
 
-    entry = Belonging(
-        kind="slot",
-        name=offset.sole.slot,
-        system_id=offset.sole.system_id,
-        database=offset.sole.database,
-        made=offset.sole.slot_created_lsn > 0,
-    )
-    if stages.belongings.find(*entry.place) is None:
-        stages.belongings.keep(entry)
+    for each in offset.partitions.values():
+        entry = Belonging(
+            kind="slot",
+            name=each.slot,
+            system_id=each.system_id,
+            database=each.database,
+            made=each.slot_created_lsn > 0,
+        )
+        if stages.belongings.find(*entry.place) is None:
+            stages.belongings.keep(entry)
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, Stages]":

@@ -23,17 +23,20 @@ FOLDERS = {"src": "src/{package}", "test": "tests"}
 
 
 class Kind(enum.Enum):
-    """The kinds of plugin that there is a template for: all but connectors, which are no page of code."""
+    """The kinds of plugin that there is a template for: all but connectors, which are no page of code,
+    and predicates, which are a line."""
 
     DECODER = "decoder"
     SINK = "sink"
     TRANSFORM = "transform"
+    RECORD_TRANSFORM = "record-transform"
     FORMAT = "format"
     OFFSET_STORE = "offset-store"
     SIGNAL_ACTION = "signal-action"
     SIGNAL_CHANNEL = "signal-channel"
     NOTIFICATION_CHANNEL = "notification-channel"
     TYPE = "type"
+    CONVERTER = "converter"
     SNAPSHOTTER = "snapshotter"
     REPLICA_IDENTITY = "replica-identity"
     TOPIC_NAMING = "topic-naming"
@@ -47,6 +50,7 @@ ADVICE = {
     Kind.SINK: "`sink.py` appends to a file: replace the file by your destination, and `read_back` "
     "in the tests by another way of reading it.",
     Kind.TRANSFORM: "`transform.py` writes stars over columns: replace that by what you need.",
+    Kind.RECORD_TRANSFORM: "`transform.py` adds a field to values: replace that by what you need.",
     Kind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in the tests "
     "by another library's reader of it. The tests need `waltap-postgres`.",
     Kind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
@@ -55,8 +59,9 @@ ADVICE = {
     Kind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
     Kind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and `arrow` by those of "
     "your type, and the values in the tests by what your server prints.",
-    Kind.SNAPSHOTTER: "`mode.py` reads the tables when the position is lost: replace that by your rule, "
-    "and write its truth table into the tests first.",
+    Kind.CONVERTER: "`converter.py` reads book numbers: replace that by what your columns are to become.",
+    Kind.SNAPSHOTTER: "`mode.py` reads tables when the position is lost, and leaves out archives and "
+    "rows marked as deleted: replace that by your rule, and write its truth table into the tests first.",
     Kind.REPLICA_IDENTITY: "`identity.py` takes old tuples for whole rows: replace that by what your "
     "server sends, and the letter in `plugin.py` by its own.",
     Kind.TOPIC_NAMING: "`naming.py` gives each schema one topic: replace that by your rule.",

@@ -85,7 +85,8 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
     """Return the sink argument for a command that writes nowhere: a profile need not have one."""
-    return "terminal" if sink is None and "sink" not in raw.types else sink
+    has_one = "sink" in raw.types or bool(raw.outlets)
+    return "terminal" if sink is None and not has_one else sink
 
 
 def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:

@@ -49,6 +49,14 @@ def command(
             help="Write this file when every change committed from then on is sure to be captured.",
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Show a status page there, with /metrics, /healthz, /readyz, /api/status.",
+        ),
+    ] = None,
     set_: SetOption = None,
 ) -> None:
     """Capture changes: snapshot first where the profile says so, then stream.
@@ -67,8 +75,21 @@ def command(
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         engine = Engine(profile, host, limits=limits, ready_file=ready_file)
         show(engine)
-        with stopped_by_signals(engine):
+        with stopped_by_signals(engine), _monitored(engine, host, http or profile.engine.http):
             engine.run()
+
+
+@contextmanager
+def _monitored(engine: "Engine", host: "Host", address: str | None) -> Iterator[None]:
+    """Answer at ``address`` while the block lasts, where there is one."""
+    if address is None:
+        yield
+        return
+    from waltap.monitor.server import Monitor
+
+    with Monitor(engine, address, engine.profile.engine.http_token) as monitor:
+        host.register(monitor.exposition, "metrics")
+        yield
 
 
 def limits_of(

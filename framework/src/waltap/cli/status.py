@@ -58,10 +58,10 @@ def _document(
     }
     if offset is not None:
         document["offset"] = {
-            "position": str(offset.sole.position),
-            "slot": offset.sole.slot,
-            "database": offset.sole.database,
-            "timeline": offset.sole.timeline,
+            "position": str(offset.positions),
+            "slot": ", ".join(each.slot for each in offset.partitions.values()),
+            "database": offset.first.database,
+            "timeline": offset.first.timeline,
             "snapshot": "incomplete" if offset.snapshot is not None else "complete",
         }
     if slot is not None:

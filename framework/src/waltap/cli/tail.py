@@ -1,4 +1,5 @@
-"""``waltap tail``: watch a database's changes on the terminal; leaves nothing behind."""
+"""``waltap tail``: watch a database's changes, or a topic's records, on the terminal; leaves nothing
+behind."""
 
 import secrets
 import tempfile
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import SetOption, SourceArgument, overrides, read
+from waltap.cli.profile_source import SetOption, overrides, read
 from waltap.cli.run import (
     MaxRecords,
     MaxSeconds,
@@ -15,17 +16,25 @@ from waltap.cli.run import (
     stopped_by_signals,
     telemetry,
 )
+from waltap.cli.tail_records import is_place, settings_of, tail_records
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 from waltap.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
     from waltap.config.profile import Profile
 
-__all__ = ["command"]
+__all__ = ["command", "traceless"]
 
 
 def command(
-    source: SourceArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|DSN|TOPIC",
+            help="Profile, a database: postgres://user@host/db, or kafka://HOST:PORT/TOPIC.",
+        ),
+    ],
     table: Annotated[
         list[str] | None,
         typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
@@ -36,6 +45,18 @@ def command(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Show the rows that are there first.")
     ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="beginning|end|OFFSET",
+            help="Where to begin in each partition of a topic; by default its end.",
+        ),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Schema registry of a topic's records."),
+    ] = None,
     until_idle: UntilIdle = None,
     max_records: MaxRecords = None,
     max_seconds: MaxSeconds = None,
@@ -45,7 +66,23 @@ def command(
 
     Slot and publication go when it ends (Ctrl-C). Tables without a primary key show their inserts
     only, so that watching never makes their updates fail.
+
+    Of a topic, kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC], it shows the records, in any format that
+    waltap writes; --set consumer.NAME=VALUE tells the client of TLS and SASL.
     """
+    if is_place(source):
+        _refuse_for(source, {"--table": table, "--snapshot": snapshot})
+        tail_records(
+            source,
+            start=start or "end",
+            settings=settings_of(set_ or [], registry),
+            as_json=as_json,
+            until_idle=until_idle,
+            max_records=max_records,
+            max_seconds=max_seconds,
+        )
+        return
+    _refuse_for("a database", {"--from": start, "--registry": registry})
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -53,7 +90,10 @@ def command(
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
     with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
-        settings = _settings(raw, state, as_json=as_json, snapshot=snapshot, tables=table or [])
+        settings = traceless(raw, state, "tail", tables=table or [])
+        settings |= {"skipped.operations": "none", "sink.json": "true" if as_json else "false"}
+        if snapshot:
+            settings["snapshot.mode"] = "initial"
         profile = resolve(
             raw, host, sink="terminal", overrides={**settings, **overrides(raw, set_)}
         )
@@ -63,6 +103,17 @@ def command(
         watching.tell("connecting")
         with stopped_by_signals(engine):
             engine.run()
+
+
+def _refuse_for(what: str, given: dict[str, object]) -> None:
+    """Raises: ConfigurationError for options that mean nothing there."""
+    named = what.partition("://")
+    place = f"{named[0]}://" if named[1] else what
+    problems = [
+        Problem(name, f"means nothing for {place}") for name, value in given.items() if value
+    ]
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
 
 
 class _Watching:
@@ -100,11 +151,9 @@ def _what(profile: "Profile", tables: list[str]) -> str:
     return f"{which} of {database} on {host}:{known.get('database.port', '')}"
 
 
-def _settings(
-    raw: "RawProfile", state: str, *, as_json: bool, snapshot: bool, tables: list[str]
-) -> dict[str, str]:
-    """Return the properties that make a run leave no trace."""
-    name = f"waltap_tail_{secrets.token_hex(4)}"
+def traceless(raw: "RawProfile", state: str, what: str, *, tables: list[str]) -> dict[str, str]:
+    """Return the properties that make a run leave no trace; ``what`` stands in its names."""
+    name = f"waltap_{what}_{secrets.token_hex(4)}"
     settings = {
         "name": name,
         "slot.name": name,
@@ -113,14 +162,12 @@ def _settings(
         "publication.autocreate.mode": "filtered",
         "publication.keyless.tables": "inserts",
         "publication.drop.on.stop": "true",
-        "snapshot.mode": "initial" if snapshot else "no_data",
+        "snapshot.mode": "no_data",
         "waltap.state.dir": state,
         "offset.flush.interval.ms": "0",
-        "skipped.operations": "none",
-        "sink.json": "true" if as_json else "false",
     }
     if "topic.prefix" not in raw.settings:
-        settings["topic.prefix"] = "tail"
+        settings["topic.prefix"] = what
     if tables:
         settings["table.include.list"] = ",".join(tables)
     return settings

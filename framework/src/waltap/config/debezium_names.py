@@ -2,7 +2,7 @@
 
 Only what no component of waltap declares stands here; the rest is known from the declarations, also of
 components that a profile does not choose. `Treatment.IGNORED`: it tunes or names a part that waltap does
-not have (queues, workers, JMX), so that any value is accepted and nothing changes.
+not have (queues, workers, JMX), so that any value is accepted and nothing changes; ``why`` says so.
 `Treatment.DEFAULT_ONLY`: waltap behaves as Debezium does with the default value; another value is refused
 by name, not ignored, and with the reason where the name does not say it. ``harmless`` are further values
 that change nothing.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 __all__ = [
     "KNOWN_FAMILIES",
     "KNOWN_NAMES",
+    "MAPPED",
     "OLD_NAMES",
     "OLD_VALUES",
     "Known",
@@ -63,145 +64,293 @@ class Known:
         return f"leave it out, or {kind}{', '.join(values)}"
 
 
-def _ignored(*names: str) -> dict[str, Known]:
-    return {name: Known("", Treatment.IGNORED) for name in names}
+def _ignored(why: str, *names: str) -> dict[str, Known]:
+    return {name: Known("", Treatment.IGNORED, why=why) for name in names}
 
+
+WORKER = "waltap is one process for one pipeline: there is no Connect worker to set up"
+RETRIES = (
+    "errors.max.retries and retriable.restart.connector.wait.ms say how often, for every failure"
+)
+JAVA_QUEUE = (
+    "there is no queue between two threads: nothing is read from the database before the sink has taken "
+    "what came before, and max.batch.size bounds that"
+)
+OWN_OFFSETS = (
+    "the position is kept in waltap.state.dir; `waltap offsets import` takes over Debezium's"
+)
+ANOTHER_SINK = "it is Kafka's, and the profile's sink is another"
+JMX = "there is no JMX; Engine.status() and the log tell the same"
+OPEN_LINEAGE = "waltap sends nothing to OpenLineage"
 
 KNOWN_NAMES: dict[str, Known] = {
     # 1. the Connect worker, its converters and its offset storage: waltap has its own
+    "tasks.max": Known(
+        "1",
+        why="one slot has one reader, in Debezium too; snapshot.max.threads reads tables side by side",
+    ),
     **_ignored(
-        "tasks.max",
-        "key.converter.schemas.cache.size",
-        "value.converter.schemas.cache.size",
-        "errors.log.enable",
-        "errors.log.include.messages",
-        "errors.retry.timeout",
-        "errors.retry.delay.max.ms",
-        "errors.deadletterqueue.topic.name",
-        "errors.deadletterqueue.topic.replication.factor",
-        "errors.deadletterqueue.context.headers.enable",
-        "config.action.reload",
-        "exactly.once.support",
-        "transaction.boundary",
-        "transaction.boundary.interval.ms",
+        WORKER,
         "tasks.max.enforce",
+        "config.action.reload",
+        "group.id",
+        "plugin.path",
+        "plugin.discovery",
+        "rest.port",
+        "rest.host.name",
+        "listeners",
         "offset.flush.timeout.ms",
         "internal.key.converter",
         "internal.value.converter",
+        "task.shutdown.graceful.timeout.ms",
+    ),
+    **_ignored(
+        "schemas are kept per version of a table, as long as it has that version",
+        "key.converter.schemas.cache.size",
+        "value.converter.schemas.cache.size",
+    ),
+    **_ignored(
+        "a record that fails is told by its error, which names it",
+        "errors.log.enable",
+        "errors.log.include.messages",
+    ),
+    **_ignored(
+        RETRIES,
+        "errors.retry.timeout",
+        "errors.retry.delay.max.ms",
+        "errors.retry.delay.initial.ms",
+    ),
+    **_ignored(
+        "Kafka Connect has it for sink connectors only",
+        "errors.deadletterqueue.topic.name",
+        "errors.deadletterqueue.topic.replication.factor",
+        "errors.deadletterqueue.context.headers.enable",
+    ),
+    "exactly.once.support": Known(
+        "requested", why="the profile's sink cannot write data and position together"
+    ),
+    "exactly.once.source.support": Known(
+        "disabled",
+        harmless=("preparing",),
+        why="the profile's sink cannot write data and position together",
+    ),
+    **_ignored(
+        "a Kafka transaction of the sink ends where one of the database does",
+        "transaction.boundary",
+        "transaction.boundary.interval.ms",
+    ),
+    **_ignored(
+        "records are made by one thread, in the order of the database",
         "record.processing.threads",
         "record.processing.shutdown.timeout.ms",
         "record.processing.order",
         "record.processing.with.serial.consumer",
         "task.management.timeout.ms",
-        "offset.storage",
+        "internal.task.management.timeout.ms",
+        "debezium.embedded.shutdown.pause.before.interrupt.ms",
+    ),
+    "offset.storage": Known(
+        "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+        harmless=(
+            "org.apache.kafka.connect.storage.KafkaOffsetBackingStore",
+            "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+            "io.debezium.storage.file.offset.FileOffsetBackingStore",
+        ),
+        why=f"it is a Java class; {OWN_OFFSETS}",
+    ),
+    **_ignored(
+        OWN_OFFSETS,
         "offset.storage.file.filename",
         "offset.storage.topic",
         "offset.storage.partitions",
         "offset.storage.replication.factor",
-        "offset.commit.policy",
         "offsets.storage.topic",
-        "bootstrap.servers",
-        "group.id",
-        "plugin.path",
-        "topic.creation.enable",
     ),
+    **_ignored(
+        "a position is stored as soon as a flush of the sink made it durable: offset.flush.interval.ms",
+        "offset.commit.policy",
+    ),
+    **_ignored(ANOTHER_SINK, "bootstrap.servers", "topic.creation.enable", "topic.creation.groups"),
     "errors.tolerance": Known("none", why="waltap leaves no record out because it failed"),
-    "predicates": Known("", why="a transform says itself what it concerns"),
+    **_ignored(
+        "waltap is one installation: its plugins have one version each",
+        "connector.plugin.version",
+        "key.converter.plugin.version",
+        "value.converter.plugin.version",
+        "header.converter.plugin.version",
+    ),
     # 2. connection
-    **_ignored("connection.validation.timeout.ms", "database.autosave", "database.server.id"),
-    "database.sslfactory": Known("", why="it names a Java class; libpq makes the TLS connection"),
-    "database.connection.factory.class": Known("", why="it names a Java class"),
+    **_ignored(
+        "a connection is given up after 15 s, and tried again: driver.connect_timeout sets another time",
+        "connection.validation.timeout.ms",
+        "database.connection.timeout.ms",
+    ),
+    **_ignored("it is MySQL's", "database.server.id"),
+    "database.sslfactory": Known(
+        "",
+        why="it names a Java class; libpq makes the TLS connection, and database.sslmode, sslrootcert, "
+        "sslcert and sslkey say how",
+    ),
+    "database.connection.factory.class": Known(
+        "",
+        why="it names a Java class; a plugin's hook choose_password gives the password of each connection",
+    ),
     # 3. replication
     **_ignored(
+        "the making of a slot is waited for as long as the server works on it, and told every few seconds",
         "internal.create.slot.command.timeout",
+    ),
+    **_ignored(
+        "a confirmation is one message that is sent and not waited for",
         "lsn.flush.timeout.ms",
         "lsn.flush.timeout.action",
     ),
     # 4. capture and event shape
     "transaction.metadata.factory": Known(
         "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
-        why="it names a Java class",
+        why="it names a Java class; a transform of events changes transaction blocks",
     ),
     "sourceinfo.struct.maker": Known(
         "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
-        why="it names a Java class",
+        why="it names a Java class; a transform of events changes source blocks",
     ),
-    "converters": Known("", why="its classes are Java; a plugin's register_types adds types"),
-    "post.processors": Known("", why="its classes are Java; a plugin adds a transform"),
     "event.processing.failure.handling.mode": Known("fail", why="waltap leaves no event out"),
+    **_ignored(
+        "what is known of tables is kept in memory, and is small",
+        "memory.management.schemas.class",
+        "memory.management.tables.class",
+    ),
     # 5. topics and heartbeat
     # 6. snapshot, signal, notification
     **_ignored(
+        "queries of the catalogue are small, and read whole; snapshot.fetch.size is that of tables",
         "query.fetch.size",
+    ),
+    **_ignored(
+        "snapshot.max.threads shares tables, and ranges of them, in one way only",
         "legacy.snapshot.max.threads",
+        "internal.legacy.snapshot.max.threads",
+    ),
+    **_ignored(
+        "a table may change while an incremental snapshot reads it",
         "incremental.snapshot.allow.schema.changes",
+    ),
+    **_ignored(
+        "PostgreSQL's connector writes no schema changes, in Debezium neither",
         "include.schema.changes",
         "snapshot.mode.configuration.based.snapshot.schema",
         "snapshot.mode.configuration.based.snapshot.on.schema.error",
+    ),
+    **_ignored(
+        "a watermark that cannot be written ends the connection, which is made again",
         "signal.emit.failure.max.retries",
         "signal.emit.failure.backoff.ms",
+    ),
+    **_ignored(
+        "signal.enabled.channels does not name its channel",
         "signal.file",
         "signal.kafka.topic",
         "signal.kafka.bootstrap.servers",
         "signal.kafka.groupId",
         "signal.kafka.poll.timeout.ms",
     ),
-    "snapshot.locking.mode.custom.name": Known("", why="it names a Java class"),
-    "snapshot.query.mode": Known(
-        "select_all", why="snapshot.select.statement.overrides gives a table another SELECT"
-    ),
-    "snapshot.query.mode.custom.name": Known("", why="it names a Java class"),
     # 7. run time
     **_ignored(
+        JAVA_QUEUE,
         "max.queue.size",
         "max.queue.size.in.bytes",
         "poll.interval.ms",
         "poll.dispatch.interval.ms",
         "queue.provider.type",
-        "executor.shutdown.timeout.ms",
-        "custom.metric.tags",
-        "statistics.metrics.enabled",
-        "custom.sanitize.pattern",
-        "internal.log.position.check.enable",
-        "internal.advanced.metrics.enable",
-        "internal.snapshot.scan.all.columns.force",
-        "internal.offset.activity.monitor.interval.ms",
-        "internal.custom.retriable.exception",
-        "guardrail.collections.max",
     ),
-    "guardrail.collections.limit.action": Known(
-        "warn", why="waltap does not stop because of many tables"
+    **_ignored(
+        "a stop ends every wait at once, and lets the sink finish what it has",
+        "executor.shutdown.timeout.ms",
+    ),
+    **_ignored(
+        JMX, "custom.metric.tags", "statistics.metrics.enabled", "internal.advanced.metrics.enable"
+    ),
+    **_ignored(
+        "every start compares the stored position with the slot",
+        "internal.log.position.check.enable",
+        "internal.offset.activity.monitor.interval.ms",
+    ),
+    **_ignored(
+        "a snapshot reads the columns that are captured", "internal.snapshot.scan.all.columns.force"
+    ),
+    **_ignored(
+        "each error of the server says by its SQLSTATE whether it may pass",
+        "internal.custom.retriable.exception",
+    ),
+    **_ignored(
+        "it is of other databases: a pipeline reads database.dbname",
+        "database.include.list",
+        "database.exclude.list",
+    ),
+    "openlineage.integration.enabled": Known("false", why=OPEN_LINEAGE),
+    **_ignored(
+        OPEN_LINEAGE,
+        "openlineage.integration.config.file.path",
+        "openlineage.integration.dataset.kafka.bootstrap.servers",
+        "openlineage.integration.job.description",
+        "openlineage.integration.job.namespace",
+        "openlineage.integration.job.owners",
+        "openlineage.integration.job.tags",
     ),
 }
 
 KNOWN_FAMILIES: tuple[tuple[re.Pattern[str], Known], ...] = (
-    (re.compile(r"topic\.creation\..+"), Known("", Treatment.IGNORED)),
-    (re.compile(r"snapshot\.max\.threads\.multiplier\..+"), Known("", Treatment.IGNORED)),
-    (re.compile(r"signal\.consumer\..+"), Known("", Treatment.IGNORED)),
+    (
+        re.compile(r"topic\.creation\..+|producer\..+"),
+        Known("", Treatment.IGNORED, why=ANOTHER_SINK),
+    ),
+    (
+        re.compile(r"snapshot\.max\.threads\.multiplier\..+"),
+        Known("", Treatment.IGNORED, why="snapshot.max.threads is 1"),
+    ),
+    (
+        re.compile(r"signal\.consumer\..+"),
+        Known("", Treatment.IGNORED, why="signal.enabled.channels does not name its channel"),
+    ),
+    (
+        re.compile(r"offset\.storage\.(redis|jdbc|s3|azure|rocketmq|configmap)\..+"),
+        Known("", Treatment.IGNORED, why=OWN_OFFSETS),
+    ),
     (
         re.compile(
-            r"(producer|consumer|admin|config\.storage|status\.storage|offset\.storage"
+            r"(consumer|admin|config\.storage|status\.storage|offset\.storage|rest|listeners"
+            r"|config\.providers|ssl|sasl|security|metrics|metric|scheduled\.rebalance|heartbeat\.kafka"
             r"|schema\.history\.internal|database\.history)(\..+)?"
         ),
-        Known("", Treatment.IGNORED),
+        Known("", Treatment.IGNORED, why=WORKER),
     ),
     (
         re.compile(r"(key|value)\.converter\..*schema\.registry\..+"),
         Known("", why="no format that the profile chooses asks a schema registry"),
     ),
     (re.compile(r"(header|key|value)\.converter\..+"), Known("false")),
-    (
-        re.compile(
-            r"(driver|database)\.(prepareThreshold|preparedStatementCache\w+|defaultRowFetchSize"
-            r"|loginTimeout|socketTimeout|reWriteBatchedInserts|autosave|binaryTransfer\w*"
-            r"|adaptiveFetch\w*|logUnclosedConnections|loggerLevel|loggerFile|ApplicationName"
-            r"|applicationName|connectTimeout|cancelSignalTimeout|tcpKeepAlive|disableColumnSanitiser)"
-        ),
-        Known("", Treatment.IGNORED),
-    ),
-    (re.compile(r"driver\..+"), Known("", why="libpq has no such parameter")),
-    (re.compile(r"predicates\..+"), Known("", why="a transform says itself what it concerns")),
 )
+
+MAPPED: dict[str, str] = {
+    "bootstrap.servers": "the sink `kafka` with that `bootstrap.servers`, where no other sink is given",
+    "producer.NAME, producer.override.NAME": "`producer.NAME` of the sink `kafka`; the second wins",
+    "topic.creation.NAME": "the same of the sink `kafka`",
+    "exactly.once.support=required, exactly.once.source.support=enabled": "`delivery.guarantee="
+    "exactly_once` of the sink `kafka`; nothing for one that always is; refused for others",
+    "transforms, transforms.NAME.SETTING": "the transforms, in that order",
+    "converters, NAME.SETTING": "the converters of columns, in that order",
+    "predicates, predicates.NAME.SETTING": "the predicates of transforms",
+    "post.processors, post.processors.NAME.SETTING": "transforms, before the others",
+    "debezium.source.NAME": "`NAME`",
+    "debezium.sink.type": "the sink",
+    "debezium.sink.TYPE.NAME": "`NAME` of the sink",
+    "debezium.format.key, debezium.format.value, debezium.format.header": "`key.converter` and its like",
+    "debezium.format.key.NAME and its like": "`key.converter.NAME` and its like",
+    "debezium.format.NAME": "`NAME` of all three converters",
+    "debezium.transforms.NAME, debezium.predicates.NAME": "the same without `debezium.`",
+    "quarkus.NAME, %PROFILE.NAME": "nothing: waltap has no Quarkus; `%prod.NAME` is taken as `NAME`",
+}
+"""What a connector's file, its worker's, or Debezium Server's says → what it becomes, in words."""
 
 OLD_NAMES: dict[str, str] = {
     "database.server.name": "topic.prefix",

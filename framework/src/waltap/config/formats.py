@@ -153,7 +153,13 @@ def _joined(
     if key.spec is not value.spec:
         name = f"{key.spec.name} and {name}"
     return Component(
-        FormatSpec(name=name, summary=value.spec.summary, factory=factory, takes_events=True)
+        FormatSpec(
+            name=name,
+            summary=value.spec.summary,
+            factory=factory,
+            takes_events=True,
+            takes_record_transforms=True,
+        )
     )
 
 

@@ -1,8 +1,9 @@
 """Where settings come from: a profile's file, then arguments. Values are kept as they were written.
 
-Three kinds of file: a waltap profile (TOML), a Debezium ``.properties`` file and a Debezium
-connector JSON, plain or as ``{"name": …, "config": {…}}``. Placeholders for secrets stay in the
-values here; `waltap.config.resolve` fills them in.
+Four kinds of file: a waltap profile (TOML), a Debezium ``.properties`` file (of a connector, with or
+without what its Connect worker is told), Debezium Server's ``application.properties``, and a Debezium
+connector JSON, plain or as ``{"name": …, "config": {…}}``. Placeholders for secrets stay in the values
+here; `waltap.config.resolve` fills them in.
 """
 
 import json
@@ -12,33 +13,61 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waltap.config.debezium_server import is_server_file, server_file
+from waltap.config.environment import variable
 from waltap.config.java_properties import parse_properties
 from waltap.errors import ConfigurationError, Problem
 
-__all__ = ["RawProfile", "Setting", "load", "read_debezium", "read_tables"]
+__all__ = ["RawOutlet", "RawProfile", "Setting", "load", "read_debezium", "read_tables"]
 
 SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
 
 SINK_PREFIX = "waltap.sink."
+OUTLETS = "waltap.sinks"
+"""In a Debezium file: the names of several sinks, and what stands before the properties of each."""
+
+POST = "post.processors"
+"""In a Debezium file: the names of transforms that come before the others."""
+
+KAFKA = "kafka"
+"""The sink that a Connect worker has: its ``bootstrap.servers`` says that the records go there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One property as it was given: its name there, its value, and where."""
+    """One property as it was given: its name there, its value, and where. ``whole``: the name is all that
+    its user wrote, also where the property is one of a sink or transform."""
 
     name: str
     value: object
     origin: str
+    whole: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class RawOutlet:
+    """One of several sinks, as it was given. ``place`` is what its users write before its properties;
+    ``transforms`` and ``transform_names`` as in `RawProfile`."""
+
+    place: str
+    sink: dict[str, Setting] = field(default_factory=dict)
+    format: dict[str, Setting] = field(default_factory=dict)
+    transforms: list[dict[str, Setting]] = field(default_factory=list)
+    transform_names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class RawProfile:
     """A profile before any component has looked at it.
 
-    ``settings`` is the flat namespace of everything but sink and transforms. ``types`` holds the
+    ``settings`` is the flat namespace of everything but sinks and transforms. ``types`` holds the
     ``type`` of each section by section name, ``transform_names`` what their users write before the
-    properties of each transform. ``problems`` are those found while reading. Relative
+    properties of each transform, ``sink_place`` before the sink's, where that is not as usual.
+    ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
+    columns, in their order, by what their users write before their properties; ``outlets`` are several
+    sinks. ``problems`` are those found while reading, ``ignored`` names that have no effect, each with
+    the reason. ``written``: what stands before ``transforms.`` and ``predicates.`` in the file. Relative
     paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
     """
 
@@ -48,10 +77,16 @@ class RawProfile:
     settings: dict[str, Setting] = field(default_factory=dict)
     types: dict[str, Setting] = field(default_factory=dict)
     sink: dict[str, Setting] = field(default_factory=dict)
+    sink_place: str = ""
     transforms: list[dict[str, Setting]] = field(default_factory=list)
     transform_names: list[str] = field(default_factory=list)
+    predicates: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    converters: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    outlets: list[RawOutlet] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)
+    written: str = ""
 
     @property
     def stem(self) -> str:
@@ -108,6 +143,26 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 place = f"{origin} [[transforms]] #{number}"
                 raw.transforms.append(_flat(table, place))
                 raw.transform_names.append(f"transforms[{number}].")
+        elif section == "converters" and isinstance(content, list):
+            for number, table in enumerate(content, start=1):
+                if not isinstance(table, Mapping):
+                    raw.problems.append(Problem("converters", "must be [[converters]] tables"))
+                    continue
+                place = f"{origin} [[converters]] #{number}"
+                raw.converters[f"converters[{number}]."] = _flat(table, place)
+        elif section == "predicates" and isinstance(content, Mapping):
+            for label, table in content.items():
+                if isinstance(table, Mapping):
+                    raw.predicates[label] = _flat(table, f"{where[:-1]}.{label}]")
+                else:
+                    what = "must be a [predicates.NAME] table"
+                    raw.problems.append(Problem(f"predicates.{label}", what))
+        elif section == "sinks" and isinstance(content, list):
+            for number, table in enumerate(content, start=1):
+                if not isinstance(table, Mapping):
+                    raw.problems.append(Problem("sinks", "must be [[sinks]] tables"))
+                    continue
+                raw.outlets.append(_outlet(table, f"{origin} [[sinks]] #{number}", number))
         elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
             flat = _flat(content, where)
             if section == "labels":
@@ -124,20 +179,21 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 Problem(
                     section,
                     "is not a section of a profile",
-                    allowed="name, [source], [sink], [engine], [format], [offsets], "
-                    "[[transforms]], [labels]",
+                    allowed="name, [source], [sink], [[sinks]], [engine], [format], [offsets], "
+                    "[[transforms]], [predicates.NAME], [[converters]], [labels]",
                 )
             )
     return raw
 
 
 def read_debezium(values: Mapping[str, object], origin: str = "connector") -> RawProfile:
-    """Return the profile that the flat properties of a Debezium connector make."""
+    """Return the profile that the flat properties of a Debezium connector make, or of Debezium Server."""
+    given = {name: _text(value) for name, value in values.items() if value is not None}
+    if is_server_file(given):
+        return _server(given, origin)
     raw = RawProfile(origin=origin, debezium=True)
-    for name, value in values.items():
-        if value is None:
-            continue
-        setting = Setting(name, _text(value), origin)
+    for name, value in given.items():
+        setting = Setting(name, value, origin)
         if name == SINK_PREFIX + "type":
             raw.types["sink"] = setting
         elif name.startswith(SINK_PREFIX):
@@ -145,7 +201,62 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
         else:
             raw.settings[name] = setting
     _take_transforms(raw)
+    _take_converters(raw)
+    _take_outlets(raw)
+    servers = raw.settings.get("bootstrap.servers")
+    if servers is not None and "sink" not in raw.types and not raw.outlets:
+        raw.types["sink"] = Setting(servers.name, KAFKA, origin, whole=True)
     return raw
+
+
+def _server(given: Mapping[str, str], origin: str) -> RawProfile:
+    """Return the profile that Debezium Server's properties make."""
+    raw = RawProfile(origin=origin, debezium=True, written="debezium.")
+    file = server_file(given, variable)
+    raw.settings = {
+        name: Setting(written, value, origin, whole=True)
+        for name, (written, value) in file.flat.items()
+        if not name.startswith(SINK_PREFIX)
+    }
+    own = {
+        n.removeprefix(SINK_PREFIX): s for n, s in file.flat.items() if n.startswith(SINK_PREFIX)
+    }
+    raw.sink = {
+        name: Setting(written, value, origin, whole=True)
+        for name, (written, value) in {**file.sink, **own}.items()
+    }
+    kind = raw.sink.pop("type", None)
+    if kind is not None:
+        raw.types["sink"] = kind
+    elif file.sink_type is not None:
+        raw.types["sink"] = Setting(*file.sink_type, origin, whole=True)
+    raw.ignored = file.ignored
+    raw.problems += [
+        Problem(name, "is not a property of Debezium Server", nearest=meant)
+        for name, meant in file.unknown.items()
+    ]
+    _take_transforms(raw)
+    _take_converters(raw)
+    _take_outlets(raw)
+    return raw
+
+
+def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawOutlet:
+    """Return what a [[sinks]] table says: of the sink, and of what only it has."""
+    named = str(table.get("name", number))
+    outlet = RawOutlet(place=f"sinks[{named}].")
+    rest = dict(table)
+    form, transforms = rest.get("format"), rest.get("transforms")
+    if isinstance(form, Mapping):
+        outlet.format = _flat(rest.pop("format"), origin)
+    elif isinstance(form, str):
+        outlet.format = {"type": Setting("format", rest.pop("format"), origin)}
+    if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
+        for at, each in enumerate(rest.pop("transforms"), start=1):
+            outlet.transforms.append(_flat(each, f"{origin} transforms #{at}"))
+            outlet.transform_names.append(f"{outlet.place}transforms[{at}].")
+    outlet.sink = _flat(rest, origin)
+    return outlet
 
 
 def _toml(text: str, origin: str) -> RawProfile:
@@ -194,14 +305,74 @@ def _merge(raw: RawProfile, flat: dict[str, Setting]) -> None:
 
 
 def _take_transforms(raw: RawProfile) -> None:
-    """Move ``transforms=a,b`` and ``transforms.a.*`` out of the flat namespace."""
-    listed = raw.settings.pop("transforms", None)
+    """Move transforms, post processors before them, and predicates out of the flat namespace."""
+    _name_post_processors(raw)
+    for prefix, settings in (_listed(raw, POST) | _listed(raw, "transforms")).items():
+        raw.transforms.append(settings)
+        raw.transform_names.append(f"{raw.written}{prefix}")
+    for prefix, settings in _listed(raw, "predicates").items():
+        raw.predicates[prefix.removeprefix("predicates.").removesuffix(".")] = settings
+
+
+def _name_post_processors(raw: RawProfile) -> None:
+    """Write ``reselect.type`` of ``post.processors=reselect``, as it was before Debezium 3.5, as
+    ``post.processors.reselect.type``."""
+    listed = raw.settings.get(POST)
+    for alias in map(str.strip, str(listed.value).split(",")) if listed else ():
+        old, new = f"{alias}.", f"{POST}.{alias}."
+        if alias and f"{old}type" in raw.settings and f"{new}type" not in raw.settings:
+            for name in [name for name in raw.settings if name.startswith(old)]:
+                raw.settings[new + name.removeprefix(old)] = raw.settings.pop(name)
+
+
+def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, Setting]]:
+    """Take what a list names out of the flat namespace: ``transforms=a`` and ``transforms.a.*``."""
+    listed = raw.settings.pop(kind, None)
     aliases = [alias.strip() for alias in str(listed.value).split(",")] if listed else []
+    found: dict[str, dict[str, Setting]] = {}
     for alias in filter(None, aliases):
-        prefix = f"transforms.{alias}."
+        prefix = f"{kind}.{alias}."
+        if prefix in found:
+            raw.problems.append(Problem(kind, f"names {alias} twice"))
+            continue
         names = [name for name in raw.settings if name.startswith(prefix)]
-        raw.transforms.append({name.removeprefix(prefix): raw.settings.pop(name) for name in names})
-        raw.transform_names.append(prefix)
+        found[prefix] = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
+    return found
+
+
+def _take_converters(raw: RawProfile) -> None:
+    """Move ``converters=a,b`` and what begins with ``a.`` and ``b.`` out of the flat namespace."""
+    listed = raw.settings.pop("converters", None)
+    for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
+        prefix = f"{alias}."
+        if prefix in raw.converters:
+            raw.problems.append(Problem("converters", f"names {alias} twice"))
+            continue
+        names = [name for name in raw.settings if name.startswith(prefix)]
+        own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
+        raw.converters[prefix] = own
+
+
+def _take_outlets(raw: RawProfile) -> None:
+    """Move ``waltap.sinks=a,b`` and ``waltap.sinks.a.*`` out of the flat namespace."""
+    listed = raw.settings.pop(OUTLETS, None)
+    for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
+        prefix = f"{OUTLETS}.{alias}."
+        names = [name for name in raw.settings if name.startswith(prefix)]
+        own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
+        own.setdefault("name", Setting(OUTLETS, alias, raw.origin))
+        part = RawProfile(origin=raw.origin, settings=own)
+        _take_transforms(part)
+        form = [name for name in own if name.startswith("format.")]
+        raw.outlets.append(
+            RawOutlet(
+                place=prefix,
+                format={name.removeprefix("format."): own.pop(name) for name in form},
+                sink=own,
+                transforms=part.transforms,
+                transform_names=[f"{prefix}{name}" for name in part.transform_names],
+            )
+        )
 
 
 def _text(value: object) -> str:

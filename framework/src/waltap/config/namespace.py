@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from waltap.config.debezium_names import KNOWN_NAMES, Known, known
+from waltap.config.debezium_names import KNOWN_NAMES, Known, Treatment, known
 from waltap.config.layers import SINK_PREFIX, Setting
 from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
@@ -27,9 +27,6 @@ P = TypeVar("P", bound=Properties)
 
 SHOWN_MAX = 1000
 """Characters of a value that are shown."""
-
-LISTS = ("converters", "post.processors", "predicates")
-"""Properties of Debezium's that list names, each of which begins further properties."""
 
 ARGUMENTS = frozenset({"--set", "--sink"})
 """Origins of settings that stand in no file."""
@@ -51,8 +48,10 @@ class Findings:
     """What one resolution found.
 
     ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``: its
-    name, as soon as it is known; ``secrets``: values that placeholders gave, hidden in messages here;
-    ``kept``: values of properties that are secrets, hidden in every later text (`hide`).
+    name, as soon as it is known; ``ignored``: names that have no effect, each with the reason;
+    ``sanitize``: names whose values are secrets, beside those that look so (`custom.sanitize.pattern`);
+    ``secrets``: values that placeholders gave, hidden in messages here; ``kept``: values of
+    properties that are secrets, hidden in every later text (`hide`).
     """
 
     debezium: bool
@@ -61,7 +60,8 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)
+    sanitize: re.Pattern[str] | None = None
     secrets: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
 
@@ -79,12 +79,26 @@ class Findings:
         if isinstance(value, str) and holds_placeholder(value):
             value, secrets = fill(value, self._start(setting.origin))
             self.secrets.update(found for found in secrets if found)
-        if isinstance(value, str) and (secret or looks_secret(setting.name)):
+        if isinstance(value, str) and (secret or self.is_secret(setting)):
             self.kept.add(value)
         unfit = _unfit(value)
         if unfit is not None:
             raise SecretMissing(unfit)
         return value
+
+    def is_secret(self, setting: Setting) -> bool:
+        """Tell whether a setting is a secret by its name."""
+        named = self.sanitize is not None and self.sanitize.fullmatch(setting.name)
+        return bool(named) or looks_secret(setting.name)
+
+    def shown(self, setting: Setting, declaration: Declaration | None) -> str:
+        """Return the value as given, with its placeholders, or what stands for a secret."""
+        if holds_placeholder(setting.value):
+            return _printable(str(setting.value))
+        secret = declaration is not None and declaration.secret
+        if secret or self.is_secret(setting):
+            return HIDDEN
+        return _printable(redacted(as_text(setting.value)))
 
     def located(self, value: object, declaration: Declaration, origin: str) -> object:
         """Return a path as an absolute one; URIs, and words that are no path, stay as they are."""
@@ -220,7 +234,12 @@ class Namespace:
         is a mistake then. ``elsewhere`` tells what a component declares that the profile does not choose.
         """
         for name, setting in self.settings.items():
-            if name in self._claimed or self._of_a_list(name):
+            if name in self._claimed:
+                continue
+            moved = next((d for d in self._declared.values() if name in d.refused), None)
+            if moved is not None:
+                what = f"means something else now: write {self._prefix}{moved.name}"
+                self.complain(setting, what, moved)
                 continue
             entry = None if self._prefix else known(name) or elsewhere(name)
             if entry is None:
@@ -231,24 +250,17 @@ class Namespace:
                 declaration = self._declared.get(guess or "")
                 self.complain(setting, "is not known", declaration, guess=guess)
             elif entry.accepts(setting.value):
-                self._findings.ignored.append(name)
+                accepted = (
+                    f"it has its default: {entry.default}" if entry.default else "it is empty"
+                )
+                ignored = entry.treatment is Treatment.IGNORED
+                self._findings.ignored[name] = entry.why if ignored else accepted
             else:
                 what = "is a property of Debezium's that waltap does not support"
                 what += f": {entry.why}" if entry.why else " yet"
                 if entry.component:
                     what = f"belongs to {entry.component}, which the profile does not choose"
                 self.complain(setting, what, allowed=entry.allowed)
-
-    def _of_a_list(self, name: str) -> bool:
-        """Tell whether a property belongs to an entry of ``converters`` and the like, which are told
-        by themselves: ``isbn.type`` with ``converters=isbn``."""
-        for listed in () if self._prefix else LISTS:
-            setting = self.settings.get(listed)
-            entries = str(setting.value).split(",") if setting is not None else ()
-            prefix = "predicates." if listed == "predicates" else ""
-            if any(e.strip() and name.startswith(f"{prefix}{e.strip()}.") for e in entries):
-                return True
-        return False
 
     def complain(
         self,
@@ -263,21 +275,31 @@ class Namespace:
         problem = Problem(
             self._own_name(setting),
             self._findings.masked(what),
-            value=_shown(setting, declaration),
+            value=self._findings.shown(setting, declaration),
             allowed=allowed,
-            nearest=f"{self._prefix}{guess}" if guess else None,
+            nearest=self._as_written(guess, setting) if guess else None,
             native=self._native_name(setting, declaration),
         )
         self._findings.problems.append(problem)
 
+    def _as_written(self, name: str, like: Setting) -> str:
+        """Return ``name`` with what its user writes before names that are ``like`` it."""
+        key = self._key(like)
+        if like.whole and like.name.endswith(key):
+            return f"{like.name.removesuffix(key)}{name}"
+        return f"{self._prefix}{name}"
+
+    def _key(self, setting: Setting) -> str:
+        return next((key for key, each in self.settings.items() if each is setting), setting.name)
+
     def _own_name(self, setting: Setting) -> str:
         """Return the name of a setting as its user wrote it, with what stands before it."""
-        whole = setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
+        whole = setting.whole or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
         return setting.name if whole else f"{self._prefix}{setting.name}"
 
     def _native_name(self, setting: Setting, declaration: Declaration | None) -> str | None:
         """Return the name of a setting in a profile of waltap's, None where it is the same."""
-        key = next((key for key, each in self.settings.items() if each is setting), setting.name)
+        key = self._key(setting)
         name = declaration.name if declaration is not None and key in declaration.names else key
         native = f"{self._native or self._prefix}{name}"
         return None if native == self._own_name(setting) else native
@@ -328,7 +350,7 @@ class Namespace:
             if error["type"] == "missing":
                 message = f"is required: {declaration.summary.removesuffix('.')}"
             elif name in origins:
-                value = _shown(origins[name], declaration)
+                value = self._findings.shown(origins[name], declaration)
                 if declaration.choices:
                     guess = nearest(value, declaration.choices)
                     message = "is not one of its values"
@@ -359,7 +381,7 @@ class Namespace:
             else:
                 given = {name: origins[name]} if name in origins else {}
             for member, setting in given.items():
-                shown, origin = _shown(setting, declaration), setting.origin
+                shown, origin = self._findings.shown(setting, declaration), setting.origin
                 if declaration.path and not holds_placeholder(setting.value):
                     shown = as_text(value)
                 self._add_explained(component, member, shown, origin, declaration)
@@ -379,16 +401,6 @@ class Namespace:
                 declaration=declaration,
             )
         )
-
-
-def _shown(setting: Setting, declaration: Declaration | None) -> str:
-    """Return the value as given, with its placeholders, or what stands for a secret."""
-    if holds_placeholder(setting.value):
-        return _printable(str(setting.value))
-    secret = declaration is not None and declaration.secret
-    if secret or looks_secret(setting.name):
-        return HIDDEN
-    return _printable(redacted(as_text(setting.value)))
 
 
 def _printable(text: str) -> str:

@@ -73,6 +73,7 @@ def declare(
     path: bool | tuple[str, ...] = False,
     pipeline_name: bool = False,
     words: tuple[str, ...] = (),
+    refused: tuple[str, ...] = (),
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -84,8 +85,10 @@ def declare(
     words; a relative path starts at the folder of its profile, as that of a field of type `Path` does.
     ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
     ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
+    ``refused``: old names that mean something else now, so that they are refused, with this one named.
     """
     extra = {
+        "refused": list(refused),
         "unit": unit,
         "since": since,
         "secret": secret,
@@ -252,6 +255,11 @@ class Declaration:
     def deprecated(self) -> dict[str, str]:
         """Return the old names that are still accepted, each with what to use instead."""
         return dict(self._extra("deprecated") or {})
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Return the old names that are refused, since they mean something else now."""
+        return tuple(self._extra("refused") or ())
 
     @property
     def names(self) -> tuple[str, ...]:

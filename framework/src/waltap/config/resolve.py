@@ -9,27 +9,34 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from waltap.capture.properties import CaptureProperties
+from waltap.config.connect_worker import exactly_once, sanitizing, take_worker_settings
+from waltap.config.converters import converters
 from waltap.config.debezium_names import OLD_NAMES, OLD_VALUES, Known
 from waltap.config.formats import DEFAULT_FORMAT, Formats
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.namespace import Explained, Findings, Namespace, as_text
-from waltap.config.profile import Component, Profile
+from waltap.config.outlets import FAN_OUT, Outlets
+from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
 from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
+from waltap.config.snapshot_deputies import deputies
+from waltap.config.transforms import Transforms
 from waltap.errors import ConfigurationError, PluginError, Problem
 from waltap.pipeline.properties import EngineProperties
 from waltap.plugin_errors import SpecMissing
 from waltap.specs import (
     KIND_OF,
+    ColumnConverterSpec,
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
     NotificationChannelSpec,
     OffsetStoreSpec,
+    PredicateSpec,
     SignalChannelSpec,
     SinkSpec,
     SnapshotterSpec,
@@ -59,6 +66,9 @@ SHARING: tuple[type[Spec], ...] = (
 )  # fmt: skip
 """Kinds whose components share one namespace."""
 
+SEPARATE = frozenset({TransformSpec, PredicateSpec, ColumnConverterSpec})
+"""Kinds whose components have a namespace each."""
+
 OF_RUNS: Mapping[type[Spec], str | None] = {
     SinkSpec: "null",
     FormatSpec: DEFAULT_FORMAT,
@@ -80,13 +90,15 @@ logger = logging.getLogger(__name__)
 class Resolution:
     """A profile, how each of its properties came about, and what its owner should know.
 
-    ``ignored``: properties that were accepted and change nothing. ``warnings``: sentences.
+    ``ignored``: properties that were accepted and change nothing; ``reasons``: why. ``warnings``:
+    sentences.
     """
 
     profile: Profile
     explained: tuple[Explained, ...]
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(
@@ -123,6 +135,7 @@ class Survey:
     chosen: Mapping[str, str]
     explained: tuple[Explained, ...]
     ignored: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -168,21 +181,23 @@ class _Resolver:
         self._raw, self._host, self._sink_argument = raw, host, sink
         self._at_rest, self._done_without = at_rest, False
         self._findings = Findings(
-            debezium=raw.debezium, folder=raw.folder, problems=list(raw.problems)
+            debezium=raw.debezium,
+            folder=raw.folder,
+            problems=list(raw.problems),
+            ignored=dict(raw.ignored),
         )
         self._types = dict(raw.types)
         self._excuses: dict[str, None] = {}
-        self._sink = (
-            Namespace(raw.sink, self._findings, SINK_PREFIX, "[sink] ")
-            if raw.debezium
-            else Namespace(raw.sink, self._findings, "sink.")
-        )
+        place, native = (SINK_PREFIX, "[sink] ") if raw.debezium else ("sink.", "")
+        self._sink_place = raw.sink_place or place
+        self._sink = Namespace(raw.sink, self._findings, self._sink_place, native)
         self._missing: list[tuple[type[Spec], bool]] = []
         self._chosen: dict[str, str] = {}
         self._flat = Namespace(raw.settings, self._findings)
         for name, value in overrides.items():
             self._override(name, value)
         self._flat.settings = self._renamed(self._flat.settings)
+        self._findings.sanitize = sanitizing(self._flat)
 
     def resolution(self) -> Resolution:
         """Return what became of the profile. Raises: ConfigurationError."""
@@ -193,6 +208,7 @@ class _Resolver:
             profile=profile,
             explained=survey.explained,
             ignored=survey.ignored,
+            reasons=survey.reasons,
             warnings=survey.warnings,
         )
 
@@ -211,17 +227,25 @@ class _Resolver:
         formats = Formats(self._find, self._component, self._flat, self._findings)
         form = formats.chosen(choice, self._types.get("format"))
         store = self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
-        sink = self._sink_spec()
+        outlets = self._outlets()
+        sink = FAN_OUT if outlets else self._sink_spec()
+        if outlets:
+            self._chosen["sink"] = ", ".join(each.name if each else "?" for each in outlets)
+        if sink is not None and self._raw.debezium and not outlets:
+            take_worker_settings(sink, self._flat, self._sink)
+            exactly_once(sink, self._flat, self._sink)
 
         name = findings.pipeline = self._name(choice)
         if not self._raw.debezium:
             flat.settings.setdefault("topic.prefix", Setting("topic.prefix", name, "name"))
+        self._defaults_of(connector)
         capture = flat.model("capture", CaptureProperties)
         engine = flat.model("engine", EngineProperties)
         parts = {
             "connector": self._component("connector", connector, flat),
             "decoder": self._component("decoder", decoder, flat),
             "snapshotter": self._component("snapshot mode", snapshotter, flat),
+            **self._deputies(choice),
             "format": form,
             "topic_naming": self._naming(naming, capture),
             "offset_store": self._component("offset store", store, flat),
@@ -235,12 +259,11 @@ class _Resolver:
             engine.notification_channels if engine else (),
             "notification.enabled.channels",
         )
-        transforms = [
-            self._transform(number, table)
-            for number, table in enumerate(() if self._at_rest else self._raw.transforms, 1)
-        ]
+        uses, of_columns = self._steps()
         self._topic_of_notifications(engine, capture)
-        self._leftovers(sink is not None)
+        if self._host.implements("choose_password"):
+            flat.claim("database.connection.factory.class")  # the plugin takes its place
+        self._leftovers(sink is not None and not outlets)
         survey = self._found(name)
         if survey.problems:
             return survey, None
@@ -248,7 +271,9 @@ class _Resolver:
             name=name,
             capture=capture,  # type: ignore[arg-type] # no problem, so there is one
             engine=engine,  # type: ignore[arg-type]
-            transforms=tuple(component for component in transforms if component is not None),
+            transforms=uses,
+            converters=of_columns,
+            outlets=tuple(outlet for outlet in outlets if outlet is not None),
             signal_channels=signals,
             notification_channels=notifications,
             labels=dict(self._raw.labels),
@@ -268,6 +293,7 @@ class _Resolver:
             chosen=dict(self._chosen),
             explained=tuple(findings.explained),
             ignored=tuple(findings.ignored),
+            reasons=dict(findings.ignored),
             warnings=tuple(dict.fromkeys(findings.warnings)),
             problems=tuple(_unique(findings.problems)),
         )
@@ -280,11 +306,17 @@ class _Resolver:
             mode = choice.snapshot_mode_custom_name or mode
         return self._find(SnapshotterSpec, mode, "snapshot.mode")
 
+    def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
+        """Return the modes that answer in the place of the snapshot mode."""
+        named = deputies(choice, self._flat, self._findings, self._names(SnapshotterSpec))
+        found = {part: self._find(SnapshotterSpec, *name) for part, name in named.items()}
+        return {p: self._component("snapshot mode", s, self._flat) for p, s in found.items()}
+
     def _leftovers(self, sink: bool) -> None:
         """Report unknown names, also while a component is not there: one of its kind was meant."""
         if self._done_without:
             return
-        missing = [(kind, meant) for kind, meant in self._missing if kind is not TransformSpec]
+        missing = [(kind, meant) for kind, meant in self._missing if kind not in SEPARATE]
         for kind, _ in missing:
             space = self._sink if kind is SinkSpec else self._flat
             space.tolerate(self._models(kind))
@@ -307,8 +339,7 @@ class _Resolver:
         return None
 
     def _models(self, kind: type[Spec]) -> list[type[Properties]]:
-        specs = self._host.specs(kind)
-        return [spec.properties for spec in specs if spec.properties is not None]
+        return [s.properties for s in self._host.specs(kind) if s.properties is not None]
 
     # --- what was given ------------------------------------------------------------------------
 
@@ -334,15 +365,15 @@ class _Resolver:
             if new != name:
                 self._findings.warnings.append(f"{name} is an old name: write {new}")
                 if new in given:
-                    if given[new].value != setting.value:
+                    if given[new].value != _present(new, setting.value):
                         what = f"is the old name of {new}, which is given too, with another value"
                         self._flat.complain(setting, what)
                     continue
-            value = OLD_VALUES.get((new, str(setting.value).strip().lower()), setting.value)
+            value = _present(new, setting.value)
             if value is not setting.value:
                 text = f"{new}={setting.value} is an old value: write {new}={value}"
                 self._findings.warnings.append(text)
-            renamed[new] = Setting(name, value, setting.origin)
+            renamed[new] = replace(setting, value=value)
         return renamed
 
     # --- choosing components -------------------------------------------------------------------
@@ -355,7 +386,7 @@ class _Resolver:
             if self._at_rest and kind in OF_RUNS:
                 return self._stand_in(kind)
             problem = Problem(
-                place,
+                self._written(place),
                 missing.what,
                 allowed=missing.known,
                 nearest=missing.nearest,
@@ -372,6 +403,12 @@ class _Resolver:
             return None
         self._chosen.setdefault(role, found.name)
         return found
+
+    def _written(self, place: str) -> str:
+        """Return a place by the name that its user wrote, where the file has names of its own."""
+        section = place.removesuffix(".type").removeprefix("waltap.")
+        setting = self._flat.settings.get(place) or self._types.get(section)
+        return setting.name if setting is not None and setting.whole else place
 
     def _stand_in(self, kind: type[S]) -> S | None:
         """Return what takes the place of a component that is gone, whose settings nobody can judge."""
@@ -408,9 +445,21 @@ class _Resolver:
         own = {d.name: d for d in declarations(connector.properties)}.get(name)
         return otherwise if own is None else str(self._findings.default(own))
 
+    def _defaults_of(self, connector: ConnectorSpec | None) -> None:
+        """Let the defaults of a connector hold for what it declares of the pipeline's properties."""
+        if connector is None or connector.properties is None:
+            return
+        own = {d.name: d for d in declarations(connector.properties)}
+        for model in (CaptureProperties, EngineProperties):
+            for declaration in declarations(model):
+                name = declaration.name
+                if name in own and name not in self._flat.settings:
+                    value = self._findings.default(own[name])
+                    self._flat.settings[name] = Setting(name, value, f"{connector.name}'s default")
+
     def _sink_spec(self) -> SinkSpec | None:
         given = self._types.get("sink")
-        place = f"{SINK_PREFIX}type" if self._raw.debezium else "sink.type"
+        place = f"{self._sink_place}type"
         if self._sink_argument is None:
             if given is not None:
                 return self._find(SinkSpec, str(given.value), place)
@@ -438,23 +487,19 @@ class _Resolver:
             self._sink.settings[spec.shorthand] = Setting(spec.shorthand, value, "--sink")
         return spec
 
-    def _transform(
-        self, number: int, settings: Mapping[str, Setting]
-    ) -> Component[TransformSpec] | None:
-        prefix = self._raw.transform_names[number - 1]
-        native = "[[transforms]] " if self._raw.debezium else ""
-        space = Namespace(settings, self._findings, prefix, native)
-        kind = space.settings.pop("type", None)
-        if kind is None:
-            hint = f"{native}type" if native else None
-            self._findings.problems.append(Problem(f"{prefix}type", "is missing", native=hint))
-            return None
-        spec = self._find(TransformSpec, str(kind.value), f"{prefix}type")
-        component = self._component(f"transform {number}", spec, space)
-        if spec is None:
-            space.tolerate(self._models(TransformSpec))
-        space.leftovers(likely=spec is None)
-        return component
+    def _steps(self) -> tuple[tuple[TransformUse, ...], tuple[ConverterUse, ...]]:
+        given = self._find, self._component, self._models, self._raw, self._findings
+        return ((), ()) if self._at_rest else (Transforms(*given).chosen(), converters(*given))
+
+    def _outlets(self) -> list[OutletProfile | None]:
+        """Return the sinks of a profile that has several; none where one is given by argument."""
+        if self._sink_argument is not None or self._at_rest:
+            return []
+        raw = replace(self._raw, settings=self._flat.settings, types=self._types)
+        outlets = Outlets(
+            raw, self._findings, lambda each: _Resolver(each, self._host, None, {}).survey()
+        )
+        return outlets.profiles(alone="sink" not in self._types and not self._sink.settings)
 
     def _component(self, role: str, spec: S | None, space: Namespace) -> Component[S] | None:
         if spec is None:
@@ -543,6 +588,11 @@ def pipeline_name(name: str) -> str:
     if folder == name:
         return name
     return f"{folder}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _present(name: str, value: object) -> object:
+    """Return what an old value of Debezium's is called now; any other as it is."""
+    return OLD_VALUES.get((name, str(value).strip().lower()), value)
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

@@ -16,7 +16,7 @@ SHORTEST = 4
 """Shorter values would be found in half the words of a message, and keep nobody out."""
 
 SECRET_NAME = re.compile(
-    r"pass|pwd|secret|token|credential|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
+    r"pass|pwd|secret|token|credential|authorization|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
     re.IGNORECASE,
 )
 USERINFO = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")

@@ -1,5 +1,7 @@
 """The properties that choose components, before any component can say what it declares."""
 
+from typing import Literal
+
 from waltap.config.property import Properties, declare
 
 __all__ = ["SelectionProperties"]
@@ -40,6 +42,25 @@ class SelectionProperties(Properties):
         advanced=True,
         summary="Snapshot mode of a plugin, with snapshot.mode=custom.",
     )
+    snapshot_query_mode: Literal["select_all", "custom"] = declare(
+        "snapshot.query.mode",
+        default="select_all",
+        advanced=True,
+        summary="Who says how a snapshot reads a table for which snapshot.select.statement.overrides has "
+        "no SELECT: the snapshot mode, by default all rows (select_all), or a plugin (custom).",
+    )
+    snapshot_query_mode_custom_name: str | None = declare(
+        "snapshot.query.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin that gives the SELECTs, with snapshot.query.mode=custom.",
+    )
+    snapshot_locking_mode_custom_name: str | None = declare(
+        "snapshot.locking.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin that gives the locks, with snapshot.locking.mode=custom.",
+    )
     topic_naming: str = declare(
         "topic.naming.strategy",
         default="io.debezium.schema.SchemaTopicNamingStrategy",
@@ -60,6 +81,13 @@ class SelectionProperties(Properties):
         aliases=("format.value",),
         summary="Format of values, by name or Kafka Connect class; `type` in [format] is that of keys and "
         "values.",
+    )
+    sanitize_pattern: str | None = declare(
+        "custom.sanitize.pattern",
+        default=None,
+        advanced=True,
+        summary="Regular expression of property names, in full, whose values are never shown, beside all "
+        "whose names look like secrets.",
     )
     header_converter: str | None = declare(
         "header.converter",

@@ -73,8 +73,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A table (or partition root) at one point of the WAL.
 
-    ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and c change
-    (YugabyteDB). ``primary_key`` holds column names in key order, or the columns of the unique
+    ``identity`` is ``pg_class.relreplident``: d default, n nothing, f full, i index, and what
+    other servers have besides. ``primary_key`` has column names in key order, or the columns of the unique
     index that stands in for it; None until the catalogue was asked, () when there is no key.
     ``topic`` is set by a transform that routes the table's records elsewhere. ``xid`` is the
     transaction that the wire announced the relation in, until it is described: the catalogue shows

@@ -1,6 +1,6 @@
 """Replica identity as semantics: what an old tuple means. Sans-IO.
 
-PostgreSQL's and YugabyteDB's identities differ only in the answers given here; everybody asks
+PostgreSQL's identities and those of other servers differ only in the answers given here; everybody asks
 (`waltap.events.Identities` gives whom), nobody looks at the identity's letter.
 """
 

@@ -5,7 +5,7 @@ A value is one of
   bytes      PostgreSQL's binary send format (pgoutput with ``binary``),
   None       SQL NULL,
   UNCHANGED  a value that the server did not send because the update did not touch it (TOAST, or any
-             column under YugabyteDB's CHANGE identity),
+             column under an identity that sends what was written alone),
   ABSENT     a column that this image does not have at all (a key-only old tuple).
 Nothing may fold two of these into one.
 """

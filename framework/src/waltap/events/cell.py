@@ -1,6 +1,6 @@
 """The shape of a cell: how the value of one column stands in an event's row.
 
-Source: Debezium's events, and those of its fork for YugabyteDB (decoder yboutput), where each column is
+Source: Debezium's events, and those of a fork of its PostgreSQL connector, where each column is
 a struct ``{"value": …, "set": true}`` and a column that was not sent is a null struct.
 """
 

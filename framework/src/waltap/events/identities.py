@@ -28,7 +28,7 @@ class IdentityUnknown(PluginError):
 
     code = "WT-1110"
     remedy = (
-        "Install the plugin package of this database (waltap-postgres, waltap-yugabyte); "
+        "Install the plugin package of this database (for PostgreSQL waltap-postgres); "
         "`waltap plugins` shows what is there."
     )
 

@@ -226,7 +226,7 @@ def _column(
         column = msgspec.structs.replace(column, comment=None)
     if nullable:
         column = msgspec.structs.replace(column, nullable=True)
-    mapping = None if mapper is None else mapper.column(column)
+    mapping = None if mapper is None else mapper.of(relation, column)
     kind = Kind.STRING if mapping is None else mapping.schema.kind
     return EventColumn(
         index=index,

@@ -123,7 +123,7 @@ def _keys(
     found = []
     for index in plan.keys:
         column = _column(plan.relation, index, capture)
-        mapping = mapper.column(column)
+        mapping = mapper.of(plan.relation, column)
         if mapping is None:
             continue
         name = capture.field_name(column.name)

@@ -1,10 +1,13 @@
-"""The contract of a record format, and what it gives: records."""
+"""The contract of a record format, and what it gives: records; that of transforms of records."""
 
 from typing import TYPE_CHECKING
 
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
+    from waltap.format.connect_record import (
+        ConnectRecord,
+    )
     from waltap.format.format import (
         Format,
         FormatContext,
@@ -15,23 +18,40 @@ if TYPE_CHECKING:
     from waltap.format.record_block import (
         RecordBlock,
     )
+    from waltap.format.record_transform import (
+        RecordTransformContext,
+        RecordUnfit,
+    )
+    from waltap.format.schema_memory import (
+        SchemaMemory,
+    )
 
 __all__ = [
+    "ConnectRecord",
     "Format",
     "FormatContext",
     "Record",
     "RecordBlock",
+    "RecordTransformContext",
+    "RecordUnfit",
+    "SchemaMemory",
 ]
 
 if not TYPE_CHECKING:
     __getattr__ = on_first_use(
         __name__,
         {
+            "waltap.format.connect_record": ("ConnectRecord",),
             "waltap.format.format": (
                 "Format",
                 "FormatContext",
             ),
             "waltap.format.record": ("Record",),
             "waltap.format.record_block": ("RecordBlock",),
+            "waltap.format.record_transform": (
+                "RecordTransformContext",
+                "RecordUnfit",
+            ),
+            "waltap.format.schema_memory": ("SchemaMemory",),
         },
     )

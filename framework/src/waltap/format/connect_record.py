@@ -17,7 +17,9 @@ class ConnectRecord(msgspec.Struct, eq=False):
     dict for structs (field → value; a field that is not there is null) and maps.
 
     A schema is one object per relation version: encoders are looked up by it, so whoever changes one keeps
-    what it made of each. Schema and value None: a tombstone's value, or a record without key.
+    what it made of each. Schema and value None: a tombstone's value, or a record without key. Values
+    without schema are dicts, lists and scalars. ``timestamp`` is in ms since 1970 UTC; None: whoever
+    writes the record gives it one.
     """
 
     topic: str
@@ -27,3 +29,4 @@ class ConnectRecord(msgspec.Struct, eq=False):
     value: Any
     headers: tuple[ConnectHeader, ...] = ()
     partition: int | None = None
+    timestamp: int | None = None

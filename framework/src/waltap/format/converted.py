@@ -10,7 +10,7 @@ from typing import Any
 
 from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import DecodeError
 from waltap.events import INSERTS, NEW_KEY, OLD_KEY, OPERATIONS, TRUNCATES, UPDATES, Event, runs
 from waltap.format.connect_record import ConnectHeader, ConnectRecord
@@ -26,6 +26,7 @@ from waltap.format.event_stage import EventStage, Intent
 from waltap.format.format import Format, FormatContext
 from waltap.format.frame import Frame
 from waltap.format.record import Header, Record
+from waltap.format.record_stage import RecordStage
 from waltap.format.tables import ConnectTable, ConnectTables, alike
 from waltap.json.codec import MISFITS
 from waltap.mapping import envelope
@@ -58,11 +59,13 @@ class ConvertedFormat(Format):
         shape = capture.properties
         self._capture, self._connector = capture, context.connector
         self._database = context.database
+        self._form = context.envelope
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
         self._prefixes: dict[str, bool] = {}
         self._tables = ConnectTables(context)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
+        self._stage = RecordStage(context.record_steps) if context.record_steps else None
         self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
         self._content = CONTENT_FORMS[shape.binary_handling_mode]
         self._headers: tuple[ConnectHeader, ...] = ()
@@ -94,7 +97,8 @@ class ConvertedFormat(Format):
         """Return the records of ``parts``, in order; ``now`` is the clock in ns since 1970 UTC.
 
         Raises: DecodeError for a value that is not of its column's type, when
-        ``event.converting.failure.handling.mode`` is fail; ValueUnfit; WaltapError of a registry.
+        ``event.converting.failure.handling.mode`` is fail; RecordTransformFailed; ValueUnfit; WaltapError
+        of a registry.
         """
         records = self.records(parts, now)
         return [each if type(each) is Record else self._encoded(each) for each in records]
@@ -114,23 +118,26 @@ class ConvertedFormat(Format):
                 out.append(self._heartbeat(part))
         if self._events is not None:
             out = self._events.transformed(out, self._record)
+        if self._stage is not None:
+            out = self._stage.transformed(out)
         if self._tables.nulls.noted:
             self._tables.nulls.place(parts, self._tables.of)
         return out
 
     def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
-        return [
-            self._encoded(
-                ConnectRecord(
-                    topic,
-                    envelope.NOTIFICATION_KEY,
-                    {"id": each.identifier},
-                    envelope.NOTIFICATION_VALUE,
-                    each.document(),
-                )
+        records = [
+            ConnectRecord(
+                topic,
+                envelope.NOTIFICATION_KEY,
+                {"id": each.identifier},
+                envelope.NOTIFICATION_VALUE,
+                each.document(),
             )
             for each in told
         ]
+        if self._stage is not None:
+            records = self._stage.transformed(records)
+        return [self._encoded(each) for each in records]
 
     def prepare(self, relation: Relation) -> None:
         self._tables.of(relation)
@@ -146,7 +153,7 @@ class ConvertedFormat(Format):
         key, _ = self._key.written(topic, record.key_schema, record.key)
         value, added = self._value.written(topic, record.value_schema, record.value)
         headers = added + self._written_headers(topic, record.headers)
-        return Record(topic, key, value, headers, record.partition)
+        return Record(topic, key, value, headers, record.partition, record.timestamp)
 
     def _written_headers(
         self, topic: str, headers: tuple[ConnectHeader, ...]
@@ -174,6 +181,7 @@ class ConvertedFormat(Format):
         if part.xid is None and part.changes:  # a message outside transactions is its own commit
             previous = part.changes[0].lsn
         source = self._source(ts, part.xid, None, previous)
+        source["xmin"] = part.xmin
         source["origin"], source["origin_lsn"] = part.origin, part.origin_lsn
         if part.origin is None:
             source["origin_lsn"] = None
@@ -250,7 +258,8 @@ class ConvertedFormat(Format):
     ) -> bool:
         """Append what rows that have only ``after`` become, straight from their images; tell whether that
         was possible."""
-        if self._events is not None or table.renewed:
+        special = self._events is not None or self._stage is not None
+        if special or table.renewed or self._form is not envelope.NEWEST:
             return False
         if read not in table.compiled:
             table.compiled[read] = self._compiled(table, read=read)
@@ -258,10 +267,12 @@ class ConvertedFormat(Format):
         if writers is None:
             return False
         keys, creates = writers
+        made: Sequence[bytes | None] | None
         topic, headers = table.plan.topic, self._written_headers(table.plan.topic, self._headers)
         try:
-            values = creates(images, lsns, op, frame)
-            made = [None] * len(values) if keys is None else keys(images)
+            made, values = creates(images, lsns, op, frame)
+            if made is None:
+                made = [None] * len(values) if keys is None else keys(images)
         except MISFITS:
             return False
         frame.out += [
@@ -273,7 +284,8 @@ class ConvertedFormat(Format):
         self, table: ConnectTable, *, read: bool
     ) -> tuple[WriteKeys | None, WriteCreates] | None:
         rows = table.read if read else table.streamed
-        creates = self._value.converter.creates(table.shape, rows.value_schema, read=read)
+        key = self._key.converter
+        creates = self._value.converter.creates(table.shape, rows.value_schema, key, read=read)
         if creates is None:
             return None
         keys = None
@@ -373,7 +385,7 @@ class ConvertedFormat(Format):
             return ConnectRecord(topic, key_schema, key, None, None, headers)
         plan = intent.table.plan
         block = frame.block(intent.lsn, plan.name) if event is None else intent.block
-        value = {
+        value: dict[str, Any] = {
             "before": before,
             "after": after,
             "source": frame.source_of(plan.relation.schema, plan.relation.table, intent.lsn),
@@ -381,6 +393,10 @@ class ConvertedFormat(Format):
             "op": op,
             **frame.stamps,
         }
+        if self._form.unsent:
+            image = intent.after or ()
+            names = [c.field for c in plan.columns if image and image[c.index] is UNCHANGED]
+            value["unsent"] = names or None
         return ConnectRecord(topic, key_schema, key, value_schema, value, headers)
 
     # --- what is no row -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ __all__ = [
     "ValueUnfit",
     "WriteCreates",
     "WriteKeys",
+    "Written",
 ]
 
 Side = Literal["key", "value", "header"]
@@ -45,13 +46,17 @@ WriteKeys = Callable[[Sequence[Tuple]], list[bytes]]
 """Images → keys. Raises one of MISFITS for one that does not fit; then `Converter.encoder` writes them."""
 
 
+Written = tuple[list[bytes] | None, list[bytes]]
+"""Keys and values of rows; keys None: `Converter.keys` is to write them."""
+
+
 class WriteCreates(Protocol):
-    """Images → values with the operation ``op`` (c, u or r); ``lsns`` has an LSN for each, None where the
-    source block has none. Raises as `WriteKeys`."""
+    """Images → values with the operation ``op`` (c, u or r), with their keys where it writes those, too;
+    ``lsns`` has an LSN for each, None where the source block has none. Raises as `WriteKeys`."""
 
     def __call__(
         self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: Frame
-    ) -> list[bytes]: ...
+    ) -> Written: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +90,12 @@ class Converter(abc.ABC):
         `encoder`; None where it is no quicker. ``read``: of rows that a snapshot reads."""
         return None
 
-    def creates(self, shape: TableShape, value: Schema, *, read: bool) -> "WriteCreates | None":
+    def creates(
+        self, shape: TableShape, value: Schema, key: "Converter", *, read: bool
+    ) -> "WriteCreates | None":
         """Return what writes values that have only ``after`` straight from images, to the bytes of
-        `encoder`; None where it is no quicker. ``value`` is the schema of values."""
+        `encoder`; None where it is no quicker. ``value`` is the schema of values; ``key`` writes keys:
+        whoever knows it may write them on the way, where records have keys."""
         return None
 
     def headed(

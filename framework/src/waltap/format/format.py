@@ -13,12 +13,14 @@ from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import ReplicaIdentity
 from waltap.events import PLAIN, CellShape, EventTransform
 from waltap.format.record import Record
+from waltap.mapping.envelope import NEWEST, EnvelopeForm
 from waltap.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 if TYPE_CHECKING:
     from waltap.capture.capture import Capture
+    from waltap.format.record_stage import RecordStep
     from waltap.notifications.notification import Notification
 
 __all__ = ["Format", "FormatContext"]
@@ -51,8 +53,10 @@ class FormatContext:
     once per column of a relation version, of values that could not be converted. ``renew`` gives a
     described relation with its data types as they are now: the same object when they are unchanged.
     ``announced``: the decoder's wire announces relations (`DecoderCapabilities.relations`). ``cell`` is
-    the shape of values in rows and keys. ``transforms`` are (name, transform) of events, to be called with
-    each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``stopping`` tells
+    the shape of values in rows and keys, ``envelope`` the form of what stands around rows.
+    ``transforms`` are (name, transform) of events, to be called with
+    each batch before it is encoded, by formats that say `FormatSpec.takes_events`. ``record_steps`` are
+    transforms of records, for formats that say `FormatSpec.takes_record_transforms`. ``stopping`` tells
     whether a stop was asked for: who waits raises `StopRequested` then. ``order`` counts the
     events of transactions, for formats that write transaction metadata: its counters are stored with the
     offset, and are right again when a transaction goes on after a restart.
@@ -70,7 +74,9 @@ class FormatContext:
     renew: Callable[[Relation], Relation] = _same
     announced: bool = True
     cell: CellShape = PLAIN
+    envelope: EnvelopeForm = NEWEST
     transforms: "Sequence[tuple[str, EventTransform]]" = ()
+    record_steps: "Sequence[RecordStep]" = ()
     stopping: Callable[[], bool] = _going_on
     order: TransactionOrder = field(default_factory=TransactionOrder)
 

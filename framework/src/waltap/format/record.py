@@ -11,7 +11,8 @@ Header = tuple[str, bytes]
 class Record(msgspec.Struct, gc=False):
     """One record for a topic. ``value`` None is a tombstone; ``key`` None a record without key.
 
-    ``headers`` is shared between records: never change it.
+    ``headers`` is shared between records: never change it. ``timestamp`` is in ms since 1970 UTC; None: it
+    is that of the writing, where a destination has one.
     """
 
     topic: str
@@ -19,3 +20,4 @@ class Record(msgspec.Struct, gc=False):
     value: bytes | None
     headers: tuple[Header, ...] = ()
     partition: int | None = None
+    timestamp: int | None = None

@@ -71,7 +71,7 @@ class ConnectTables(Plans[ConnectTable]):
         self._types = context.mapper(options)
         mode = options.event_converting_failure_handling_mode
         self._fails, self._warns = mode == "fail", mode == "warn"
-        self.source = envelope.source_schema(context.connector)
+        self.source = envelope.source_schema(context.connector, context.envelope)
         plans = EventContext(
             describe=context.describe,
             identity=context.identity,
@@ -97,7 +97,7 @@ class ConnectTables(Plans[ConnectTable]):
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
         """Return the schema of values of the relation with this topic."""
         name = self._capture.schema_name(f"{topic}.Envelope")
-        return envelope.envelope_schema(name, row, self.source)
+        return envelope.envelope_schema(name, row, self.source, self._format.envelope)
 
     def _table(self, plan: EventPlan) -> ConnectTable:
         return self._made(plan, careful=False)
@@ -128,7 +128,9 @@ class ConnectTables(Plans[ConnectTable]):
         """Return what lets a conversion of an enum raise for a label that its schema does not list."""
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
-            data_type = relation.columns[column.index].data_type
+            data_type = (
+                None if column.mapping.converted else relation.columns[column.index].data_type
+            )
             root = None if data_type is None else root_type(data_type)
             if root is None or root.kind is not TypeKind.ENUM:
                 return convert

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from waltap.config.property import Properties, declare
 from waltap.format.converter import Converter, ConverterContext, Encode
 from waltap.format.unfit import required
+from waltap.generated import define
 from waltap.json.codec import json_text
 from waltap.json.schema import number_json, quote, schema_json
 from waltap.mapping.connect_schema import Kind, Schema
@@ -20,6 +21,13 @@ __all__ = ["JsonConverter", "JsonConverterProperties", "json_writer"]
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 Write = Callable[[Any], str]
+
+INLINE = {
+    **dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), "_number(v)"),
+    Kind.BOOLEAN: "'true' if v else 'false'",
+    Kind.STRING: "t if (t := _quote(v)).isascii() else _text(v)",
+}
+"""Kind → the expression of the JSON of a value ``v`` that is not null."""
 
 
 class JsonConverterProperties(Properties):
@@ -119,13 +127,30 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> 
         case Kind.MAP:
             return _map_writer(schema, part, entries=entries)
         case Kind.STRUCT:
-            members = [
-                (f"{quote(field.name)}:", field.name, part(field.schema, f"the field {field.name}"))
-                for field in schema.fields
-            ]
-            return lambda value: (
-                f"{{{','.join([head + write(value.get(name)) for head, name, write in members])}}}"
-            )
+            return _struct_writer(schema, part, defaults=defaults)
+
+
+def _struct_writer(
+    schema: Schema, part: Callable[[Schema, str], Write], *, defaults: bool
+) -> Write:
+    """Return what writes structs: a function of its own, in which numbers, texts and truth values, the
+    most there are, call nothing but what turns them into text."""
+    names: dict[str, Any] = {"_number": int.__repr__, "_quote": quote, "_text": json_text}
+    texts: list[str] = []
+    for number, field in enumerate(schema.fields):
+        head = f"{',' if number else '{'}{quote(field.name)}:"
+        write, got = f"_write{number}", f"_get({field.name!r})"
+        names[write] = part(field.schema, f"the field {field.name}")
+        plain = INLINE.get(field.schema.kind)
+        if plain is None or (defaults and field.schema.default is not None):
+            texts += [repr(head), f"{write}({got})"]
+        else:
+            null = "'null'" if field.schema.optional else f"{write}(None)"
+            texts += [repr(head), f"{null} if (v := {got}) is None else {plain}"]
+    texts.append(repr("}" if texts else "{}"))
+    body = f"def write(value):\n _get = value.get\n return ''.join(({', '.join(texts)},))\n"
+    write_all: Write = define(body, f"JSON writer of {schema.name or 'a struct'}", names)["write"]
+    return write_all
 
 
 def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries: bool) -> Write:
@@ -141,7 +166,10 @@ def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries
 
 def _decimal_text(value: bytes, scale: int) -> str:
     unscaled = int.from_bytes(value, "big", signed=True)
-    return f"{Decimal(unscaled).scaleb(-scale):f}" if scale else str(unscaled)
+    if not scale:
+        return str(unscaled)
+    digits = tuple(map(int, str(abs(unscaled))))  # arithmetic would round to 28 of them
+    return f"{Decimal((int(unscaled < 0), digits, -scale)):f}"
 
 
 def plain_json(value: Any) -> str:

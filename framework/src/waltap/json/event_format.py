@@ -22,6 +22,7 @@ from waltap.json.format import JsonFormat, Texts, key_header, wrong_tuple
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote, value_json
 from waltap.json.tables import wrapping
+from waltap.json.wording import unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Field, Schema
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -106,7 +107,7 @@ class JsonEventFormat(JsonFormat):
         tombstone: bool = False,
     ) -> None:
         part, plan = texts.part, codec.plan
-        c = "" if tombstone else texts.c(op, n, plan.name)
+        c = "" if tombstone else texts.c(op, n, plan.name, unsent(plan, after))
         event = Event(
             op,
             plan.relation,

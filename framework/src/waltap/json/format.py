@@ -28,6 +28,7 @@ from waltap.json.codec import MISFITS, RowCodec, json_text
 from waltap.json.properties import JsonProperties
 from waltap.json.schema import quote
 from waltap.json.tables import JsonTables, wrapping
+from waltap.json.wording import Wording, unsent
 from waltap.mapping import envelope
 from waltap.mapping.connect_schema import Schema
 from waltap.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
@@ -40,7 +41,6 @@ from waltap.version import VERSION
 __all__ = ["JsonFormat", "Texts", "key_header", "wrong_tuple"]
 
 PREFIXES_KEPT = 10_000
-_NO_ORIGIN = ',"xmin":null,"origin":null,"origin_lsn":null}'
 _UNCOUNTED = '"event_count":null,"data_collections":null'
 
 
@@ -63,7 +63,7 @@ class JsonFormat(Format):
         self._codecs, self._codec = self._tables.compiled, self._tables.of
         self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
         # texts that no batch changes
-        self._end = "}}" if properties.value_schemas else "}"
+        self._wording = Wording(context.envelope, "}}" if properties.value_schemas else "}")
         self._source = (
             f'"version":{quote(f"waltap {VERSION}")},"connector":{quote(context.connector)},'
             f'"name":{quote(shape.topic_prefix)},"ts_ms":'
@@ -102,7 +102,7 @@ class JsonFormat(Format):
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail.
         """
-        stamps = f'"ts_ms":{now // 1_000_000},"ts_us":{now // 1_000},"ts_ns":{now}{self._end}'
+        stamps = self._wording.stamps(now)
         block = self._block(parts[0], stamps) if len(parts) == 1 else None
         out = self._by_row(parts, now, stamps) if block is None else block
         if self._tables.nulls.noted:
@@ -158,18 +158,28 @@ class JsonFormat(Format):
             f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
             f'{_in_sequence(previous)},\\"'
         )
-        b = f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}'
-        plain = part.origin is None and part.xmin is None
-        origin = _NO_ORIGIN if plain else _origin(part)
-        self._changes(part.changes, Texts(part, a, b, origin, stamps, order, out))
+        b = f'\\"]"{self._wording.committed(ts)}'
+        texts = Texts(part, a, b, self._origin(part), stamps, order, out, self._wording)
+        self._changes(part.changes, texts)
         if order is not None and part.complete:
             out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
+
+    def _origin(self, part: TransactionPart) -> str:
+        """Return the end of a source block: of a transaction that was replayed from elsewhere, or whose
+        slot is asked for its xmin, with that."""
+        if part.origin is None and part.xmin is None:
+            return self._wording.no_origin
+        xmin = "null" if part.xmin is None else str(part.xmin)
+        origin = "null" if part.origin is None else quote(part.origin)
+        lsn = "null" if part.origin_lsn is None else str(part.origin_lsn)
+        return self._wording.origin(xmin, origin, lsn)
 
     def _changes(self, changes: list[Change], texts: "Texts") -> None:
         """Append the records of ``changes``, run by run. One new row by itself, the bulk of streams of
         small transactions, is done in line."""
         codecs, skipped, out = self._codecs, self._skipped, texts.out
         (a, b, x), alone = texts.frame, texts.order is None and not self._eventful
+        names_unsent = self._wording.names_unsent
         for kind, relation, run in runs(changes):
             if kind in skipped:
                 continue
@@ -184,7 +194,7 @@ class JsonFormat(Format):
             if codec is None:
                 continue
             if kind is INSERTS or kind is UPDATES:
-                if alone and len(run) == 1:
+                if alone and len(run) == 1 and not (names_unsent and kind is UPDATES):
                     (change,), c = run, texts.c(OPERATIONS[kind], "", "")
                     try:
                         codec.creates((change.new,), (str(change.lsn),), (c,), a, b, x, out.append)  # type: ignore[union-attr]
@@ -211,7 +221,13 @@ class JsonFormat(Format):
         """Append the records of changes that consist of their new row."""
         rows = [change.new for change in run]
         ns = [str(change.lsn) for change in run]
-        if texts.order is None:
+        if self._wording.names_unsent and op == "u":
+            plan = codec.plan
+            cs = [
+                texts.c(op, n, plan.name, unsent(plan, row))
+                for n, row in zip(ns, rows, strict=True)
+            ]
+        elif texts.order is None:
             cs = [texts.c(op, "", "")] * len(rows)
         else:
             cs = [texts.c(op, n, codec.plan.name) for n in ns]
@@ -357,9 +373,9 @@ class JsonFormat(Format):
         sequence = f"{_in_sequence(part.previous_end_lsn)},{_in_sequence(part.lsn)}"
         xid = "null" if incremental or part.xid is None else str(part.xid)
         lsn = "null" if incremental or part.lsn is None else str(part.lsn)
-        b = f']","ts_us":{ts},"ts_ns":{ts * 1000}'
+        b = f']"{self._wording.committed(ts)}'
         x = f'{xid},"lsn":{lsn}'
-        c = f'{_NO_ORIGIN},"transaction":null,"op":"r",{stamps}'
+        c = self._wording.no_origin + self._wording.after_source("null", "r", stamps)
 
         def a(marker: str) -> str:
             return f'{self._source}{ts // 1000},"snapshot":"{marker}"{self._database}{sequence}'
@@ -397,7 +413,7 @@ class Texts:
     """What the events of one part share (see the module's docstring), and where they go."""
 
     __slots__ = (
-        "_c", "_tail", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x", "xid",
+        "_c", "_wording", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x", "xid",
     )  # fmt: skip
 
     def __init__(
@@ -409,23 +425,26 @@ class Texts:
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
+        wording: Wording,
     ) -> None:
-        self.part = part
+        self.part, self._wording = part, wording
         self.xid = "null" if part.xid is None else str(part.xid)
         self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
         self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
         self.frame = self.a, self.b, self.x
-        self._tail = f'{origin},"transaction":null,"op":"'
         self._c: dict[str, str] = {}
 
-    def c(self, op: str, n: str, collection: str) -> str:
-        """Return the text after the LSN of an event of ``op``, which is counted."""
+    def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
+        """Return the text after the LSN of an event of ``op``, which is counted; ``unsent`` as
+        `Wording.after_source` has it."""
         if self.order is None:
-            text = self._c.get(op)
+            text = self._c.get(op + unsent)
             if text is None:
-                text = self._c[op] = f'{self._tail}{op}",{self.stamps}'
+                text = self._wording.after_source("null", op, self.stamps, unsent)
+                text = self._c[op + unsent] = f"{self.origin}{text}"
             return text
-        return f'{self.origin},"transaction":{self.block(n, collection)},"op":"{op}",{self.stamps}'
+        after = self._wording.after_source(self.block(n, collection), op, self.stamps, unsent)
+        return f"{self.origin}{after}"
 
     def block(self, n: str, collection: str) -> str:
         """Return the transaction block of an event at LSN ``n``, which is counted."""
@@ -467,15 +486,6 @@ def _counts(order: TransactionOrder) -> str:
         for name, count in order.counts().items()
     )
     return f'"event_count":{order.total},"data_collections":[{items}]'
-
-
-def _origin(part: TransactionPart) -> str:
-    """Return the end of the source block of a transaction that was replayed from elsewhere, or whose slot
-    is asked for its xmin."""
-    xmin = "null" if part.xmin is None else part.xmin
-    origin = "null" if part.origin is None else quote(part.origin)
-    lsn = "null" if part.origin_lsn is None else part.origin_lsn
-    return f',"xmin":{xmin},"origin":{origin},"origin_lsn":{lsn}}}'
 
 
 def _in_sequence(lsn: int | None) -> str:

@@ -54,7 +54,7 @@ class JsonTables(Plans[RowCodec]):
             self._keys = context.mapper(_with_nulls(options, properties.key_null_to_default))
         mode = options.event_converting_failure_handling_mode
         self._fails, self._warns = mode == "fail", mode == "warn"
-        self.source = envelope.source_schema(context.connector)
+        self.source = envelope.source_schema(context.connector, context.envelope)
         plans = EventContext(
             describe=context.describe,
             identity=context.identity,
@@ -88,7 +88,7 @@ class JsonTables(Plans[RowCodec]):
         """Return what precedes the payload of values whose rows have the schema ``row``."""
         name = self._capture.schema_name(f"{topic}.Envelope")
         enabled = self._properties.value_schemas
-        value = envelope.envelope_schema(name, row, self.source)
+        value = envelope.envelope_schema(name, row, self.source, self._format.envelope)
         return wrapping(value, enabled=enabled)[0].encode()
 
     def key_texts(self, key: Schema) -> tuple[str, str]:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
         Kind,
         Schema,
     )
+    from waltap.mapping.conversion import (
+        ColumnConverter,
+        Conversion,
+    )
     from waltap.mapping.java_number import (
         double_text,
         float_text,
@@ -70,7 +74,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowMapping",
     "Column",
+    "ColumnConverter",
     "ColumnMapping",
+    "Conversion",
     "DataType",
     "Field",
     "JsonColumn",
@@ -147,6 +153,10 @@ if not TYPE_CHECKING:
                 "pg_double_text",
                 "pg_float_text",
                 "single",
+            ),
+            "waltap.mapping.conversion": (
+                "ColumnConverter",
+                "Conversion",
             ),
             "waltap.mapping.type_mapping": (
                 "ArrowMapping",

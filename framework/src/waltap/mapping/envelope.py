@@ -4,18 +4,22 @@ Source: Debezium 3.6's events; field order and optionality are part of the contr
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from waltap.mapping.connect_schema import Field, Kind, Schema
 
 __all__ = [
+    "DEBEZIUM_2_5",
     "HEADER",
     "HEARTBEAT_KEY",
     "HEARTBEAT_VALUE",
+    "NEWEST",
     "NOTIFICATION_KEY",
     "NOTIFICATION_VALUE",
     "TRANSACTION_BLOCK",
     "TRANSACTION_KEY",
     "TRANSACTION_VALUE",
+    "EnvelopeForm",
     "envelope_schema",
     "key_schema",
     "message_key_schema",
@@ -25,23 +29,43 @@ __all__ = [
     "source_schema",
 ]
 
-SNAPSHOT_MARKERS = (
-    "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeForm:
+    """What an envelope has around rows: stamps finer than milliseconds, the origin in its source block,
+    the transaction block behind ``ts_ms``, which values ``source.snapshot`` is declared to have, and which
+    versions its schema and that of the source block have (None: none). ``unsent``: it ends with the names
+    of the fields of ``after`` that the server did not send, null where it sent all."""
+
+    name: str
+    fine_stamps: bool = True
+    origins: bool = True
+    transaction_last: bool = False
+    markers: str = (
+        "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    )
+    version: int | None = 2
+    source_version: int | None = 1
+    unsent: bool = False
+
+
+NEWEST = EnvelopeForm(name="Debezium 3")
+DEBEZIUM_2_5 = EnvelopeForm(
+    name="Debezium 2.5",
+    fine_stamps=False,
+    origins=False,
+    transaction_last=True,
+    markers="true,last,false,incremental",
+    version=1,
+    source_version=None,
 )
+
 
 _STRING = Schema(kind=Kind.STRING)
 _OPTIONAL_STRING = Schema(kind=Kind.STRING, optional=True)
+_UNSENT = Schema(kind=Kind.ARRAY, optional=True, items=_STRING)
 _INT64 = Schema(kind=Kind.INT64)
 _OPTIONAL_INT64 = Schema(kind=Kind.INT64, optional=True)
-_SNAPSHOT = Schema(
-    kind=Kind.STRING,
-    optional=True,
-    name="io.debezium.data.Enum",
-    version=1,
-    parameters=(("allowed", SNAPSHOT_MARKERS),),
-    default="false",
-)
-
 HEADER = _STRING
 
 TRANSACTION_BLOCK = Schema(
@@ -132,29 +156,37 @@ def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
     )
 
 
-def source_schema(connector: str) -> Schema:
+def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
     """Return the schema of the ``source`` block of ``connector`` ("postgresql")."""
+    marker = Schema(
+        kind=Kind.STRING,
+        optional=True,
+        name="io.debezium.data.Enum",
+        version=1,
+        parameters=(("allowed", form.markers),),
+        default="false",
+    )
+    fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
+    origin = (Field("origin", _OPTIONAL_STRING), Field("origin_lsn", _OPTIONAL_INT64))
     return Schema(
         kind=Kind.STRUCT,
         name=f"io.debezium.connector.{connector}.Source",
-        version=1,
+        version=form.source_version,
         fields=(
             Field("version", _STRING),
             Field("connector", _STRING),
             Field("name", _STRING),
             Field("ts_ms", _INT64),
-            Field("snapshot", _SNAPSHOT),
+            Field("snapshot", marker),
             Field("db", _STRING),
             Field("sequence", _OPTIONAL_STRING),
-            Field("ts_us", _OPTIONAL_INT64),
-            Field("ts_ns", _OPTIONAL_INT64),
+            *(fine if form.fine_stamps else ()),
             Field("schema", _STRING),
             Field("table", _STRING),
             Field("txId", _OPTIONAL_INT64),
             Field("lsn", _OPTIONAL_INT64),
             Field("xmin", _OPTIONAL_INT64),
-            Field("origin", _OPTIONAL_STRING),
-            Field("origin_lsn", _OPTIONAL_INT64),
+            *(origin if form.origins else ()),
         ),
     )
 
@@ -169,21 +201,24 @@ def row_schema(name: str, fields: Sequence[Field]) -> Schema:
     return Schema(kind=Kind.STRUCT, optional=True, name=name, fields=tuple(fields))
 
 
-def envelope_schema(name: str, row: Schema, source: Schema) -> Schema:
+def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm = NEWEST) -> Schema:
     """Return the schema of values of data topics; ``name`` is full and adjusted."""
+    transaction = (Field("transaction", TRANSACTION_BLOCK),)
+    fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
     return Schema(
         kind=Kind.STRUCT,
         name=name,
-        version=2,
+        version=form.version,
         fields=(
             Field("before", row),
             Field("after", row),
             Field("source", source),
-            Field("transaction", TRANSACTION_BLOCK),
+            *(() if form.transaction_last else transaction),
             Field("op", _STRING),
             Field("ts_ms", _OPTIONAL_INT64),
-            Field("ts_us", _OPTIONAL_INT64),
-            Field("ts_ns", _OPTIONAL_INT64),
+            *(fine if form.fine_stamps else ()),
+            *(transaction if form.transaction_last else ()),
+            *((Field("unsent", _UNSENT),) if form.unsent else ()),
         ),
     )
 

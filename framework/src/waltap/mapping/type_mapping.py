@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from waltap.arrow.misfit import MisfitCount
-from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.mapping.connect_schema import Schema
 
 if TYPE_CHECKING:
@@ -159,6 +159,9 @@ class ColumnMapping:
     streaming; of the same schema. Keys are written as while streaming."""
     opaque: bool = False
     """The type is unknown; the values are the bytes of its text."""
+    converted: bool = False
+    """A converter of columns gives schema and values: texts are what `waltap.mapping.conversion` carries,
+    not PostgreSQL's."""
 
     def json(self, text: str) -> str:
         """Return the JSON of a value. Raises: as ``to_json``."""
@@ -172,6 +175,9 @@ class TypeMapper(Protocol):
 
     def column(self, column: Column) -> ColumnMapping | None:
         """Return the mapping of ``column``, or None when it is left out (unknown type)."""
+
+    def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
+        """Return the mapping of a column of ``relation``: that of its conversion, where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.mapping.conversion import ColumnConverter, conversion_mapping
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.specs import TypeSpec
 
@@ -17,12 +18,19 @@ _CACHE_LIMIT = 10_000
 class TypeRegistry(TypeMapper):
     """Maps columns by the first spec, by order and then registration, that claims their type.
 
-    Specs and options are fixed; a mapping is made once per different column and shared.
+    Specs and options are fixed; a mapping is made once per different column and shared. ``conversion``
+    comes before the specs for columns of relations (`of`); it gives the same object for the same column.
     """
 
-    __slots__ = ("_mappings", "_specs", "options")
+    __slots__ = ("_conversion", "_mappings", "_specs", "options")
 
-    def __init__(self, specs: Iterable[TypeSpec], options: TypeOptions | None = None) -> None:
+    def __init__(
+        self,
+        specs: Iterable[TypeSpec],
+        options: TypeOptions | None = None,
+        conversion: ColumnConverter | None = None,
+    ) -> None:
+        self._conversion = conversion
         self._specs = tuple(sorted(specs, key=lambda spec: spec.order))
         self.options = options or TypeOptions()
         self._mappings: dict[Column, ColumnMapping | None] = {}
@@ -44,6 +52,14 @@ class TypeRegistry(TypeMapper):
                 self._mappings.clear()
             mapping = self._mappings[column] = self._build(_resolved(column))
             return mapping
+
+    def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
+        """Return the mapping of a column of a described relation. Raises: as the conversion does."""
+        if self._conversion is not None:
+            conversion = self._conversion(relation, column)
+            if conversion is not None:
+                return conversion_mapping(conversion, self.options)
+        return self.column(column)
 
     def spec(self, data_type: DataType) -> TypeSpec | None:
         """Return the spec that claims ``data_type`` (a domain's base), None when there is none."""

@@ -1,10 +1,10 @@
 """The contract of a notification channel: where notifications go."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from waltap.notifications.notification import Notification
 
-__all__ = ["NotificationChannel"]
+__all__ = ["LossCounting", "NotificationChannel"]
 
 
 class NotificationChannel(Protocol):
@@ -22,3 +22,11 @@ class NotificationChannel(Protocol):
 
     def close(self) -> None:
         """Hand over what is still held and release everything; may be called twice."""
+
+
+@runtime_checkable
+class LossCounting(Protocol):
+    """A channel that sends after `NotificationChannel.send` has returned: what it loses is told here."""
+
+    lost: int
+    """How many notifications the place did not take; any thread may ask."""

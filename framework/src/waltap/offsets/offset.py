@@ -35,7 +35,8 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     up to the LSN HORIZON, must leave out; ``visible_in`` says the same of single tables, by OID and by
     schema.table, that were read later than the rest. ``counted``: where ``position`` is within a
     transaction, how many events its changes became so far, if events are counted; else it is not set, and
-    not stored.
+    not stored. ``slot_identity`` is what the server calls the slot besides its name, where a slot that
+    was made anew is called otherwise.
     """
 
     position: Position
@@ -49,6 +50,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     visible: str = ""
     visible_in: dict[str, str] = {}
     counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
+    slot_identity: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,11 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
         """Return the only partition's. Raises: ValueError when there are others."""
         (partition,) = self.partitions.values()
         return partition
+
+    @property
+    def first(self) -> PartitionOffset:
+        """Return the first partition's: it speaks for the server and the database that all are of."""
+        return next(iter(self.partitions.values()))
 
     @property
     def positions(self) -> Positions:

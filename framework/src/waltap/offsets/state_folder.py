@@ -5,7 +5,18 @@ from typing import Final
 
 from waltap.offsets.durable_file import draft_of
 
-__all__ = ["BELONGINGS", "CONTROL", "LOCK", "OFFSET", "RELATIONS", "SPILL", "TABLES", "own_files"]
+__all__ = [
+    "BELONGINGS",
+    "CONTROL",
+    "LOCK",
+    "OFFSET",
+    "OUTLETS",
+    "OUTLET_POSITIONS",
+    "RELATIONS",
+    "SPILL",
+    "TABLES",
+    "own_files",
+]
 
 LOCK: Final = "lock"
 """Held by the process that runs the pipeline (`PipelineLock`)."""
@@ -25,12 +36,18 @@ RELATIONS: Final = "relations"
 TABLES: Final = "tables.json"
 """Tables that there were at the last start (`NewTables`)."""
 
+OUTLET_POSITIONS: Final = "sinks.json"
+"""How far each of several sinks has got (`OutletPositions`)."""
+
+OUTLETS: Final = "sinks"
+"""Folder with a state folder for each of several sinks."""
+
 SPILL: Final = "spill"
 """Folder of transactions that wait for their fate and are large, or prepared (`SpillArea`)."""
 
 
 def own_files(folder: Path) -> list[Path]:
     """Return what there is in ``folder`` of the pipeline's own, its lock left out."""
-    files = [folder / name for name in (OFFSET, BELONGINGS, TABLES, RELATIONS)]
+    files = [folder / name for name in (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS)]
     paths = [path for file in files for path in (file, draft_of(file))]
     return [path for path in (*paths, folder / SPILL, folder / CONTROL) if path.exists()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from waltap.clock import Chance, Clock, new_identifier
 from waltap.config.profile import Profile
 from waltap.host import Host
+from waltap.notifications.channel import LossCounting
 from waltap.notifications.notification import Notification
 from waltap.signals.inbox import Inbox, SignalAnswer, begun
 from waltap.signals.signal import Signal
@@ -51,6 +52,7 @@ class Channels:
         self.inbox = Inbox()
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._told: dict[str, str] = {}
+        self._lost = 0
         self._next = 0.0
 
     def open(self) -> None:
@@ -72,7 +74,7 @@ class Channels:
             self._try(name, signals.close)
         for name, notified in self._notifications.items():
             self._try(name, notified.close)
-        self._signals, self._notifications = {}, {}
+        self._lost, self._signals, self._notifications = self.lost, {}, {}
 
     # --- signals ------------------------------------------------------------------------------
 
@@ -101,6 +103,12 @@ class Channels:
         """Tell whether anybody gets notifications."""
         return bool(self._notifications or self.listeners or self._in_sink)
 
+    @property
+    def lost(self) -> int:
+        """Return how many notifications a channel did not take; any thread may ask."""
+        channels = tuple(self._notifications.values())
+        return self._lost + sum(c.lost for c in channels if isinstance(c, LossCounting))
+
     def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
         """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's."""
         if not self.notified:
@@ -113,7 +121,8 @@ class Channels:
             timestamp=self._clock.time_ns() // 1_000_000,
         )
         for name, channel in self._notifications.items():
-            self._try(name, partial(channel.send, notification))
+            if not self._try(name, partial(_sent, channel, notification)):
+                self._lost += 1
         if self._in_sink:
             self.pending.append(notification)
         for listener in self.listeners:
@@ -130,6 +139,11 @@ class Channels:
             return None
         self._told.pop(name, None)
         return answer
+
+
+def _sent(channel: "NotificationChannel", notification: Notification) -> bool:
+    channel.send(notification)
+    return True
 
 
 def _answer(signal: Signal, asked: "Future[SignalAnswer] | None", why: str) -> None:

@@ -1,30 +1,27 @@
 """What the server is told: only what the sink's flush returned and the offset store kept."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from waltap.errors import ConnectionLost
 from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.lane import Lane
 from waltap.pipeline.run import Run
-from waltap.source.connector import ChangeStream
 from waltap.source.position import Position, Positions, lsn_text
-from waltap.transactions.assembly import Assembler
 
 __all__ = ["Confirmation"]
 
 
 class Confirmation:
-    """Flushes, stores and confirms, for one stream: that of ``partition``."""
+    """Flushes, stores and confirms, for the streams of one connection."""
 
     def __init__(
         self,
         run: Run,
-        stream: ChangeStream,
-        assembler: Assembler,
+        lanes: Sequence[Lane],
         delivery: Delivery,
-        partition: str,
     ) -> None:
-        self._run, self._stream, self._partition = run, stream, partition
-        self._assembler, self._delivery = assembler, delivery
+        self._run, self._lanes, self._delivery = run, lanes, delivery
         self._flush_s = run.profile.engine.flush_interval_ms / 1000
 
     def flush_if_due(self) -> None:
@@ -50,34 +47,42 @@ class Confirmation:
 
         Never after a failure or a cut: what was received may then not have been written.
         """
-        delivery = self._delivery
-        if delivery.unflushed_since is not None or not self._assembler.idle:
+        if self._delivery.unflushed_since is not None:
             return False
-        stored = delivery.offset.partitions[self._partition].position
-        if delivery.written[self._partition] != stored:
+        idle = [self._idle(lane) for lane in self._lanes]  # each is told, whatever the others are
+        return all(idle)
+
+    def _idle(self, lane: Lane) -> bool:
+        delivery, partition = self._delivery, lane.partition
+        if not lane.assembler.idle:
             return False
-        lsn = self._assembler.confirmable(self._stream.idle_lsn())
+        stored = delivery.offset.partitions[partition].position
+        if delivery.written[partition] != stored:
+            return False
+        lsn = lane.assembler.confirmable(lane.stream.idle_lsn())
         if lsn > stored.end_lsn:
-            delivery.advance(self._partition, Position(lsn))
-            self._tell(lsn)
+            delivery.advance(partition, Position(lsn))
+            self._tell(lane, lsn)
         return True
 
     def _flushed(self) -> Positions:
         self._delivery.check()
-        self._assembler.secure()
+        for lane in self._lanes:
+            lane.assembler.secure()
         return self._delivery.flush()
 
     def _confirm(self, moved: Positions) -> None:
-        position = moved.get(self._partition)
-        if position is not None:
-            self._tell(self._assembler.confirmable(position.end_lsn))
+        for lane in self._lanes:
+            position = moved.get(lane.partition)
+            if position is not None:
+                self._tell(lane, lane.assembler.confirmable(position.end_lsn))
 
-    def _tell(self, lsn: int) -> None:
-        partition = self._delivery.offset.partitions[self._partition]
+    def _tell(self, lane: Lane, lsn: int) -> None:
+        partition = self._delivery.offset.partitions[lane.partition]
         stored = partition.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
-        if not self._stream.confirms:
+        if not lane.stream.confirms:
             return
-        self._stream.confirm(lsn)
+        lane.stream.confirm(lsn)
         self._run.confirmed_lsn = lsn
         self._run.slot_notice("confirmed", partition, lsn)

@@ -1,7 +1,7 @@
 """One connection to the source, from the checks before it does anything to its end."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -16,10 +16,10 @@ from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.streaming import Streaming
-from waltap.source.connector import Connector, Start
+from waltap.source.connector import ChangeStream, Connector, Start
 from waltap.source.position import Position, Positions
 
-__all__ = ["Connection", "OnePartitionOnly"]
+__all__ = ["Connection", "OnePartitionOnly", "newest"]
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +50,16 @@ class Connection:
                 run.sink_open = True
                 held = stages.sink.open()
             with self._nothing_half_way(connector, stored):
-                start, delivery = self._start(connector, _newest(stored, held))
+                start, delivery = self._start(connector, newest(stored, held))
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
                     if start.stream and not run.stop.is_set():
                         run.wait(run.profile.engine.streaming_delay_ms / 1000)
-                stream = None
+                streams: Mapping[str, ChangeStream] = {}
                 if start.stream and not run.stop.is_set():
-                    stream = connector.stream(delivery.written.sole)
-            if stream is not None:
-                streaming = Streaming(run, connector, stream, stages, delivery)
+                    streams = connector.streams(delivery.written)
+            if streams:
+                streaming = Streaming(run, connector, streams, stages, delivery)
                 streaming.go(whole=start.snapshot)
             elif not start.stream and not run.stop.is_set():
                 delivery.write_told()
@@ -79,10 +79,10 @@ class Connection:
         for note in start.notes:
             log.info(note)
         several = len(start.offset.partitions) > 1
-        if several and (start.stream or not self._stages.sink.capabilities.partitions):
-            what = "stream" if start.stream else f"sink {self._run.profile.sink.spec.name}"
+        if several and not self._stages.sink.capabilities.partitions:
             raise OnePartitionOnly(
-                f"the source has {len(start.offset.partitions)} partitions; the {what} takes one"
+                f"the source has {len(start.offset.partitions)} partitions; the sink "
+                f"{self._run.profile.sink.spec.name} takes one"
             )
         if not (start.snapshot or self._run.started):
             self._run.channels.tell(INITIAL, "SKIPPED")
@@ -105,14 +105,18 @@ class Connection:
             sink=stages.sink,
             store=stages.store,
             encoder=stages.format,
-            transforms=stages.transforms,
+            transforms=stages.chain.batches,
             host=run.host,
             offset=stored,
             retries=run.backoff(),
             clock=run.clock,
             counts=run.counts,
             order=stages.order,
-            told=Told(run.channels.pending, run.profile.capture.notification_topic or ""),
+            told=Told(
+                run.channels.pending,
+                run.profile.capture.notification_topic or "",
+                relayed=any(each.format is not None for each in stages.outlets),
+            ),
             may_write=run.may_write,
         )
         run.delivery = delivery
@@ -186,8 +190,8 @@ def _continued(start: Offset, before: Offset | None) -> Offset:
     return msgspec.structs.replace(start, partitions=partitions)
 
 
-def _newest(offset: Offset | None, held: Position | Positions | None) -> Offset | None:
-    """A sink that keeps the position with its data may know more than the store."""
+def newest(offset: Offset | None, held: Position | Positions | None) -> Offset | None:
+    """Return the offset with what a sink keeps with its data, where that is later."""
     if offset is None or held is None:
         return offset
     partitions = dict(offset.partitions)

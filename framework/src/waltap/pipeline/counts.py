@@ -70,7 +70,8 @@ class Meter:
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one run. ``filtered`` has a number for each transform, ``tables`` the snapshot by name."""
+    """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
+    by name."""
 
     events: int = 0
     records: int = 0

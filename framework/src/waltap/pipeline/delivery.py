@@ -30,10 +30,12 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Notifications that the sink is to get, as records of ``topic``, before the next batch."""
+    """Notifications that the sink is to get, as records of ``topic``, before the next batch. ``relayed``:
+    it renders them itself."""
 
     waiting: deque[Notification]
     topic: str
+    relayed: bool = False
 
 
 class Delivery:
@@ -46,6 +48,7 @@ class Delivery:
     way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
     events of transactions, where the format does. ``told`` are notifications for the sink. ``may_write``
     raises where another process may run the pipeline by now, which ends this delivery in the same way.
+    ``overlap_until`` is `Overlap.horizon` of the stream at hand.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Delivery:
         self._reading = ReadSoFar(offset)
         self.unflushed_since: float | None = None
         self.failed = False
+        self.overlap_until: int | None = None
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
     def write(
@@ -98,7 +102,8 @@ class Delivery:
         for index, transform in enumerate(self._transforms):
             before = batch.events
             batch = transform(batch)
-            counts.filtered[index] += before - batch.events
+            if batch.events != before:  # converters of columns, which come last, leave nothing out
+                counts.filtered[index] += before - batch.events
         if self._format is not None:
             batch.records = self._format.render(batch.parts, self._clock.time_ns())
         counted = self._order.counts_at(batch.position)
@@ -125,10 +130,13 @@ class Delivery:
     def write_told(self) -> None:
         """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
         told = list(self._told.waiting)
-        if not told or self._format is None:
+        if not told or (self._format is None and not self._told.relayed):
             return
         batch = self._batch([], self.partition, snapshot=False)
-        batch.records = self._format.notifications(told, self._told.topic)
+        if self._format is None:
+            batch.told = told
+        else:
+            batch.records = self._format.notifications(told, self._told.topic)
         started = self._clock.monotonic()
         self._write(batch)
         for _ in told:
@@ -247,11 +255,14 @@ class Delivery:
             assert position >= before.position, "an offset never moves backwards"
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
+            over = self.overlap_until is not None and position.end_lsn > self.overlap_until
             partitions[name] = msgspec.structs.replace(
                 before,
                 position=position,
                 previous_end_lsn=previous,
                 counted=self._counted_at(name, position),
+                visible="" if over else before.visible,
+                visible_in={} if over else before.visible_in,
             )
         self.store(
             msgspec.structs.replace(self.offset, partitions=partitions, signals=self.signals)
@@ -273,6 +284,10 @@ class Delivery:
         """Store ``signals`` now where everything written is durable; else the next flush does."""
         if self.unflushed_since is None and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=self.signals))
+
+    def tend(self) -> None:
+        """Let the sink look after what it has; what it raises ends the instance. Raises: SinkError."""
+        self._sink.tend()
 
     def due(self, seconds: float) -> bool:
         """Tell whether something written has waited ``seconds`` for its flush."""

@@ -161,6 +161,7 @@ class Engine:
                 run_id=self.run_id,
                 stopping=run.ends,
                 tenure=run.tenure,
+                clock=run.clock,
             )
             try:
                 run.channels.open()

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.errors import WaltapError
+from waltap.errors import Retry, WaltapError
 from waltap.offsets.durable_file import replace_durably
 from waltap.offsets.offset import Offset
 from waltap.source.connector import Connector
@@ -31,8 +31,7 @@ MESSAGES: Final = {
     "joined": "table %s is new since the last start: it is captured from its creation on",
     "snapshot": "table %s is captured from now on; an incremental snapshot is asked for its rows",
     "incomplete": "table %s is captured from now on; rows and changes from before are missing. To have "
-    "them, name a signal table (signal.data.collection) and insert there a row with the type "
-    'execute-snapshot and the data {"data-collections": ["%s"]}',
+    "them, run: waltap snapshot FILE '%s'",
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
     "what is written to it until then does not come by the stream",
     "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
@@ -83,6 +82,9 @@ class NewTables:
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
         self._looks, self._interrupted = 0, set[str]()
+        self._ask: Callable[[str], bool] | None = None
+        self._kept: Callable[[], bool] = lambda: True
+        self._unsaved = False
 
     def prepare(self, connector: Connector) -> None:
         """Look before the connector prepares a start, which puts right what the server streams: what it
@@ -108,9 +110,12 @@ class NewTables:
         *,
         whole: bool,
         ask: Callable[[str], bool] | None,
+        kept: Callable[[], bool] = lambda: True,
     ) -> None:
         """Look at a start, when streaming has begun. ``whole``: a snapshot has read every table.
-        ``ask`` asks for the rows of one, and tells whether that went well."""
+        ``ask`` asks for the rows of one, and tells whether that went well; ``kept`` whether what was
+        asked for is stored by now."""
+        self._ask, self._kept = ask, kept
         database = _database(offset)
         captured, before = connector.captured_tables(), self._load(database)
         self._names = connector.existing_tables()
@@ -125,8 +130,7 @@ class NewTables:
                 if identifier not in others and place and connector.streams_new(*place):
                     self._say("joined", name)
                 else:
-                    asked = self._policy == "snapshot" and ask is not None and ask(name)
-                    self._say("snapshot" if asked else "incomplete", name)
+                    self._say("snapshot" if self._asked(name) else "incomplete", name)
         self._known = _Known(database, [], [], connector.streamed_as())
         self._save()
 
@@ -134,6 +138,8 @@ class NewTables:
         """Look again while streaming. A database that does not answer is for others to notice."""
         if self._known is None:
             return
+        if self._unsaved and self._kept():
+            self._save()
         with suppress(WaltapError):
             present = connector.existing_tables()
             self._looks += 1
@@ -147,13 +153,36 @@ class NewTables:
                 if self._names.get(identifier) == (schema, table):
                     continue
                 made, streams = identifier not in self._names, connector.streams_new(schema, table)
-                event = "uncaptured" if not streams else "created" if made else "incomplete"
+                event = "created" if made else "incomplete"
+                if not streams:
+                    event = self._added(connector, (schema, table))
+                    streams = event != "uncaptured"
                 self._say(event, f"{schema}.{table}")
                 if streams:
                     self._captured.add(identifier)
                     self.captured = tuple(sorted({*self.captured, f"{schema}.{table}"}))
             self._names = present
-            self._save()
+            if not self._unsaved:
+                self._save()
+
+    def _added(self, connector: Connector, place: tuple[str, str]) -> str:
+        """Have the server stream a table that it would stream from the next start on; return the event."""
+        if self._policy != "snapshot" or not connector.adds_tables():
+            return "uncaptured"
+        try:
+            connector.publish([place], wanted=True)
+        except WaltapError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            log.warning("table %s cannot be added: %s", ".".join(place), error.problem)
+            return "uncaptured"
+        return "snapshot" if self._asked(".".join(place)) else "incomplete"
+
+    def _asked(self, name: str) -> bool:
+        """Ask for the rows of a table; it counts as known once that is stored."""
+        asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
+        self._unsaved = self._unsaved or asked
+        return asked
 
     def _look_for_gaps(self, connector: Connector, present: dict[str, tuple[str, str]]) -> None:
         """Tell of tables whose changes come no more. From PostgreSQL 18 on the server only logs that a
@@ -199,6 +228,7 @@ class NewTables:
 
     def _save(self) -> None:
         assert self._known is not None
+        self._unsaved = False
         self._known.captured = sorted(self._captured)
         self._known.others = sorted(set(self._names) - self._captured)
         self._write(self._known)
@@ -209,4 +239,4 @@ class NewTables:
 
 
 def _database(offset: Offset) -> str:
-    return f"{offset.sole.system_id}/{offset.sole.database}"
+    return f"{offset.first.system_id}/{offset.first.database}"

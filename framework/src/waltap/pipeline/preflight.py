@@ -7,19 +7,25 @@ does not refuse a start, which waits for it in its place.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from waltap.config.profile import Profile
+from waltap.config.profile import Component, Profile
 from waltap.errors import Retry, SourceError, WaltapError
+from waltap.format.format import Format
 from waltap.host import Host
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.pipeline.chain import Chain
 from waltap.pipeline.channels import SINK
+from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Stages
 from waltap.sink.place import refusal
+from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Check, Connector
+from waltap.specs import FormatSpec, SinkSpec
 
 __all__ = ["NotReady", "checks", "refuse"]
 
@@ -45,6 +51,31 @@ class EventTransformUnfit(WaltapError):
     )
 
 
+class RecordTransformUnfit(WaltapError):
+    """A profile has a transform of records, and a sink that takes the changes themselves (the change log,
+    Spark, the terminal), which no record is made for; or a format that makes records in its own way."""
+
+    code = "WT-3205"
+    retry = Retry.NEVER
+    remedy = (
+        "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of the "
+        "profile: for every sink the column.* properties mask, cut and leave out columns, and the "
+        "transform filter leaves out rows."
+    )
+
+
+class ConverterUnfit(WaltapError):
+    """A profile has converters of columns, and a sink that takes the changes themselves (the change log,
+    Spark, SQL, the terminal), which writes columns in its own way."""
+
+    code = "WT-3208"
+    retry = Retry.NEVER
+    remedy = (
+        "Use a sink that takes records (--sink jsonl:PATH), or take the converter {converter} out of the "
+        "profile: a plugin's register_types maps types for every sink."
+    )
+
+
 class FormatUnfit(WaltapError):
     """The sink writes JSON, and the format of keys, values or headers is another."""
 
@@ -63,12 +94,17 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     """
     offset = stages.store.load()
     runs = not locked and running(stages.state_dir) is not None
-    found = [_state(stages, locked=locked), *_of_sink(stages), *_truncates(stages)]
-    found += _of_format(stages)
-    found += _of_events(stages)
+    found = [_state(stages, locked=locked), *_of_sink(stages)]
+    for destination in _destinations(stages):
+        found += _truncates(stages, destination)
+        found += _of_format(destination)
+        found += _of_events(destination)
+        found += _of_records(destination)
+        found += _of_converters(stages, destination)
     found += _of_notifications(stages)
     found += _elsewhere(stages, offset)
     found += [_expected(check) if runs else check for check in connector.check(offset)]
+    found += _of_guardrail(stages, connector)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
     return found + _of_plugins(stages, connector, offset)
@@ -147,7 +183,62 @@ def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[C
             found=f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
             "that was so for a while; the start puts it right, and what was written meanwhile does not "
             "come by the stream",
-            remedy="waltap.new.tables=snapshot with a signal.data.collection reads their rows again",
+            remedy="waltap.new.tables=snapshot reads their rows again",
+        )
+    ]
+
+
+def _of_guardrail(stages: Stages, connector: Connector) -> list[Check]:
+    """Return that more tables are captured than the profile wants."""
+    capture = stages.profile.capture
+    most = capture.guardrail_max
+    if not most:
+        return []
+    number = len(connector.captured_tables())
+    if number <= most:
+        return [Check(name="guardrail", verdict="ok", found=f"{number} of {most} tables")]
+    return [
+        Check(
+            name="guardrail",
+            verdict="error" if capture.guardrail_action == "fail" else "warning",
+            found=f"{number} tables are captured, and guardrail.collections.max is {most}",
+            remedy="name fewer tables in table.include.list, or raise guardrail.collections.max",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Destination:
+    """A sink, and what renders for it; ``chain`` are the transforms before it."""
+
+    sink: Sink
+    component: Component[SinkSpec]
+    format: Format | None
+    format_spec: FormatSpec
+    chain: Chain
+
+
+def _destinations(stages: Stages) -> list[_Destination]:
+    """Return the sink of a pipeline, or each of several."""
+    profile, sink = stages.profile, stages.sink
+    if isinstance(sink, FanOut):
+        return [
+            _Destination(
+                sink=outlet.sink,
+                component=outlet.stages.component,
+                format=outlet.stages.format,
+                format_spec=outlet.stages.format_component.spec,
+                chain=outlet.stages.chain,
+            )
+            for outlet in sink.outlets
+        ]
+    return [
+        _Destination(
+            sink=sink,
+            component=profile.sink,
+            format=stages.format,
+            format_spec=profile.format.spec,
+            chain=stages.chain,
         )
     ]
 
@@ -162,13 +253,13 @@ def _of_sink(stages: Stages) -> list[Check]:
         return [_blamed(name, stages.host, error)]
 
 
-def _truncates(stages: Stages) -> list[Check]:
+def _truncates(stages: Stages, destination: _Destination) -> list[Check]:
     """Return that truncates would reach a sink that does not apply them."""
-    if stages.sink.capabilities.truncate or "t" in stages.capture.skipped:
+    if destination.sink.capabilities.truncate or "t" in stages.capture.skipped:
         return []
     return [
         Check(
-            name=f"sink {stages.profile.sink.spec.name}",
+            name=f"sink {destination.component.spec.name}",
             verdict="warning",
             found="it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
             remedy="skipped.operations=t says that this is meant",
@@ -176,32 +267,58 @@ def _truncates(stages: Stages) -> list[Check]:
     ]
 
 
-def _of_format(stages: Stages) -> list[Check]:
+def _of_format(destination: _Destination) -> list[Check]:
     """Look whether the sink can hold what the format writes."""
-    if stages.format is None or stages.format.text or not stages.sink.capabilities.json_only:
+    form = destination.format
+    if form is None or form.text or not destination.sink.capabilities.json_only:
         return []
-    name, profile = stages.profile.format.spec.name, stages.profile
-    problem = f"the sink {profile.sink.spec.name} holds JSON, and the format is {name}"
+    sink, name = destination.component.spec.name, destination.format_spec.name
+    problem = f"the sink {sink} holds JSON, and the format is {name}"
     return [Check.failed("format", FormatUnfit(problem))]
 
 
-def _of_events(stages: Stages) -> list[Check]:
+def _of_events(destination: _Destination) -> list[Check]:
     """Look whether there are events for the transforms that want some."""
-    taken = stages.format is not None and stages.profile.format.spec.takes_events
-    if taken or not stages.event_transforms:
+    taken = destination.format is not None and destination.format_spec.takes_events
+    if taken or not destination.chain.events:
         return []
-    name, profile = stages.event_transforms[0][0], stages.profile
-    who = f"the sink {profile.sink.spec.name} takes the changes themselves"
-    if stages.format is not None:
-        who = f"the format {profile.format.spec.name} makes no events"
+    name = destination.chain.events[0][0]
+    who = f"the sink {destination.component.spec.name} takes the changes themselves"
+    if destination.format is not None:
+        who = f"the format {destination.format_spec.name} makes no events"
     problem = f"{name} transforms events, and {who}"
     return [Check.failed("transforms", EventTransformUnfit(problem, transform=name))]
+
+
+def _of_converters(stages: Stages, destination: _Destination) -> list[Check]:
+    """Look whether the sink takes what converters give."""
+    if destination.format is not None or not stages.conversions.converters:
+        return []
+    label = stages.conversions.converters[0][0]
+    sink = destination.component.spec.name
+    problem = (
+        f"{label} converts columns of records, and the sink {sink} takes the changes themselves"
+    )
+    return [Check.failed("converters", ConverterUnfit(problem, converter=label))]
+
+
+def _of_records(destination: _Destination) -> list[Check]:
+    """Look whether there are records for the transforms that want some."""
+    taken = destination.format is not None and destination.format_spec.takes_record_transforms
+    if taken or not destination.chain.records:
+        return []
+    label = destination.chain.records[0].label
+    who = f"the sink {destination.component.spec.name} takes the changes themselves"
+    if destination.format is not None:
+        who = f"the format {destination.format_spec.name} makes its records in its own way"
+    problem = f"{label} transforms records, and {who}"
+    return [Check.failed("transforms", RecordTransformUnfit(problem, transform=label))]
 
 
 def _of_notifications(stages: Stages) -> list[Check]:
     """Look whether the sink takes records, where notifications are to be among them."""
     profile = stages.profile
-    if stages.format is not None or not profile.capture.notification_topic:
+    if stages.formats or not profile.capture.notification_topic:
         return []
     if SINK not in map(str.casefold, profile.engine.notification_channels):
         return []

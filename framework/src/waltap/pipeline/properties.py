@@ -100,8 +100,9 @@ class EngineProperties(Properties):
         "waltap.new.tables",
         default="snapshot",
         summary="What happens when a table joins at a start without a snapshot, so that rows from before "
-        "are missing: a warning, an incremental snapshot of it (a warning where no signal table is "
-        "named), or nothing. Debezium's files: warn.",
+        "are missing, or while the pipeline streams and its publication lacks it: a warning; an "
+        "incremental snapshot of it, and publication.autocreate.mode = filtered adds it at once; or "
+        "nothing. Debezium's files: warn.",
     )
     heartbeat_interval_ms: int = declare(
         "heartbeat.interval.ms",
@@ -114,8 +115,19 @@ class EngineProperties(Properties):
         "incremental.snapshot.chunk.size",
         default=1024,
         ge=1,
-        summary="Rows that an incremental snapshot reads at a time.",
+        summary="Rows that an incremental snapshot reads at a time, at most.",
         unit="rows",
+    )
+    incremental_chunk_target_ms: int = declare(
+        "waltap.incremental.chunk.target.ms",
+        default=0,
+        profile_default=2000,
+        ge=0,
+        advanced=True,
+        summary="How long the server may read one chunk of an incremental snapshot: the next one gets "
+        "fewer rows where it took longer, and more again, up to incremental.snapshot.chunk.size. 0: "
+        "all chunks have that size.",
+        unit="ms",
     )
     signal_channels: CommaList = declare(
         "signal.enabled.channels",
@@ -134,8 +146,23 @@ class EngineProperties(Properties):
     notification_channels: CommaList = declare(
         "notification.enabled.channels",
         default=(),
-        summary="Where notifications go: sink (records of notification.sink.topic.name), log, those of "
-        "plugins. jmx is accepted and shows none.",
+        summary="Where notifications go: sink (records of notification.sink.topic.name), log, "
+        "webhook, those of plugins. jmx is accepted and shows none.",
+    )
+    http: str | None = declare(
+        "waltap.http",
+        default=None,
+        summary="HOST:PORT of a status page, with /metrics, /healthz, /readyz, /api/status and "
+        "/api/signal; empty: none.",
+        examples=("127.0.0.1:8083",),
+    )
+    http_token: str | None = declare(
+        "waltap.http.token",
+        default=None,
+        min_length=8,
+        secret=True,
+        summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
+        "/healthz and /readyz; needed where waltap.http is not this machine alone.",
     )
     signal_max_bytes: int = declare(
         "waltap.signal.max.bytes",

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from waltap.decode.message import Message
 from waltap.pipeline.gathering import Gathering
+from waltap.pipeline.lane import Lane
 from waltap.pipeline.limits import batches, cut
 from waltap.pipeline.run import Run
 from waltap.pipeline.signal_table import SignalTable
-from waltap.source.connector import ChangeStream, Overlap
-from waltap.transactions.assembly import Assembler
+from waltap.source.connector import Overlap
 from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Pump"]
@@ -29,19 +29,21 @@ class Pump:
     def __init__(
         self,
         run: Run,
-        stream: ChangeStream,
-        assembler: Assembler,
+        lane: Lane,
         signals: SignalTable,
         overlap: Overlap | None,
         slot_xmin: Callable[[], int | None],
+        took: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
+        """``took`` is told of what has come, instead of its being gathered (`take`)."""
         engine = run.profile.engine
-        self._run, self._stream, self._assembler = run, stream, assembler
-        self._signals = signals
+        self._run, self._stream, self._assembler = run, lane.stream, lane.assembler
+        self._signals, self._partition = signals, lane.partition
         self._batch_events = engine.batch_events
         self._overlap, self._slot_xmin = overlap, slot_xmin
         whole = run.delivery is not None and run.delivery.whole_transactions
         self.gathered = Gathering(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        self._took = took or self.take
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
 
@@ -62,10 +64,14 @@ class Pump:
                 for part in parts:
                     part.xmin = xmin
             self._run.received_lsn = parts[-1].end_lsn or parts[-1].commit_lsn
-            self.gathered.add(parts, self._run.clock.monotonic())
+            self._took(parts)
         if len(messages) < FEW_MESSAGES:
             self._messages, self._parts = [], []
         return bool(parts)
+
+    def take(self, parts: list[TransactionPart]) -> None:
+        """Gather ``parts``."""
+        self.gathered.add(parts, self._run.clock.monotonic())
 
     def write_if_due(self, now: float) -> None:
         """Write what was gathered, when it has waited long enough or is enough for a batch."""
@@ -82,4 +88,4 @@ class Pump:
         if left is not None:
             parts, self._run.cut = cut(parts, left)
         for batch in batches(parts, self._batch_events):
-            self._signals.write(batch)
+            self._signals.write(batch, self._partition)

@@ -1,17 +1,18 @@
 """What a run knows of relations: each version described once, its identity, and what was told of it."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from waltap.capture.capture import Capture
 from waltap.decode.relation import Column, Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
-from waltap.decode.tuple_image import Value
+from waltap.decode.tuple_image import Tuple, Value
 from waltap.events import Identities
 from waltap.host import Host
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.source.connector import Connector
+from waltap.specs import SourceTransformContext
 
 __all__ = ["Relations"]
 
@@ -92,6 +93,28 @@ class Relations:
             self.announced(renewed)
         return renewed
 
+    def source_context(self, label: str) -> SourceTransformContext:
+        """Return what the transform ``label`` may know of the source, whose connector may be another one
+        after a reconnect."""
+
+        def rows_now(
+            relation: Relation,
+            columns: Sequence[str],
+            key: Sequence[str],
+            keys: Sequence[Tuple],
+        ) -> list[Tuple]:
+            assert self.connector is not None
+            return self.connector.rows_now(relation, columns, key, keys)
+
+        return SourceTransformContext(
+            label=label,
+            capture=self.capture,
+            describe=self.describe,
+            identity=self.identity,
+            rows_now=rows_now,
+            text_of=self.text_of,
+        )
+
     def complete(self, relation: Relation) -> Relation:
         """Complete a relation of rows that are handed out now, if it is captured."""
         if not self.capture.captures(relation.schema, relation.table):
@@ -135,7 +158,7 @@ class Relations:
         names = tuple(
             f"{column.name} ({_type_name(column)})"
             for column in (relation.columns[index] for index in self.capture.columns(relation))
-            if self.types.column(column) is None
+            if self.types.of(relation, column) is None
         )
         if names:
             self._left_out[relation.oid] = names
@@ -163,6 +186,8 @@ class Relations:
         for index in sorted(chosen):
             column = relation.columns[index]
             mapping = self.types.column(column)
+            if mapping is None and self.types.of(relation, column) is not None:
+                yield f"column {column.name} ({_type_name(column)})"
             if mapping is not None and mapping.from_binary is None:
                 yield f"column {column.name} ({_type_name(column)})"
 

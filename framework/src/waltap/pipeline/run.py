@@ -16,11 +16,13 @@ from waltap.pipeline.channels import Channels
 from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, StreamGauges
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
+from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.status import Failure, PartitionStatus, Status
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.tenure import LeaseUnavailable, Tenure
 from waltap.source.connector import MadeByRun
 from waltap.source.lease import LeaseContext
+from waltap.specs import EventTransformSpec, RecordTransformSpec
 
 __all__ = ["Run"]
 
@@ -53,8 +55,12 @@ class Run:
         self.stop = StopFlag()
         self.entered: tuple[str, int] = ("new", clock.time_ns())
         self.started_ns = clock.time_ns()
-        self.counts = Counts(filtered=[0] * len(profile.transforms))
-        self.transform_names = tuple(component.spec.name for component in profile.transforms)
+        self.transform_names = tuple(
+            use.spec.name
+            for use in profile.transforms
+            if not isinstance(use.spec, EventTransformSpec | RecordTransformSpec)
+        )
+        self.counts = Counts(filtered=[0] * len(self.transform_names))
         self.delivery: Delivery | None = None
         self.streaming: StreamGauges | None = None
         self.captured_tables: tuple[str, ...] = ()
@@ -92,7 +98,11 @@ class Run:
             )
         else:
             seconds = engine.lease_ms / 1000
-            context = LeaseContext(seconds=seconds, stopping=self.stop.is_set)
+            context = LeaseContext(
+                seconds=seconds,
+                stopping=self.stop.is_set,
+                password=chosen_password(self.host),
+            )
             open_lease = partial(component.spec.lease, component.properties, context)
         return Tenure(
             open_lease,
@@ -207,6 +217,7 @@ class Run:
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,
             batch_retries=counts.batch_retries,
+            notifications_lost=self.channels.lost,
             last_failure=self.last_failure,
         )
 

@@ -1,30 +1,55 @@
 """Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from waltap.capture.capture import Capture
-from waltap.config.profile import Profile
+from waltap.clock import Clock, SystemClock
+from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
 from waltap.config.secrecy import redacted
+from waltap.decode.relation import Column, Relation
 from waltap.errors import OffsetError
-from waltap.events import EventTransform
 from waltap.format.format import Format, FormatContext
+from waltap.format.record_stage import RecordStep
+from waltap.format.record_transform import RecordTransformContext
 from waltap.host import Host
+from waltap.mapping.conversion import Conversion
 from waltap.mapping.type_registry import TypeRegistry
 from waltap.offsets.belongings import Belongings
 from waltap.offsets.offset import Offset, OffsetStore
-from waltap.offsets.state_folder import BELONGINGS, RELATIONS, TABLES
+from waltap.offsets.outlet_positions import OutletPositions
+from waltap.offsets.state_folder import (
+    BELONGINGS,
+    OUTLET_POSITIONS,
+    OUTLETS,
+    RELATIONS,
+    TABLES,
+)
+from waltap.pipeline.chain import Chain
+from waltap.pipeline.conversions import Conversions
+from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.outlet import OutletStages
+from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.relations import Relations
 from waltap.pipeline.tenure import Tenure
 from waltap.sink.sink import Sink, SinkContext
+from waltap.snapshot.progress import SnapshotProgress
+from waltap.snapshot.snapshotter import Snapshotter
 from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
+from waltap.source.position import Positions
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
-from waltap.specs import EventTransformSpec
+from waltap.specs import (
+    EventTransformSpec,
+    FormatSpec,
+    RecordTransformSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    SourceTransformSpec,
+)
 from waltap.transactions.order import TransactionOrder
-from waltap.transactions.transaction import Batch
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +66,20 @@ class Stages:
         run_id: str,
         stopping: Callable[[], bool],
         tenure: Tenure | None,
+        clock: Clock,
     ) -> None:
-        self.profile, self.host, self._stopping = profile, host, stopping
+        self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
         self._tenure = tenure if tenure is not None and tenure.leased else None
         naming = profile.topic_naming
         self.capture = Capture(profile.capture, naming.spec.factory(naming.properties))
-        self.types = TypeRegistry(host.types, self.capture.types)
+        self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
         self.relations = Relations(profile.name, host, self.capture, self.types, self._forget)
+        self.conversions = Conversions(
+            [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
+            self.capture,
+            self.relations.describe,
+            self.relations.text_of,
+        )
         self.order = TransactionOrder()
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
@@ -61,16 +93,14 @@ class Stages:
             ),
         )
         self.send_format = SendFormat(self.relations.unreadable)
+        self.chain = self._chain(profile.transforms)
+        self.outlets = [self._outlet(outlet, run_id) for outlet in profile.outlets]
         self.sink = self._sink()
-        self.transforms: list[Callable[[Batch], Batch]] = []
-        self.event_transforms: list[tuple[str, EventTransform]] = []
-        for component in profile.transforms:
-            spec = component.spec
-            if isinstance(spec, EventTransformSpec):
-                self.event_transforms.append((spec.name, spec.factory(component.properties)))
-            else:
-                self.transforms.append(spec.factory(component.properties))
-        self.format = self._format(run_id) if self.sink.capabilities.records else None
+        self.format: Format | None = None
+        if self.sink.capabilities.records:
+            self.format = self._format(profile.format, self.chain, self.order, run_id)
+        if self.outlets:  # theirs: what is left out for one may be given to another
+            self.chain = Chain()
 
     def renew_sink(self) -> Sink:
         """Close the sink, which failed, and return a new one in its place, not opened."""
@@ -87,6 +117,8 @@ class Stages:
             capture=profile.capture,
             decoder=_decoder(profile),
             snapshotter=snapshotter.spec.factory(snapshotter.properties),
+            snapshot_query=_mode(profile.snapshot_query),
+            snapshot_lock=_mode(profile.snapshot_lock),
             stopping=self._stopping,
             debezium=profile.debezium,
             status_interval_ms=profile.engine.status_interval_ms,
@@ -94,6 +126,7 @@ class Stages:
             leased=self._tenure is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
             resumes_snapshot=self.sink.capabilities.resumes_snapshots,
+            restarts_tables=self.sink.capabilities.restarts_tables,
             made=made,
             reconnects=reconnects,
             belongings=self.belongings,
@@ -103,14 +136,29 @@ class Stages:
             identity_warnings=self.relations.identity_warnings,
             left_out=self.relations.left_out,
             send_format=self.send_format,
+            password=chosen_password(self.host),
+            meant_for=self._meant_for,
         )
         connector: Connector = component.spec.factory(component.properties, context)
         self.relations.connector = connector
         return connector
 
+    @property
+    def formats(self) -> list[Format]:
+        """Return what renders records: nothing, where sinks take changes."""
+        every = (self.format, *(outlet.format for outlet in self.outlets))
+        return [each for each in every if each is not None]
+
+    def _meant_for(self, version: str) -> str | None:
+        chosen = self.profile.connector.spec.name
+        for spec in self.host.connectors.values():
+            if spec.recognizes is not None and spec.name != chosen and spec.recognizes(version):
+                return spec.name
+        return None
+
     def _forget(self, oid: int) -> None:
-        if self.format is not None:
-            self.format.forget(oid)
+        for each in self.formats:
+            each.forget(oid)
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
@@ -120,7 +168,13 @@ class Stages:
     def destination(self) -> str:
         """Return the sink as ``--sink`` takes it; paths below the profile's folder start there, so that
         a folder may be moved with all that is in it."""
-        spec, properties = self.profile.sink.spec, self.profile.sink.properties
+        outlets = self.profile.outlets
+        if not outlets:
+            return self._place(self.profile.sink)
+        return ", ".join(f"{outlet.name}={self._place(outlet.sink)}" for outlet in outlets)
+
+    def _place(self, sink: Component[SinkSpec]) -> str:
+        spec, properties = sink.spec, sink.properties
         given = {} if properties is None else properties.model_dump(by_alias=True)
         place = str(given.get(spec.shorthand, ""))
         place = redacted(place.removeprefix(f"{self.profile.folder}/"))
@@ -132,21 +186,94 @@ class Stages:
         return self.profile.engine.state_dir / self.profile.name
 
     def _sink(self) -> Sink:
-        component = self.profile.sink
+        if not self.outlets:
+            return self._made_sink(self.profile.sink, self.state_dir)
+        profile = self.profile
+        return FanOut(
+            self.outlets,
+            OutletPositions(self.state_dir / OUTLET_POSITIONS),
+            load=self._stored_positions,
+            clock=self._clock,
+            topic=profile.capture.notification_topic or "",
+            failed=lambda error: self.host.notify(
+                "on_failure", pipeline=profile.name, error=error, retried=True
+            ),
+            returns=bool(profile.engine.max_retries),
+        )
+
+    def _stored_positions(self) -> Positions | None:
+        offset = self.store.load()
+        return None if offset is None else offset.positions
+
+    def _outlet(self, outlet: OutletProfile, run_id: str) -> OutletStages:
+        """Return the stages of one of several sinks: the pipeline's, and its own behind them."""
+        folder = self.state_dir / OUTLETS / outlet.name
+        chain = self._chain((*self.profile.transforms, *outlet.transforms))
+        order = TransactionOrder()
+        takes_records = self._made_sink(outlet.sink, folder).capabilities.records
+        form = self._format(outlet.format, chain, order, run_id) if takes_records else None
+        return OutletStages(
+            name=outlet.name,
+            component=outlet.sink,
+            format_component=outlet.format,
+            properties=outlet.properties,
+            make=lambda: self._made_sink(outlet.sink, folder),
+            chain=chain,
+            format=form,
+            order=order,
+        )
+
+    def _made_sink(self, component: Component[SinkSpec], folder: Path) -> Sink:
         return component.spec.factory(
             component.properties,
             SinkContext(
                 pipeline=self.profile.name,
-                state_dir=self.state_dir,
+                state_dir=folder,
                 types=self.types,
                 describe=self.relations.describe,
                 identity=self.relations.identity,
                 capture=self.capture,
                 resumes=self._resumes(),
+                snapshot=self._snapshot(),
                 stopping=self._stopping,
                 takes_over=self._tenure is not None,
                 may_write=(lambda: None) if self._tenure is None else self._tenure.check,
             ),
+        )
+
+    def _chain(self, uses: Iterable[TransformUse]) -> Chain:
+        chain = Chain()
+        for use in uses:
+            spec = use.spec
+            if isinstance(spec, RecordTransformSpec):
+                chain.records.append(self._record_step(spec, use))
+            elif isinstance(spec, SourceTransformSpec):
+                context = self.relations.source_context(use.label)
+                chain.batches.append(spec.factory(use.properties, context))
+            elif isinstance(spec, EventTransformSpec):
+                chain.events.append((spec.name, spec.factory(use.properties)))
+            else:
+                chain.batches.append(spec.factory(use.properties))
+        if self.conversions.converters:
+            chain.batches.append(self.conversions)
+        return chain
+
+    def _conversion(self, relation: Relation, column: Column) -> Conversion | None:
+        return self.conversions.of(relation, column)
+
+    def _record_step(self, spec: RecordTransformSpec, use: TransformUse) -> RecordStep:
+        context = RecordTransformContext(
+            label=use.label,
+            capture=self.capture,
+            warn=log.warning,
+            stopping=self._stopping,
+        )
+        predicate = use.predicate
+        return RecordStep(
+            label=use.label,
+            transform=spec.factory(use.properties, context),
+            predicate=None if predicate is None else predicate.spec.factory(predicate.properties),
+            negate=use.negate,
         )
 
     def _resumes(self) -> bool:
@@ -156,9 +283,22 @@ class Stages:
         except OffsetError:
             return True
 
-    def _format(self, run_id: str) -> Format:
-        component = self.profile.format
+    def _snapshot(self) -> SnapshotProgress | None:
+        try:
+            offset = self.store.load()
+        except OffsetError:
+            return None
+        return None if offset is None else offset.snapshot
+
+    def _format(
+        self,
+        component: Component[FormatSpec],
+        chain: Chain,
+        order: TransactionOrder,
+        run_id: str,
+    ) -> Format:
         source = self.profile.connector.properties
+        form = self.profile.form
         return component.spec.factory(
             component.properties,
             FormatContext(
@@ -169,12 +309,15 @@ class Stages:
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),
                 run_id=run_id,
-                mapper=lambda options: TypeRegistry(self.host.types, options),
+                mapper=lambda options: TypeRegistry(self.host.types, options, self._conversion),
                 warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
-                transforms=self.event_transforms,
+                cell=form.cell,
+                envelope=form.envelope,
+                transforms=chain.events,
+                record_steps=chain.records,
                 stopping=self._stopping,
-                order=self.order,
+                order=order,
             ),
         )
 
@@ -195,6 +338,10 @@ class _StoreWithMemory(OffsetStore):
     def clear(self) -> None:
         self._store.clear()
         self._memory.start_anew(())
+
+
+def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:
+    return None if component is None else component.spec.factory(component.properties)
 
 
 def _decoder(profile: Profile) -> DecoderChoice:
@@ -223,7 +370,8 @@ def build(
     run_id: str,
     stopping: Callable[[], bool] = lambda: False,
     tenure: Tenure | None = None,
+    clock: Clock | None = None,
 ) -> Stages:
     """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run.
     Raises: WaltapError."""
-    return Stages(profile, host, run_id, stopping, tenure)
+    return Stages(profile, host, run_id, stopping, tenure, clock or SystemClock())

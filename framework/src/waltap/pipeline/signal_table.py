@@ -1,6 +1,8 @@
 """The signals of a run: what they ask for is put into the stream."""
 
+import json
 import math
+import re
 from collections.abc import Callable
 
 from waltap.clock import new_identifier
@@ -11,6 +13,7 @@ from waltap.pipeline.setup import Stages
 from waltap.pipeline.signal_reader import SignalReader
 from waltap.pipeline.snapshot_report import IncrementalReport
 from waltap.signals.signal import Signal
+from waltap.snapshot.chunk_size import ChunkSize
 from waltap.snapshot.incremental import IncrementalSnapshots, Read
 from waltap.snapshot.incremental_state import State
 from waltap.source.connector import Connector
@@ -38,6 +41,7 @@ class SignalTable:
         delivery: Delivery,
         undecided: Callable[[], list[str]],
     ) -> None:
+        self._chance = run.chance
         self._clock, self._delivery, self._stopping = run.clock, delivery, run.stop.is_set
         engine, table = run.profile.engine, stages.capture.signal_table
         self._obeyed = SOURCE in engine.signal_channels
@@ -60,9 +64,19 @@ class SignalTable:
 
     @property
     def ask(self) -> Callable[[str], bool] | None:
-        """Return what asks for the rows of a table, None where no row of a signal table is obeyed."""
-        asks = self._obeyed and self._writes
-        return self._watcher.ask_for if self._watcher is not None and asks else None
+        """Return what asks for the rows of a table (schema.table), None where tables cannot be read."""
+        if self._watcher is None:
+            return None
+        return self._watcher.ask_for if self._obeyed and self._writes else self._ask
+
+    def _ask(self, table: str) -> bool:
+        """Ask for the rows of a table where no row of a signal table would be obeyed."""
+        data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
+        return not self.take(Signal(new_identifier(self._chance), "execute-snapshot", data))
+
+    def kept(self) -> bool:
+        """Tell whether what was asked for is stored."""
+        return self._delivery.signals == self._delivery.offset.signals
 
     @property
     def waiting(self) -> bool:
@@ -127,10 +141,11 @@ class SignalTable:
         self._delivery.keep_signals()
         return why
 
-    def write(self, parts: list[TransactionPart]) -> None:
-        """Give ``parts`` to the sink, with what was asked for between them. Raises: SinkError."""
+    def write(self, parts: list[TransactionPart], partition: str) -> None:
+        """Give ``parts`` of one partition to the sink, with what was asked for between them; where there
+        are several nothing is. Raises: SinkError."""
         if self._watcher is None:
-            self._delivery.write(list[Part](parts))
+            self._delivery.write(list[Part](parts), partition=partition)
             return
         while parts:
             with_chunks, parts = self._watcher.process(parts, self._now_us())
@@ -165,7 +180,7 @@ def _watcher(
     writes: bool,
 ) -> IncrementalSnapshots | None:
     table, engine = stages.capture.signal_table, run.profile.engine
-    source = connector.chunk_source(table if writes else None, engine.incremental_chunk_size)
+    source = connector.chunk_source(table if writes else None)
     if source is None:
         return None
     return IncrementalSnapshots(
@@ -179,6 +194,7 @@ def _watcher(
         clock=run.clock.monotonic,
         identifier=lambda: new_identifier(run.chance),
         match_s=engine.signal_match_timeout_ms / 1000,
+        size=ChunkSize(engine.incremental_chunk_size, engine.incremental_chunk_target_ms / 1000),
         delete_closes=engine.watermarking == "insert_delete",
         notice=IncrementalReport(run.host, run.channels, run.counts, pipeline=run.profile.name),
         obeyed=obeyed,

@@ -1,5 +1,6 @@
 """The part of a connection that comes before streaming: what is there already goes to the sink."""
 
+import logging
 from collections.abc import Callable
 
 from waltap.host import Host
@@ -10,6 +11,8 @@ from waltap.source.connector import Connector, Start
 from waltap.transactions.transaction import SnapshotRows
 
 __all__ = ["SnapshotPhase", "cut"]
+
+log = logging.getLogger(__name__)
 
 
 class SnapshotPhase:
@@ -39,19 +42,24 @@ class SnapshotPhase:
     def run(self, connector: Connector, start: Start) -> bool:
         """Deliver every piece and close the snapshot; False when the run ends before that: then what was
         written is flushed, and the snapshot stays open."""
+        completed = False
         try:
-            return self._run(connector, start)
+            completed = self._run(connector, start)
         except BaseException:
             self._report.aborted()
             raise
+        finally:
+            _tell_mode(connector, completed=completed)
+        return completed
 
     def _run(self, connector: Connector, start: Start) -> bool:
         delivery, report = self._delivery, self._report
         captured = connector.captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
-        opens = not start.resumes
+        first = True
         for piece in connector.snapshot(start):
-            piece.opens, opens = opens, False
+            piece.opens, piece.goes_on = first and not start.resumes, first and start.resumes
+            first = False
             if piece.relation.name != report.table:
                 report.reads(piece.relation.name, connector.estimate(piece.relation))
             cut(piece, self._left())
@@ -67,6 +75,15 @@ class SnapshotPhase:
         delivery.finish_snapshot()
         report.completed()
         return True
+
+
+def _tell_mode(connector: Connector, *, completed: bool) -> None:
+    try:
+        connector.snapshot_over(completed=completed)
+    except Exception as error:  # noqa: BLE001 - a plugin's; the snapshot is what it is
+        log.warning(
+            "the snapshot mode failed behind its snapshot: %s: %s", type(error).__name__, error
+        )
 
 
 def cut(piece: SnapshotRows, left: int | None) -> None:

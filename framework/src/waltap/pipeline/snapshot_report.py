@@ -113,9 +113,14 @@ class IncrementalReport:
         self._host, self._channels, self._counts = host, channels, counts
         self._pipeline, self._table = pipeline, ""
 
-    def __call__(self, kind: str, identifier: str, *, rows: int = 0, **data: str) -> None:
-        """Tell of one step; ``rows`` are those read of the table, ``identifier`` is the signal's."""
+    def __call__(
+        self, kind: str, identifier: str, *, rows: int = 0, observed: bool = True, **data: str
+    ) -> None:
+        """Tell of one step; ``rows`` are those read of the table, ``identifier`` is the signal's.
+        ``observed`` False: it is for notifications alone."""
         self._channels.tell(INCREMENTAL, kind, identifier, **data)
+        if not observed:
+            return
         if kind == "IN_PROGRESS":
             table = data["current_collection_in_progress"]
             if table != self._table:

@@ -58,13 +58,14 @@ class Status:
 
     ``state`` as `on_state` names it, since ``state_since_ms``. ``events`` are changes and snapshot rows
     that the sink took, ``snapshot_rows`` the latter; ``transactions`` ended in what it took. ``records``
-    are what a format made, ``filtered`` the events that transforms left out, by name.
+    are what a format made, ``filtered`` the events that transforms of changes left out, by name.
     ``events_per_second``: over the last so many seconds, the one at hand left out. ``queued_events`` wait
     for ``waltap.linger.ms``;
     ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does.
     ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
     ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
-    as far as it has come. ``reconnects`` and ``batch_retries`` count tries.
+    as far as it has come. ``reconnects`` and ``batch_retries`` count tries,
+    ``notifications_lost`` those that a channel did not take.
     """
 
     pipeline: str
@@ -89,6 +90,7 @@ class Status:
     snapshot: tuple[TableProgress, ...] = ()
     reconnects: int = 0
     batch_retries: int = 0
+    notifications_lost: int = 0
     last_failure: Failure | None = None
 
     @property

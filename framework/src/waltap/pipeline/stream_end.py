@@ -1,27 +1,28 @@
 """When streaming ends by itself: at an LSN, after a silence, or with the limits of the run."""
 
+from collections.abc import Sequence
+
 from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.lane import Lane
 from waltap.pipeline.limits import Silence
 from waltap.pipeline.run import Run
-from waltap.source.connector import ChangeStream, Connector
-from waltap.transactions.assembly import Assembler
+from waltap.source.connector import Connector
 
 __all__ = ["StreamEnd"]
 
 
 class StreamEnd:
-    """Looks for the end of one stream that the run's limits set."""
+    """Looks for the end that the run's limits set; of several streams all must be silent."""
 
     def __init__(
         self,
         run: Run,
         connector: Connector,
-        stream: ChangeStream,
-        assembler: Assembler,
+        lanes: Sequence[Lane],
         delivery: Delivery,
     ) -> None:
-        self._run, self._stream = run, stream
-        self._assembler, self._delivery = assembler, delivery
+        self._run, self._lanes, self._delivery = run, lanes, delivery
+        self._stream = lanes[0].stream
         self._lsn, self._silence = run.limits.until_lsn, _silence(run, connector)
 
     @property
@@ -40,14 +41,18 @@ class StreamEnd:
         """Tell whether it is over."""
         return self._run.over() or self._at_lsn() or self._silent(now)
 
+    @property
+    def _idle(self) -> bool:
+        return all(lane.assembler.idle for lane in self._lanes)
+
     def _at_lsn(self) -> bool:
         if self._lsn is None:
             return False
-        read = self._stream.idle_lsn() if self._assembler.idle else 0
+        read = self._stream.idle_lsn() if self._idle else 0
         return max(read, self._delivery.written[self._delivery.partition].end_lsn) >= self._lsn
 
     def _silent(self, now: float) -> bool:
-        if self._silence is None or not self._assembler.idle:
+        if self._silence is None or not self._idle:
             return False
         return self._silence.lasted(now, self._stream.idle_lsn())
 

@@ -1,20 +1,23 @@
 """Streaming: the loop that pulls from the server, as one step after the other."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from waltap.errors import ConnectionLost, WaltapError
-from waltap.offsets.state_folder import SPILL
 from waltap.pipeline.confirmation import Confirmation
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.heartbeat import Heartbeats
+from waltap.pipeline.lane import lane
+from waltap.pipeline.merging import Merge
 from waltap.pipeline.pump import Pump
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.signal_table import SignalTable
 from waltap.pipeline.stream_end import StreamEnd
 from waltap.source.connector import ChangeStream, Connector
-from waltap.transactions.assembly import Assembler
+from waltap.transactions.transaction import TransactionPart
 
 __all__ = ["Streaming"]
 
@@ -22,36 +25,30 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 ASK_S = 0.05
+MERGE_POLL_S = 0.01
 IDLE_PROGRESS_S = 10.0
 
 
 class Streaming:
-    """One stream, from its first message to what is confirmed last."""
+    """The streams of one connection, from their first message to what is confirmed last; mostly one."""
 
     def __init__(
         self,
         run: Run,
         connector: Connector,
-        stream: ChangeStream,
+        streams: Mapping[str, ChangeStream],
         stages: Stages,
         delivery: Delivery,
     ) -> None:
         engine = run.profile.engine
-        self._run, self._connector, self._stream = run, connector, stream
+        self._run, self._connector = run, connector
         self._stages, self._delivery = stages, delivery
-        self._assembler = Assembler(
-            resume=delivery.written[delivery.partition],
-            previous_end_lsn=delivery.previous_end_lsn[delivery.partition],
-            spill_dir=run.state_dir / SPILL,
-            spill_memory_bytes=engine.spill_memory_bytes,
-            two_phase=engine.two_phase_policy,
-            describe=stages.relations.complete,
-            warn=log.warning,
-        )
-        self._confirmation = Confirmation(
-            run, stream, self._assembler, delivery, delivery.partition
-        )
-        self._pump: Pump | None = None
+        self._lanes = [
+            lane(run, stages, delivery, name, stream) for name, stream in streams.items()
+        ]
+        self._confirmation = Confirmation(run, self._lanes, delivery)
+        self._pumps: list[Pump] = []
+        self._merge: Merge | None = None
         self._flush_s = engine.flush_interval_ms / 1000
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
@@ -62,33 +59,41 @@ class Streaming:
         try:
             try:
                 signals = SignalTable(
-                    run, self._connector, self._stages, delivery, lambda: self._assembler.undecided
+                    run,
+                    self._connector,
+                    self._stages,
+                    delivery,
+                    lambda: [gid for lane in self._lanes for gid in lane.assembler.undecided],
                 )
                 new_tables = self._stages.new_tables
-                new_tables.begin(self._connector, delivery.offset, whole=whole, ask=signals.ask)
+                new_tables.begin(
+                    self._connector,
+                    delivery.offset,
+                    whole=whole,
+                    ask=signals.ask,
+                    kept=signals.kept,
+                )
                 run.enter("streaming", str(delivery.written[delivery.partition]))
                 run.ready()
                 self._note()
                 self._pull(signals)
             finally:
                 self._confirmation.last()
-            if not run.cut and run.tenure.held:
+            if not (run.cut or self._merge) and run.tenure.held:
                 with suppress(ConnectionLost):
                     self._confirmation.idle()
         finally:
             run.streaming = None
-            self._stream.close()
-            self._assembler.close()
+            for each in self._lanes:
+                each.close()
 
     def _pull(self, signals: SignalTable) -> None:
         """Do all that is to be done, again and again; nothing here waits but `Pump.pull`."""
-        run, stream, delivery = self._run, self._stream, self._delivery
+        run, delivery = self._run, self._delivery
         clock, stopping = run.clock.monotonic, run.stop.is_set
-        overlap = self._connector.overlap(delivery.offset)
-        pump = self._pump = Pump(
-            run, stream, self._assembler, signals, overlap, self._connector.slot_xmin
-        )
-        end = StreamEnd(run, self._connector, stream, self._assembler, delivery)
+        self._open_pumps(signals)
+        first = self._lanes[0]
+        end = StreamEnd(run, self._connector, self._lanes, delivery)
         heartbeats = Heartbeats(run, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
@@ -98,34 +103,94 @@ class Streaming:
             run.channels.poll_if_due(now, signals.take)
             signals.resume()
             if signals.blocking:
-                pump.write_rest()
+                self._write_rest()
                 signals.read_at_once()
-            came = pump.pull(self._patience(pump, now, hurried=asks or signals.waiting))
+            came = self._receive(now, hurried=asks or signals.waiting)
             now = clock()
             if came:
                 run.reconnects.succeeded()
                 end.changes_came(now)
             elif came is None and asks:
-                stream.ask()
-            pump.write_if_due(now)
+                first.stream.ask()
+            self._write_if_due(now)
             delivery.write_told()
-            if signals.watching and self._assembler.idle and not pump.gathered:
-                signals.reached(stream.idle_lsn())
+            if signals.watching and first.assembler.idle and not self._gathered:
+                signals.reached(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_look:
                 run.reconnects.succeeded()  # the link has stood for a while
                 self._stages.new_tables.look(self._connector)
+                delivery.tend()
                 self._note()
                 next_look = clock() + self._idle_s
-            if stream.urged():
+            urged = [each.stream.urged() for each in self._lanes]  # each forgets it
+            if any(urged):
                 next_idle = now
-            if now >= next_idle and not pump.gathered and self._confirmation.idle():
+            if now >= next_idle and not self._gathered and self._confirmation.idle():
                 next_idle = now + self._idle_s
             heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
             if end.reached(now):
                 break
-        pump.write_rest()
+        self._write_rest()
         delivery.write_told()
+
+    # --- several lanes ----------------------------------------------------------------------------
+
+    def _open_pumps(self, signals: SignalTable) -> None:
+        run, connector = self._run, self._connector
+        overlap = connector.overlap(self._delivery.offset)
+        if overlap is not None and len(self._lanes) == 1:  # LSNs of several cannot be compared
+            self._delivery.overlap_until = overlap.horizon
+        names = [each.partition for each in self._lanes]
+        quiet_s = connector.merges_within_s
+        if quiet_s is not None and len(names) > 1:
+            most = run.profile.engine.batch_events
+            self._merge = Merge(names, quiet_s, most, run.clock.monotonic())
+        for each in self._lanes:
+            took = None if self._merge is None else partial(self._hold, each.partition)
+            self._pumps.append(Pump(run, each, signals, overlap, connector.slot_xmin, took))
+
+    def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
+        assert self._merge is not None
+        self._merge.add(partition, parts, self._run.clock.monotonic())
+
+    def _receive(self, now: float, *, hurried: bool) -> bool | None:
+        """Take what has arrived in each lane; tell whether there were changes, None when nothing at all
+        came. The lanes wait in turn, together as long as one would."""
+        pumps, merge = self._pumps, self._merge
+        if len(pumps) == 1:
+            return pumps[0].pull(self._patience(pumps[0], now, hurried=hurried))
+        found: list[bool | None] = []
+        for each, pump in zip(self._lanes, pumps, strict=True):
+            if merge is not None and merge.full(each.partition):
+                continue
+            patience = min(self._patience(pump, now, hurried=hurried), ASK_S) / len(pumps)
+            found.append(pump.pull(0.0 if merge else patience))
+        if merge is not None and not any(found):
+            self._run.wait(MERGE_POLL_S)
+        return True if True in found else None if set(found) <= {None} else False
+
+    def _write_if_due(self, now: float) -> None:
+        self._write_merged(now)
+        for pump in self._pumps:
+            pump.write_if_due(now)
+
+    def _write_rest(self) -> None:
+        for pump in self._pumps:
+            pump.write_rest()
+
+    def _write_merged(self, now: float) -> None:
+        """Write what the merge lets go, run by run, so that the sink gets it in that order."""
+        if self._merge is None:
+            return
+        pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
+        for partition, parts in self._merge.take(now):
+            pumps[partition].take(parts)
+            pumps[partition].write_rest()
+
+    @property
+    def _gathered(self) -> bool:
+        return bool(self._merge) or any(bool(pump.gathered) for pump in self._pumps)
 
     def _note(self) -> None:
         """Take note of what a status tells and only the server knows, where it answers."""
@@ -149,16 +214,16 @@ class Streaming:
 
     @property
     def queued_events(self) -> int:
-        return 0 if self._pump is None else self._pump.gathered.changes
+        return sum(pump.gathered.changes for pump in self._pumps)
 
     @property
     def open_transactions(self) -> int:
-        return self._assembler.open_transactions
+        return sum(each.assembler.open_transactions for each in self._lanes)
 
     @property
     def held_bytes(self) -> int:
-        return self._assembler.held_bytes
+        return sum(each.assembler.held_bytes for each in self._lanes)
 
     @property
     def spilled_bytes(self) -> int:
-        return self._assembler.spilled_bytes
+        return sum(each.assembler.spilled_bytes for each in self._lanes)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from waltap.config.property import Declaration, Properties, declarations
+from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.reference.properties import components
 
 if TYPE_CHECKING:
@@ -34,14 +35,42 @@ def profile_schema(host: "Host") -> dict[str, Any]:
             "format": _section(shared, sorted(host.formats)),
             "offsets": _section(shared, sorted(host.offset_stores)),
             "sink": _choice({name: spec.properties for name, spec in sorted(host.sinks.items())}),
+            "sinks": {"type": "array", "items": _outlet(shared, host)},
             "transforms": {
                 "type": "array",
                 "items": _choice(
-                    {name: spec.properties for name, spec in sorted(host.transforms.items())}
+                    {name: spec.properties for name, spec in sorted(host.transforms.items())},
+                    {"predicate": {"type": "string"}, "negate": {"type": ["boolean", "string"]}},
+                ),
+            },
+            "converters": {
+                "type": "array",
+                "items": _choice(
+                    {name: spec.properties for name, spec in sorted(host.converters.items())}
+                ),
+            },
+            "predicates": {
+                "type": "object",
+                "additionalProperties": _choice(
+                    {name: spec.properties for name, spec in sorted(host.predicates.items())}
                 ),
             },
         },
     }
+
+
+def _outlet(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
+    """Return the schema of one of several sinks: the sink's, and what only outlets have."""
+    outlet = _choice({name: spec.properties for name, spec in sorted(host.sinks.items())})
+    outlet["properties"] |= _nested({d.name: d for d in declarations(OutletProperties)})
+    outlet["properties"]["format"] = {
+        "anyOf": [{"type": "string"}, _section(shared, sorted(host.formats))]
+    }
+    outlet["properties"]["transforms"] = {
+        "type": "array",
+        "items": _choice({name: spec.properties for name, spec in sorted(host.transforms.items())}),
+    }
+    return outlet
 
 
 def _section(
@@ -54,8 +83,10 @@ def _section(
     return section | {"required": ["type"]} if required else section
 
 
-def _choice(models: dict[str, type[Properties] | None]) -> dict[str, Any]:
-    """Return an object whose ``type`` decides its other properties."""
+def _choice(
+    models: dict[str, type[Properties] | None], others: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return an object whose ``type`` decides its other properties, but for ``others``."""
     branches = []
     for name, model in models.items():
         flat = {d.name: d for d in declarations(model)} if model is not None else {}
@@ -68,7 +99,7 @@ def _choice(models: dict[str, type[Properties] | None]) -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"type": "string", "examples": list(models)}},
+        "properties": {"type": {"type": "string", "examples": list(models)}, **(others or {})},
         "allOf": branches,
     }
 

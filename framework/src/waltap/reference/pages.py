@@ -22,15 +22,19 @@ def pages(host: "Host") -> list[Page]:
     """Return the pages; ``host`` decides which plugins have a say."""
     from waltap.mapping.type_reference import types_page
     from waltap.reference.commands import commands_page
+    from waltap.reference.debezium import debezium_page
     from waltap.reference.decoders import decoders_page
     from waltap.reference.errors import errors_page
     from waltap.reference.hooks import hooks_page
+    from waltap.reference.metrics import metrics_page
     from waltap.reference.properties import properties_page
 
     return [
         Page("reference/properties.md", lambda: properties_page(host)),
+        Page("reference/debezium.md", lambda: debezium_page(host)),
         Page("reference/errors.md", lambda: errors_page(host)),
         Page("reference/hooks.md", hooks_page),
+        Page("reference/metrics.md", metrics_page),
         Page("reference/cli.md", lambda: commands_page(host)),
         Page("reference/decoders.md", lambda: decoders_page(host)),
         Page("reference/types.md", lambda: types_page(host.types)),

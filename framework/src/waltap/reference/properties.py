@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waltap.capture.properties import CaptureProperties
-from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, Known, Treatment
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.selection import SelectionProperties
+from waltap.pipeline.outlet_properties import OutletProperties
 from waltap.pipeline.properties import EngineProperties
 from waltap.reference.markdown import GENERATED, table
 
@@ -20,7 +20,8 @@ Where a property of Debezium's means the same, it has Debezium's name and defaul
 connector's file works unchanged. In a waltap profile (TOML) everything but the sink's and the
 transforms' own properties stands in one namespace: `[source]`, `[engine]`, `[format]` and
 `[offsets]` only group it. In a Debezium file the sink is given by `waltap.sink.type` and
-`waltap.sink.NAME`, or by `--sink`.
+`waltap.sink.NAME`, or by `--sink`. What becomes of Debezium's other properties is
+[told apart](debezium.md).
 
 Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
 
@@ -35,6 +36,7 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
     yield "Pipeline", "[source]", SelectionProperties
     yield "Capture and events", "[source]", CaptureProperties
     yield "Engine", "[engine]", EngineProperties
+    yield "One of several sinks", "[[sinks]]", OutletProperties
     kinds = (
         ("Connector", "[source]", host.connectors),
         ("Decoder", "[source]", host.decoders),
@@ -46,6 +48,8 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
         ("Notification channel", "[source]", host.notification_channels),
         ("Sink", "[sink]", host.sinks),
         ("Transform", "[[transforms]]", host.transforms),
+        ("Predicate", "[predicates.NAME]", host.predicates),
+        ("Converter of columns", "[[converters]]", host.converters),
     )
     for noun, section, specs in kinds:
         for name, spec in sorted(specs.items()):
@@ -67,7 +71,6 @@ def properties_page(host: "Host") -> str:
         lines += [f"{first} Set in `{section}`.", ""]
         lines += table(("property", "default", "meaning"), (_row(d) for d in declarations(model)))
         lines.append("")
-    lines += _compatibility(host)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -112,35 +115,3 @@ def _code(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"`{','.join(map(str, value))}`"
     return f"`{value}`"
-
-
-def _accepted(entry: Known) -> str:
-    """Return the values of a property that change nothing."""
-    values = (entry.default, *entry.harmless) if entry.default else entry.harmless
-    return ", ".join(_code(value) for value in values) or "none"
-
-
-def _compatibility(host: "Host") -> list[str]:
-    """Return what becomes of Debezium's other properties and of old names."""
-    declared = {d.name for _, _, model in components(host) for d in declarations(model)}
-    others = {name: entry for name, entry in KNOWN_NAMES.items() if name not in declared}
-    ignored = sorted(n for n, e in others.items() if e.treatment is Treatment.IGNORED)
-    wanting = sorted(n for n, e in others.items() if e.treatment is Treatment.DEFAULT_ONLY)
-    lines = ["## Debezium's properties that have no effect", ""]
-    lines += ["Accepted with any value: they tune or name parts that waltap does not have.", ""]
-    lines += [", ".join(f"`{name}`" for name in ignored), ""]
-    lines += ["## Debezium's properties that are not supported yet", ""]
-    lines += [
-        "Accepted with these values, which are Debezium's default and others that ask for nothing "
-    ]
-    lines += ["that waltap lacks; any other is an error, which names all such properties.", ""]
-    lines += table(
-        ("property", "accepted values", "why no other"),
-        ((f"`{name}`", _accepted(others[name]), others[name].why) for name in wanting),
-    )
-    lines += ["", "## Old names", ""]
-    lines += ["Names of older Debezium versions; accepted, with a warning.", ""]
-    lines += table(
-        ("old", "present"), ((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
-    )
-    return lines

@@ -21,6 +21,11 @@ class FailStop:
         self._what = what
         self._failure: BaseException | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Tell whether a guarded block has failed since `reset`."""
+        return self._failure is not None
+
     def check(self) -> None:
         """Raises: SinkError when a guarded block has failed since `reset`."""
         if self._failure is not None:

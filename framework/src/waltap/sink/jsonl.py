@@ -87,7 +87,9 @@ class JsonLinesSink(Sink):
     holds stays in it.
     """
 
-    capabilities = SinkCapabilities(records=True, json_only=True, resumes_snapshots=True)
+    capabilities = SinkCapabilities(
+        records=True, json_only=True, partitions=True, resumes_snapshots=True
+    )
 
     def __init__(self, properties: JsonLinesProperties, context: SinkContext) -> None:
         self._path, self._stopping = properties.path, context.stopping

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from waltap.errors import SinkError
 from waltap.events import EventContext
+from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import Batch
 
@@ -41,7 +42,8 @@ class SinkCapabilities:
     source apart; without it a source of several is refused. ``json_only``: keys and values must be JSON
     text; formats that write anything else are refused (WT-3302). ``resumes_snapshots``: an initial
     snapshot that broke off may go on, with a new instance too, without a piece that opens it: what was
-    durable counts, and rows of it may come again (`SnapshotRows`). ``whole_transactions``: wants what is
+    durable counts, and rows of it may come again (`SnapshotRows`). ``restarts_tables``: then a table that
+    is not complete may be read anew (`SnapshotRows.restarts`). ``whole_transactions``: wants what is
     written before a flush to end where a transaction does; the engine holds back what it has received of
     one, up to a batch, so that only a larger one may be cut. Every sink takes new versions of a relation
     while open.
@@ -54,6 +56,7 @@ class SinkCapabilities:
     whole_transactions: bool = False
     json_only: bool = False
     resumes_snapshots: bool = False
+    restarts_tables: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class SinkContext:
     """Which columns are captured, and what is masked."""
     resumes: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
+    snapshot: SnapshotProgress | None = None
+    """How far the initial snapshot is that the stored offset says has begun and not ended."""
     stopping: Callable[[], bool] = lambda: False
     """Tells that the run is to end. A sink that waits for others without an end of its own asks it, and
     raises `waltap.source.connector.StopRequested`: what it had not promised is delivered again."""
@@ -141,6 +146,10 @@ class Sink(abc.ABC):
         may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
         batches since the last flush, and every later `write` and `flush` raises too.
         """
+
+    def tend(self) -> None:
+        """Do what is due while nothing comes: called about every ``status.update.interval.ms``, every ten
+        seconds at least, between two batches. Raises: SinkError, as `flush` does."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -36,6 +35,7 @@ from waltap.events import (
     runs,
 )
 from waltap.mapping.connect_schema import Kind
+from waltap.sink.ink import Ink, safe
 from waltap.sink.seen_rows import SeenRows
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Position
@@ -49,16 +49,7 @@ __all__ = ["TerminalProperties", "TerminalSink"]
 BARE_TYPES: Final = frozenset({16, 20, 21, 23, 26, 700, 701, 1700})
 """OIDs of bool, int8, int2, int4, oid, float4, float8, numeric: written without quotes."""
 
-COLOURS: Final = {
-    "READ": "\x1b[36m",
-    "INSERT": "\x1b[32m",
-    "UPDATE": "\x1b[33m",
-    "DELETE": "\x1b[31m",
-    "TRUNCATE": "\x1b[35m",
-    "MESSAGE": "\x1b[34m",
-}
 WORDS: Final = {INSERTS: "INSERT", UPDATES: "UPDATE", CHANGED: "UPDATE", DELETES: "DELETE"}
-BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 class TerminalProperties(Properties):
@@ -129,32 +120,30 @@ class Layout:
     """Makes lines of changes. What is constant per relation is bound once."""
 
     def __init__(self, context: SinkContext, *, width: int, coloured: bool) -> None:
-        self._width = width
+        self._ink = Ink(width=width, coloured=coloured)
         self._skipped = context.capture.skipped if context.capture else frozenset()
-        self._bold, self._dim, self._plain = (BOLD, DIM, PLAIN) if coloured else ("", "", "")
-        self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
         self._lines = Plans(context.events, self._line)
         self._seen = SeenRows(context)
 
     def transaction(self, part: TransactionPart) -> Iterable[str]:
         """Return one line per change of ``part``."""
-        clock = self._clock(part.commit_ts)
+        clock = self._ink.clock(part.commit_ts)
         for kind, relation, run in runs(part.changes):
             if OPERATIONS[kind] in self._skipped:
                 continue
             line = self._lines.of(relation) if relation is not None else None
             for change in run:
                 if isinstance(change, Truncate):
-                    names = ", ".join(_safe(relation.name) for relation in change.relations)
-                    yield f"{clock}{self._head('TRUNCATE')}{self._bold}{names}{self._plain}\n"
+                    names = ", ".join(safe(relation.name) for relation in change.relations)
+                    yield f"{clock}{self._ink.head('TRUNCATE')}{self._ink.bold}{names}{self._ink.plain}\n"
                 elif isinstance(change, LogicalMessage):
-                    text = self._cut(_safe(change.content.decode("utf-8", "replace")))
-                    prefix = f"{self._bold}{_safe(change.prefix)}{self._plain}"
-                    yield f"{clock}{self._head('MESSAGE')}{prefix}  {text}\n"
+                    text = self._ink.cut(safe(change.content.decode("utf-8", "replace")))
+                    prefix = f"{self._ink.bold}{safe(change.prefix)}{self._ink.plain}"
+                    yield f"{clock}{self._ink.head('MESSAGE')}{prefix}  {text}\n"
                 elif line is not None:
                     shown = self._shown(line, change)
                     if shown is not None:
-                        yield f"{clock}{self._head(WORDS[kind])}{line.lay_out(*shown)}\n"
+                        yield f"{clock}{self._ink.head(WORDS[kind])}{line.lay_out(*shown)}\n"
 
     def _shown(self, line: "_Line", change: Insert | Update | Delete) -> tuple[Tuple, Tuple] | None:
         """Return the row to show, and the row before it (() where it is not known); None for a delete
@@ -177,26 +166,19 @@ class Layout:
 
     def snapshot(self, rows: SnapshotRows) -> Iterable[str]:
         """Return one line per row read."""
-        clock, line = self._clock(rows.ts), self._lines.of(rows.relation)
+        clock, line = self._ink.clock(rows.ts), self._lines.of(rows.relation)
         for row in rows.rows if line is not None else ():
             self._seen.add(rows.relation, row)
-            yield f"{clock}{self._head('READ')}{line.lay_out(row, ())}\n"  # type: ignore[union-attr]
-
-    def _head(self, word: str) -> str:
-        return f"{self._colours[word]}{word:<8}{self._plain} "
-
-    def _clock(self, ts: int) -> str:
-        at = datetime.fromtimestamp(ts / 1_000_000, UTC).astimezone()
-        return f"{self._dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self._plain} "
+            yield f"{clock}{self._ink.head('READ')}{line.lay_out(row, ())}\n"  # type: ignore[union-attr]
 
     def _line(self, plan: EventPlan) -> "_Line":
         """Return what lays out the rows of one relation version: key columns first."""
-        dim, plain = self._dim, self._plain
+        dim, plain = self._ink.dim, self._ink.plain
         columns = [
-            (column.index, f"{dim}{_safe(column.column.name)}={plain}", self._value(column))
+            (column.index, f"{dim}{safe(column.column.name)}={plain}", self._value(column))
             for column in sorted(plan.columns, key=lambda column: column.index not in plan.keys)
         ]
-        table = f"{self._bold}{_safe(plan.name)}{plain} "
+        table = f"{self._ink.bold}{safe(plan.name)}{plain} "
 
         def lay_out(new: Tuple, old: Tuple) -> str:
             cells = [table]
@@ -216,7 +198,7 @@ class Layout:
     def _value(self, column: EventColumn) -> Callable[[Value], str]:
         """Return what writes the values of one column, masked where the profile masks them."""
         quote = "" if column.column.type_oid in BARE_TYPES else "'"
-        null = f"{self._dim}NULL{self._plain}"
+        null = f"{self._ink.dim}NULL{self._ink.plain}"
         masked = _mask(column)
 
         def write(value: Value) -> str:
@@ -225,15 +207,12 @@ class Layout:
             if value is None:
                 return null
             if isinstance(value, bytes):
-                return self._cut(f"\\x{value.hex()}")
+                return self._ink.cut(f"\\x{value.hex()}")
             if isinstance(value, str):
-                return f"{quote}{self._cut(_safe(value))}{quote}"
+                return f"{quote}{self._ink.cut(safe(value))}{quote}"
             return "?"
 
         return write
-
-    def _cut(self, text: str) -> str:
-        return text if len(text) <= self._width else text[: self._width - 1] + "…"
 
 
 def _mask(column: EventColumn) -> Callable[[Value], Value] | None:
@@ -248,16 +227,6 @@ def _mask(column: EventColumn) -> Callable[[Value], Value] | None:
         return str(change(value)) if value is None or isinstance(value, str) else value
 
     return masked
-
-
-def _safe(text: str) -> str:
-    """Escape what is not printable, the escape character above all."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 def _json_line(record: "Record") -> bytes:

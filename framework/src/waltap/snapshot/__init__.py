@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from waltap.snapshot.chunk import SnapshotChunk
     from waltap.snapshot.snapshotter import (
         Known,
+        SnapshotStart,
         Snapshotter,
     )
 
 __all__ = [
     "Known",
     "SnapshotChunk",
+    "SnapshotStart",
     "Snapshotter",
 ]
 
@@ -24,6 +26,7 @@ if not TYPE_CHECKING:
             "waltap.snapshot.chunk": ("SnapshotChunk",),
             "waltap.snapshot.snapshotter": (
                 "Known",
+                "SnapshotStart",
                 "Snapshotter",
             ),
         },

@@ -16,11 +16,13 @@ class Chunk(msgspec.Struct):
     """Rows read in one snapshot. ``saw`` tells whether a committed transaction is visible in it; None
     where nothing tells: then every change between the watermarks counts as newer. ``until``: what is
     visible in it had committed before this LSN, so it has streamed by when the stream is there; None where
-    watermarks are written, or the source has no such position."""
+    watermarks are written, or the source has no such position. ``locked``: somebody holds the table, and
+    nothing was read; it is to be asked for again, while the stream goes on."""
 
     rows: list[Tuple]
     saw: Callable[[int], bool] | None
     until: int | None = None
+    locked: bool = False
 
 
 class ChunkSource(Protocol):
@@ -33,10 +35,8 @@ class ChunkSource(Protocol):
     def table(self, request: SnapshotRequest) -> Relation | None:
         """Return the relation to read, None when no such table is captured."""
 
-    def maximum(
-        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
-    ) -> Tuple | None:
-        """Return the values of the columns ``key`` in the last row, None when no row is asked for."""
+    def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
+        """Return the last of the rows asked for in the order of ``key``, none when there is no row."""
 
     def chunk(
         self,
@@ -46,9 +46,19 @@ class ChunkSource(Protocol):
         *,
         after: Tuple | None,
         maximum: Tuple,
+        limit: int,
     ) -> Chunk:
-        """Return the next rows in the order of ``key``, ``incremental.snapshot.chunk.size`` of them;
-        more where that many would not end between two values of a key that is not unique."""
+        """Return the next rows in the order of ``key``, ``limit`` of them; more where that many would
+        not end between two values of a key that is not unique."""
+
+    def rows(
+        self,
+        request: SnapshotRequest,
+        relation: Relation,
+        key: tuple[int, ...],
+        keys: Sequence[Tuple],
+    ) -> Chunk:
+        """Return those of the rows asked for whose columns ``key`` have one of these values."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""

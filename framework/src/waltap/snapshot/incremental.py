@@ -11,6 +11,8 @@ A change can stream before a reader of the table can see it: a commit is in the 
 after, by a moment or, with synchronous replication, by much more. So a chunk counts only if it saw
 every transaction that had streamed before; else it is read again a little later.
 
+A row whose key moves can pass the chunks by; what its update leaves out is read later (moved_rows.py).
+
 Where nothing may be written (``read.only``, no signal table) a position takes the place of the high
 watermark: whatever the chunk can see had committed before it. The rows are delivered where the stream
 is there, by a transaction behind it or, in silence, by the server's word that it has read so far.
@@ -23,7 +25,6 @@ that may not be read) ends the request; each with a warning.
 import json
 import logging
 import re
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -46,8 +47,11 @@ from waltap.signals.signal import (
     names,
     requests,
 )
-from waltap.snapshot.chunk_source import Chunk, ChunkSource
+from waltap.snapshot.chunk_reader import ChunkReader, text_of
+from waltap.snapshot.chunk_size import ChunkSize
+from waltap.snapshot.chunk_source import ChunkSource
 from waltap.snapshot.incremental_state import State
+from waltap.snapshot.moved_rows import MovedRows
 from waltap.snapshot.requests import accepted_of, as_streamed, cut, key_text, listed, refused, some
 from waltap.snapshot.window import TextOf, Window
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
@@ -61,8 +65,6 @@ NO_POSITION = (
     "table for watermarks, and read.only be false"
 )
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
-RECENT = 4096
-"""So many of the last transactions are looked after until they are visible."""
 NO_KEY = (
     "the table has no key to read it by; message.key.columns may name one for all, "
     "a signal's surrogate-key one for itself"
@@ -87,6 +89,7 @@ class IncrementalSnapshots:
     about snapshots. ``keys`` gives the key of events of a relation, by which a table without primary key
     is read, ``identifying`` the columns by which its replica identity knows a row. ``text_of`` as for
     `Window`. The patterns of a signal are not matched longer than ``match_s`` seconds of ``clock``.
+    ``size`` is that of chunks.
     ``obeyed``: rows of the table are signals, and not watermarks alone. ``notice`` is told (kind, id of
     the signal, members, and ``rows`` read of a table) what becomes of a snapshot, as notifications say
     it. ``identifier`` gives a new one for a row of the signal table. ``undecided`` gives the GIDs of
@@ -108,6 +111,7 @@ class IncrementalSnapshots:
         clock: Callable[[], float],
         identifier: Callable[[], str],
         match_s: float,
+        size: ChunkSize,
         delete_closes: bool = False,
         obeyed: bool = True,
         notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
@@ -117,7 +121,7 @@ class IncrementalSnapshots:
         self._undecided, self._held_by = undecided, ""
         self._source, self._signal_table, self._writes = source, signal_table, writes
         self._until: int | None = None
-        self._keys, self._identifying, self._clock = keys, identifying, clock
+        self._identifying, self._clock = identifying, clock
         self._match_s = match_s
         self._identifier = identifier
         self._stored: dict[str, object] | None = None
@@ -127,8 +131,13 @@ class IncrementalSnapshots:
         self.waiting = False
         self.point: StreamPoint | None = None
         self.state = state or State()
-        self._recent: deque[int] = deque(self.state.recent, maxlen=RECENT)
+        self.state.read_on(self.state.settling)
+        self._settled_by = ""
+        self._settled_at: int | None = None
+        self._moved = MovedRows(self.state, identifying, text_of)
+        self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: Window | None = None
+        self._at_end = False
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
@@ -138,7 +147,7 @@ class IncrementalSnapshots:
     def stored(self) -> dict[str, object]:
         """Return the state as an offset keeps it."""
         if self._stored is None:
-            self.state.recent = list(self._recent) if self.state.queue else []
+            self.state.recent = list(self._reader.recent) if self.state.queue else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
@@ -159,7 +168,7 @@ class IncrementalSnapshots:
     def until(self) -> int | None:
         """Return the LSN at which the chunk at hand belongs into the stream, None where none is at hand or
         a watermark will tell."""
-        return self._until if self._window is not None else None
+        return self._settled_at if self._window is None else self._until
 
     def hasten(self) -> None:
         """See that the stream comes to `until` soon. Raises: SourceError."""
@@ -168,10 +177,14 @@ class IncrementalSnapshots:
     def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
         """Return what belongs into the stream here: everything that had committed before ``lsn`` has been
         written. ``previous_end_lsn`` as in `TransactionPart`."""
-        window, until = self._window, self._until
-        if window is None or until is None or lsn < until:
+        until = self.until
+        if until is None or lsn < until:
             return []
         self._stored = None
+        if self._window is None:
+            self._settle()
+            self.resume(now)
+            return []
         return self._rows(self._closed(now), until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
@@ -190,10 +203,10 @@ class IncrementalSnapshots:
         """
         out: list[TransactionPart | SnapshotRows] = []
         for index, part in enumerate(parts):
-            if self._until is not None:
+            if self.until is not None:
                 out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
             if part.xid is not None and (part.starts or part.complete):
-                self._recent.append(part.xid)
+                self._reader.recent.append(part.xid)
                 if self.state.queue:
                     self._stored = None
             if not self._concerns(part):
@@ -215,7 +228,7 @@ class IncrementalSnapshots:
             self.resume(now)
 
     def _concerns(self, part: TransactionPart) -> bool:
-        if self._window is not None:
+        if self._window is not None or self._moved.watching:
             return bool(part.changes)
         return self._signal_table is not None and any(
             self._is_signal(change) for change in part.changes
@@ -252,7 +265,9 @@ class IncrementalSnapshots:
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
                     return [*out, before], rest
                 watched = self._window if self._newer(part) else None
-            elif watched is not None:
+                continue
+            self._moved.see(change)
+            if watched is not None:
                 watched.see(change)
         return [*out, rest], None
 
@@ -265,16 +280,13 @@ class IncrementalSnapshots:
     def _signalled(self, change: Change, now: int) -> list[Tuple]:
         """Act on a row of the signal table; return rows to deliver before it."""
         if isinstance(change, Delete):
-            closes = self._delete_closes and self._texts(change)[0] == self._low()
-            return self._closed(now) if closes else []
+            return self._marked(self._texts(change)[0], now) if self._delete_closes else []
         assert isinstance(change, Insert)
         signal = Signal(*self._texts(change))
-        window = self._window
         if signal.kind == OPEN:
             return []
         if signal.kind == CLOSE:
-            closes = window is not None and signal.identifier.startswith(window.identifier)
-            return self._closed(now) if closes else []
+            return self._marked(signal.identifier, now)
         if self._obeyed:
             self.take(signal, now)
         return []
@@ -297,8 +309,19 @@ class IncrementalSnapshots:
         identifier, kind, data = (*texts, "", "", "")[:3]
         return identifier, kind, data
 
-    def _low(self) -> str | None:
-        return None if self._window is None else f"{self._window.identifier}-open"
+    def _marked(self, identifier: str, now: int) -> list[Tuple]:
+        """A high watermark streamed by; return the rows that it lets be delivered."""
+        window = self._window
+        if window is not None and identifier.startswith(window.identifier):
+            return self._closed(now)
+        if self._settled_by and identifier.startswith(self._settled_by):
+            self._settle()
+            self.resume(now)
+        return []
+
+    def _settle(self) -> None:
+        self._settled_by, self._settled_at = "", None
+        self.state.settle()
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
         """Return what a signal asks to be done. Changes nothing. Raises: SignalUnusable."""
@@ -329,6 +352,7 @@ class IncrementalSnapshots:
         idle = not state.queue
         accepted = accepted_of(wanted, state.queue, known)
         if accepted:
+            state.begin_anew({request.name for request in accepted})
             log.info("incremental snapshot: %s will be read", some(accepted))
         state.queue = state.queue + accepted
         if accepted:
@@ -367,19 +391,27 @@ class IncrementalSnapshots:
         return stopped
 
     def _halt(self, stopped: set[SnapshotRequest], now: int) -> None:
-        state = self.state
-        if not stopped:
-            return
-        head, signal = state.queue[0] in stopped, state.queue[0].signal
+        """Stop tables before the next chunk is read: one that was read is delivered, as by Debezium."""
+        self.state.stopping = [*self.state.stopping, *stopped]
+        self.resume(now)
+
+    def _stop(self) -> None:
+        """Take the tables that are to be stopped out of the queue."""
+        state, stopped = self.state, set(self.state.stopping)
+        state.stopping = []
         halted = [request for request in state.queue if request in stopped]
-        self._notice("ABORTED", signal, data_collections=listed(halted))
-        if head:
+        if not halted:
+            return
+        signal = state.queue[0].signal
+        if state.queue[0] in stopped:
             state.forget_head()
-        state.queue = [request for request in state.queue if request not in stopped]
-        if head:
+            self._reader.restart()
             self._scanned = 0
-            self._window = None
-            self.resume(now)
+        state.queue = [request for request in state.queue if request not in stopped]
+        if not state.queue:  # Debezium tells of both, and by then it has forgotten the signal
+            self._notice("COMPLETED", signal, observed=False)
+            signal = ""
+        self._notice("ABORTED", signal, data_collections=listed(halted))
 
     # --- chunks -------------------------------------------------------------------------------
 
@@ -389,6 +421,8 @@ class IncrementalSnapshots:
         assert window is not None
         self._chunk_relation, self._until = window.relation, None
         self.state.reached(self._chunk_end)
+        self._moved.read()
+        self._settle()
         rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
@@ -398,6 +432,7 @@ class IncrementalSnapshots:
         """Read the next chunk that has rows, of the head of the queue or of a later table, between
         one pair of watermarks; without any, the pair stands alone and the snapshot is over."""
         state = self.state
+        self._stop()
         if not state.queue:
             return
         self.waiting = False
@@ -406,12 +441,13 @@ class IncrementalSnapshots:
             while state.queue and not self._read_head(identifier):
                 if self.waiting:
                     return
-                state.forget_head()
-                done, state.queue = state.queue[0], state.queue[1:]
-                if not state.queue:
+                told = state.head.told
+                done = state.finish_head(settles=self._at_end)
+                if not (state.queue or told):
                     self._notice("COMPLETED", done.signal)
             if self._writes:
                 self._mark(identifier, opened, now)
+                self._settled_by = identifier
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
@@ -422,7 +458,7 @@ class IncrementalSnapshots:
                 extra={"error_code": SignalTableUnusable.code},
             )
             self._window = None
-            state.queue, state.chunks = [], {}
+            state.queue, state.chunks, state.settling = [], {}, []
 
     def _mark(self, identifier: str, opened: str, now: int) -> None:
         """Write the watermarks around the chunk. Raises: SourceError."""
@@ -449,46 +485,50 @@ class IncrementalSnapshots:
 
     def _read_head(self, identifier: str) -> bool:
         """Read the next chunk of the queue's head; False when there is none, or none yet (`waiting`)."""
-        request = self.state.queue[0]
+        request, told = self.state.queue[0], self.state.head.told
+        self._at_end = False
         if self._held():
             return False
         try:
             relation = self._source.table(request)
-            key = () if relation is None else self._chunk_key(request, relation)
-            chunk = self._read(request, relation, key) if relation and key else None
+            key = () if relation is None else self._reader.key(request, relation)
+            chunk = self._reader.next(request, relation, key) if relation and key else None
         except (SourceError, DecodeError) as error:
             if error.retry is not Retry.NEVER:
                 raise
             refused([request], error.problem)
             return self._ended(request, "SQL_EXCEPTION")
+        self.waiting = relation is not None and bool(key) and self._reader.waiting
+        if self.waiting:
+            return False
         if relation is None:
             refused([request], "no such table is captured")
             return self._ended(request, "UNKNOWN_SCHEMA")
         if not key:
             refused([request], NO_KEY)
             return self._ended(request, "NO_PRIMARY_KEY")
-        saw = chunk.saw if chunk is not None else None
-        self.waiting = saw is not None and not all(map(saw, self._recent))
-        if self.waiting:
-            return False
-        if saw is not None:
-            self._recent.clear()  # what is visible stays so
         if chunk is None or not chunk.rows:
-            log.info("incremental snapshot: %s is read to its end", cut(request.name))
+            if not told:
+                log.info("incremental snapshot: %s is read to its end", cut(request.name))
+            self._at_end = chunk is not None
+            self._settled_at = chunk.until if chunk is not None else self._settled_at
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
         if not self._writes and chunk.until is None:
             refused([request], NO_POSITION)
             return self._ended(request, "SKIPPED")
-        end = [_text(chunk.rows[-1][index]) for index in key]
-        if end == self.state.head.last_key:
+        last = self.state.head.last_key
+        end = last if self._moved.reading else [text_of(chunk.rows[-1][index]) for index in key]
+        if end == last and not self._moved.reading:
             refused([request], "a chunk ended where the one before it did: it would have no end")
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
         self._window = Window(
             identifier, relation, chunk.rows, self._identifying(relation), self._text_of
         )
-        self._saw, self._until = saw or _nothing, chunk.until
-        self._scanned += len(chunk.rows)
+        self._saw, self._until = chunk.saw or _nothing, chunk.until
+        self._scanned += 0 if self._moved.reading else len(chunk.rows)
+        if told:
+            return True
         self._notice(
             "IN_PROGRESS",
             request.signal,
@@ -502,6 +542,9 @@ class IncrementalSnapshots:
 
     def _ended(self, request: SnapshotRequest, status: str) -> bool:
         """Tell that nothing more is read of a table; return False, as `_read_head` then does."""
+        self._reader.restart()
+        if self.state.head.told:
+            return False
         scanned, self._scanned = self._scanned, 0
         self._notice(
             "TABLE_SCAN_COMPLETED",
@@ -513,27 +556,6 @@ class IncrementalSnapshots:
             rows=scanned,
         )
         return False
-
-    def _chunk_key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the columns to order and cut by; () when there is no key."""
-        places = {column.name: index for index, column in enumerate(relation.columns)}
-        if request.surrogate_key:
-            return (places[request.surrogate_key],) if request.surrogate_key in places else ()
-        return tuple(places[name] for name in relation.primary_key or ()) or self._keys(relation)
-
-    def _read(
-        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
-    ) -> Chunk | None:
-        source, begun = self._source, self.state.head
-        maximum = begun.maximum
-        if maximum is None:
-            found = source.maximum(request, relation, key)
-            if found is None:
-                return None
-            maximum = [_text(value) for value in found]
-            self.state.bounded(maximum)
-        after = None if begun.last_key is None else tuple(begun.last_key)
-        return source.chunk(request, relation, key, after=after, maximum=tuple(maximum))
 
     def _rows(
         self, rows: list[Tuple], lsn: int, previous_end_lsn: int | None, now: int
@@ -552,10 +574,6 @@ class IncrementalSnapshots:
             kind="incremental",
         )
         return [piece] if rows else []
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _instant(now: int) -> str:

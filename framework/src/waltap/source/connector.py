@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 from waltap.decode.decoder import Catalogue, ServerInfo
 from waltap.decode.message import Message
 from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Tuple
 from waltap.errors import SourceError, WaltapError
 from waltap.offsets.belongings import Belonging, Belongings
 from waltap.offsets.offset import Offset
 from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.position import Position
+from waltap.source.password import Password
+from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
+from waltap.source.slot_status import SlotStatus
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
 if TYPE_CHECKING:
@@ -88,12 +91,15 @@ class ConnectorContext:
     """What a connector may know when it is made.
 
     ``captures`` tells for (schema, table) whether the profile wants the table; ``capture`` has the
-    properties behind that, and the signal table. ``stopping`` tells, during waits, that the engine wants
-    to stop. ``debezium``: the profile is a Debezium file, whose defaults count. ``status_interval_ms``:
-    how often the server wants to hear from us. ``retries``: a link that breaks is made again. ``leased``:
-    this process has the pipeline's lease, so that a reader of its slot that was one too has lost it.
-    ``delivers_prepared``: transactions are delivered when they are prepared. ``resumes_snapshot``: an
-    initial snapshot that broke off may go on; else it is taken anew.
+    properties behind that, and the signal table. ``snapshotter`` decides about snapshots;
+    ``snapshot_query`` and ``snapshot_lock``, where given, about SELECTs and locks in its place.
+    ``stopping`` tells, during waits, that the engine wants to stop. ``debezium``: the profile is a
+    Debezium file, whose defaults count. ``status_interval_ms``: how often the server wants to hear
+    from us. ``retries``: a link that breaks is made again. ``leased``: this process has the pipeline's
+    lease, so that a reader of its slot that was one too has lost it. ``delivers_prepared``:
+    transactions are delivered when they are prepared. ``resumes_snapshot``: an initial snapshot that
+    broke off may go on; else it is taken anew. ``restarts_tables``: then it may also read a table anew
+    that is not complete (`SnapshotRows.restarts`).
 
     ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
     streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
@@ -107,13 +113,16 @@ class ConnectorContext:
     ``identity_warnings`` gives what a user should know of a relation's replica identity, ``left_out`` the
     columns of a described one that nothing delivers, since nothing maps their types. ``send_format``
     is shown every relation that is described while values come in send format, and tells whether the
-    next stream may ask for it.
+    next stream may ask for it. ``password`` gives that of the next connection where a plugin has a say
+    (``choose_password``); None, or what is None: the profile's.
     """
 
     captures: Callable[[str, str], bool]
     capture: "CaptureProperties"
     decoder: DecoderChoice
     snapshotter: Snapshotter
+    snapshot_query: Snapshotter | None = None
+    snapshot_lock: Snapshotter | None = None
     stopping: Callable[[], bool] = lambda: False
     debezium: bool = False
     status_interval_ms: int = 10_000
@@ -121,6 +130,7 @@ class ConnectorContext:
     leased: bool = False
     delivers_prepared: bool = False
     resumes_snapshot: bool = False
+    restarts_tables: bool = False
     made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False
     belongings: Belongings = field(default_factory=Belongings)
@@ -130,6 +140,10 @@ class ConnectorContext:
     identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
     send_format: SendFormat = field(default_factory=SendFormat)
+    password: Password | None = None
+    meant_for: "Callable[[str], str | None]" = lambda _version: None
+    """Gives, of what a server says of its version, the name of another connector that is for such servers;
+    None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,33 +169,6 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """Where a pipeline's replication slot stands on the server; LSNs are 0 where it gives none.
-
-    ``server_lsn`` is the end of the server's WAL. ``reader`` is the process that reads the slot
-    now, None when nobody does. ``wal_status`` is the server's word ("reserved", "lost", …).
-    """
-
-    name: str
-    decoder: str
-    reader: int | None
-    restart_lsn: int
-    confirmed_lsn: int
-    server_lsn: int
-    wal_status: str = ""
-
-    @property
-    def lag_bytes(self) -> int:
-        """Return how much WAL is not confirmed yet."""
-        return max(0, self.server_lsn - self.confirmed_lsn)
-
-    @property
-    def retained_bytes(self) -> int:
-        """Return how much WAL the server keeps because of the slot."""
-        return max(0, self.server_lsn - self.restart_lsn) if self.restart_lsn else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """How a run goes on after ``prepare``.
 
@@ -200,7 +187,12 @@ class Start:
 
 
 class Overlap(Protocol):
-    """What of a stream a snapshot has read already; `Offset.visible` is its connector's own text."""
+    """What of a stream a snapshot has read already; `Offset.visible` is its connector's own text.
+
+    ``horizon`` is an LSN: nothing is left out of what commits behind it, and the offset forgets the rest
+    once the stream is there."""
+
+    horizon: int
 
     def filter(self, parts: "list[TransactionPart]") -> "list[TransactionPart]":
         """Return ``parts`` without the changes that the snapshot contains; no part is left out."""
@@ -258,6 +250,12 @@ class Connector(abc.ABC):
         checks, and a run goes through them before anything is made. Raises: ConnectionLost.
         """
 
+    def offset_at(self, position: Position) -> Offset:
+        """Return the offset of a pipeline that goes on from ``position``, tied to the server as it is now;
+        another engine has come that far with the slot. Raises: SourceError; NotImplementedError where no
+        other engine reads such slots."""
+        raise NotImplementedError(f"{type(self).__name__} takes no positions from other engines")
+
     def lost(self, offset: Offset) -> WaltapError | None:
         """Return why streaming cannot go on from ``offset``, None when it can. Raises: SourceError."""
         return None
@@ -275,6 +273,10 @@ class Connector(abc.ABC):
         contract. Raises: SnapshotError, ConnectionLost, StopRequested.
         """
 
+    def snapshot_over(self, *, completed: bool) -> None:
+        """What `snapshot` gave is over: every row is durable, or (``completed`` false) something came in
+        between. For the snapshot mode's `Snapshotter.after`; what that raises, this raises."""
+
     def chunks(self, start: Start) -> "Sequence[SnapshotChunk]":
         """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
         see the one snapshot. Until `close` nobody can rewrite or empty the tables.
@@ -289,6 +291,16 @@ class Connector(abc.ABC):
 
         Raises: ConnectionLost, SourceError, StopRequested.
         """
+
+    def streams(self, positions: Positions) -> "Mapping[str, ChangeStream]":
+        """Start streaming each partition after its position; by their names. Where it fails none is left
+        open. Raises: as `stream`."""
+        (name,) = positions
+        return {name: self.stream(positions.sole)}
+
+    merges_within_s: float | None = None
+    """Where transactions of several partitions are to be delivered in the order of their commits, which
+    must be comparable: for how long one may be silent before the others go on; None: each by itself."""
 
     def overlap(self, offset: Offset) -> Overlap | None:
         """Return what the stream after ``offset`` leaves out, None for nothing."""
@@ -305,6 +317,21 @@ class Connector(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} knows no SQL")
 
+    def rows_now(
+        self,
+        relation: Relation,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Tuple],
+    ) -> list[Tuple]:
+        """Return ``columns`` of the rows of ``relation`` whose ``key`` columns have one of these ``keys``,
+        as they are now, as the server's text and in any order; a row that is gone is not there.
+
+        Raises: ConnectionLost; SourceError where the table is gone or has other columns by now;
+        NotImplementedError where the source knows no rows by key.
+        """
+        raise NotImplementedError(f"{type(self).__name__} reads no rows by their keys")
+
     def decoder(self) -> "Decoder | None":
         """Return a decoder as a stream would have it, for whoever looks into it. Raises: SourceError."""
         return None
@@ -318,9 +345,7 @@ class Connector(abc.ABC):
         """Return about how many rows a table has, None when that is not known."""
         return None
 
-    def chunk_source(
-        self, signal_table: tuple[str, str] | None, chunk_size: int
-    ) -> "ChunkSource | None":
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource | None":
         """Return how to read tables in chunks, None when this connector cannot. ``signal_table``: where
         watermarks are written; None: nowhere, and chunks say where in the stream they belong
         (`Chunk.until`)."""
@@ -354,6 +379,11 @@ class Connector(abc.ABC):
         """Tell whether the server streams that table from its creation on, without being told of it.
         Raises: SourceError."""
         return True
+
+    def adds_tables(self) -> bool:
+        """Tell whether a start has the server stream captured tables that it does not stream by itself, so
+        that `publish` may do so before."""
+        return False
 
     def unsent(self) -> frozenset[str]:
         """Return identifiers of captured tables of which the server does not stream everything as things

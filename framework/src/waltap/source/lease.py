@@ -8,16 +8,19 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from waltap.source.password import Password
+
 __all__ = ["Lease", "LeaseContext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseContext:
     """What a connector makes a lease of. ``seconds``: how long one lasts without being renewed.
-    ``stopping`` tells, during waits, that the engine wants to stop."""
+    ``stopping`` tells, during waits, that the engine wants to stop. ``password``: a connector's."""
 
     seconds: float
     stopping: Callable[[], bool] = lambda: False
+    password: Password | None = None
 
 
 class Lease(abc.ABC):

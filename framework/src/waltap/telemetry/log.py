@@ -98,6 +98,9 @@ def configure(write: Callable[[str], object], *, form: str, level: str) -> LineH
     known = logging.getLevelNamesMapping()
     root.setLevel(known.get(level, logging.INFO))
     logging.getLogger("py4j").setLevel(logging.WARNING)  # logs every call of the JVM otherwise
+    logging.getLogger("httpx").setLevel(
+        logging.WARNING
+    )  # logs addresses, and a webhook's is a secret
     return handler
 
 

@@ -13,6 +13,7 @@ from waltap.source.position import SOLE, Position
 
 if TYPE_CHECKING:
     from waltap.format.record import Record
+    from waltap.notifications.notification import Notification
 
 __all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]
 
@@ -92,10 +93,14 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
       generation, even when the last one did not end: what that delivered of tables that are not
       complete counts for nothing. A sink that only adds to a history may take pieces as they come.
     * A transform may take rows out of a piece, all of them too; it keeps the piece.
-    * A snapshot that broke off goes on where the sink takes that (`SinkCapabilities.resumes_snapshots`):
-      the first piece then does not open, tables that were complete do not come again, and of the others
-      come the chunks that were not durable: rows may come twice, never with an older state. Elsewhere it
-      is taken anew from its first table; rows may then have changed.
+    * A snapshot that broke off goes on where the sink takes that
+      (`SinkCapabilities.resumes_snapshots`): the first piece then does not open, the engine says of it
+      that the snapshot ``goes_on``, tables that were complete do not come again, and of the others
+      come the chunks that were not durable, each whole: rows may come twice, never with an older
+      state. A chunk has the index that it had. Where a table cannot go on by chunks, a sink that takes
+      that (`SinkCapabilities.restarts_tables`) gets it from its first row, cut anew, and the first
+      piece ``restarts``: what came of the table in this snapshot counts for nothing. Elsewhere the
+      snapshot is taken anew from its first table; rows may then have changed.
 
     ``first_marker`` and ``last_marker`` are Debezium's ``source.snapshot`` values of the first and
     the last row ("first", "first_in_data_collection", "true", "last_in_data_collection", "last",
@@ -140,6 +145,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     complete: bool = False
     chunk: int = 0
     ends_chunk: bool = False
+    goes_on: bool = False
+    restarts: bool = False
     begins: dict[str, TableChunks] = {}
 
 
@@ -157,7 +164,8 @@ class Batch(msgspec.Struct, kw_only=True):
     (`SinkCapabilities.records`): a list, or the sequence that a `RecordBlock` is; None for sinks that take
     changes. ``events`` counts the row changes, truncates, messages and snapshot rows in ``parts``.
     ``ends_transaction`` is False when the last part's transaction goes on in the next batch. ``snapshot``:
-    it belongs to an initial snapshot; without parts it is the end of one (see `SnapshotRows`).
+    it belongs to an initial snapshot; without parts it is the end of one (see `SnapshotRows`). ``told``
+    are notifications for a sink that renders them itself; a batch with them has nothing else.
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]
@@ -167,3 +175,4 @@ class Batch(msgspec.Struct, kw_only=True):
     records: "Sequence[Record] | None" = None
     ends_transaction: bool = True
     snapshot: bool = False
+    told: "Sequence[Notification]" = ()

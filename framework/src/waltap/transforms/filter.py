@@ -18,22 +18,22 @@ from waltap.events import OPERATIONS, TRUNCATES, runs
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.row_view import RowChange, RowView
 
-__all__ = ["FilterProperties", "PredicateFailed", "changes_filter"]
+__all__ = ["FilterFailed", "FilterProperties", "changes_filter"]
 
-Predicate = Callable[[RowChange], object]
+Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
 
-class PredicateFailed(WaltapError):
+class FilterFailed(WaltapError):
     """The function of a filter raised; the batch was not delivered and the position not moved."""
 
     code = "WT-3201"
     retry = Retry.NEVER
-    remedy = "Correct {predicate}, or let it return True for rows that it cannot judge."
+    remedy = "Correct {function}, or let it return True for rows that it cannot judge."
 
 
 class FilterProperties(Properties):
-    """Which changes are left out: those of these tables and operations for which no predicate is true."""
+    """Which changes are left out: those of these tables and operations for which no function is true."""
 
     tables: CommaList = declare(
         "tables",
@@ -46,9 +46,10 @@ class FilterProperties(Properties):
         summary="Operations that are left out: c, u, d, r, t, m; without any, all.",
         words=tuple(LETTERS),
     )
-    predicate: str | None = declare(
-        "predicate",
+    function: str | None = declare(
+        "function",
         default=None,
+        refused=("predicate",),
         summary="Function module:name of a RowChange; of those rows, the ones for which it is true stay.",
         examples=("my_filters:is_wanted",),
     )
@@ -59,7 +60,7 @@ class FilterProperties(Properties):
         NameMatcher(value)
         return value
 
-    @field_validator("predicate")
+    @field_validator("function")
     @classmethod
     def _path(cls, value: str | None) -> str | None:
         module, colon, name = (value or "m:n").partition(":")
@@ -77,30 +78,30 @@ class FilterProperties(Properties):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if not (self.tables or self.operations or self.predicate):
+        if not (self.tables or self.operations or self.function):
             raise ValueError(
                 "says nothing of what it leaves out, which would be everything: tables, operations or "
-                "predicate is missing"
+                "function is missing"
             )
         return self
 
 
 def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
-    """Return the transform. Changes are left out, or stay where the predicate is true.
+    """Return the transform. Changes are left out, or stay where the function is true.
 
-    Raises: ConfigurationError when the predicate cannot be imported.
+    Raises: ConfigurationError when the function cannot be imported.
     """
     return _Filter(properties)
 
 
 class _Filter:
-    """Decides per table once, and per row only where a predicate is given."""
+    """Decides per table once, and per row only where a function is given."""
 
     def __init__(self, properties: FilterProperties) -> None:
         self._matches = NameMatcher(properties.tables)
         self._operations = frozenset(properties.operations or LETTERS)
-        self._name = properties.predicate or ""
-        self._predicate = _imported(properties.predicate) if properties.predicate else None
+        self._name = properties.function or ""
+        self._function = _imported(properties.function) if properties.function else None
         self._tables: dict[tuple[str, str], bool] = {}
 
     def __call__(self, batch: Batch) -> Batch:
@@ -129,9 +130,9 @@ class _Filter:
         return known
 
     def _changes(self, changes: list[Change]) -> list[Change]:
-        """Return what stays of ``changes``. Decided run by run, and per row by a predicate alone."""
+        """Return what stays of ``changes``. Decided run by run, and per row by a function alone."""
         kept: list[Change] = []
-        judged, operations = self._predicate is not None, self._operations
+        judged, operations = self._function is not None, self._operations
         for kind, relation, run in runs(changes):
             operation = OPERATIONS[kind]
             if kind is TRUNCATES:
@@ -160,7 +161,7 @@ class _Filter:
         relation = part.relation
         if not self._concerns(relation, "r"):
             return part.rows  # type: ignore[return-value]
-        if self._predicate is None:
+        if self._function is None:
             return []
         return [row for row in part.rows if self._judge("r", relation, None, row)]
 
@@ -171,20 +172,20 @@ class _Filter:
         old: Sequence[object] | None,
         new: Sequence[object] | None,
     ) -> bool:
-        assert self._predicate is not None
+        assert self._function is not None
         before = None if old is None else RowView(relation, old)  # type: ignore[arg-type]
         after = None if new is None else RowView(relation, new)  # type: ignore[arg-type]
         try:
-            return bool(self._predicate(RowChange(operation, relation, before, after)))
+            return bool(self._function(RowChange(operation, relation, before, after)))
         except Exception as cause:
-            raise PredicateFailed(
+            raise FilterFailed(
                 f"the filter {self._name} raised {type(cause).__name__} for a row of "
                 f"{relation.name}",
-                predicate=self._name,
+                function=self._name,
             ) from cause
 
 
-def _imported(path: str) -> Predicate:
+def _imported(path: str) -> Judge:
     """Return the function that ``module:name`` names; the working directory may hold the module."""
     module_name, _, name = path.partition(":")
     here = str(Path.cwd())
@@ -193,8 +194,8 @@ def _imported(path: str) -> Predicate:
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as cause:
-        problem = Problem("predicate", f"cannot be imported: {cause}", value=path)
+        problem = Problem("function", f"cannot be imported: {cause}", value=path)
         raise ConfigurationError([problem]) from cause
     if not callable(found):
-        raise ConfigurationError([Problem("predicate", "is not a function", value=path)])
+        raise ConfigurationError([Problem("function", "is not a function", value=path)])
     return found  # type: ignore[no-any-return]

@@ -203,9 +203,10 @@ class _Demo:
 
     def _compare(self, server: EmbeddedServer) -> bool:
         from waltap_demo.answers import QUESTIONS, answer
+        from waltap_sinks.comparison import comparison_table
         from waltap_spark.live import open_tables
         from waltap_spark.session import start_session
-        from waltap_spark.verify import compare, comparison_table
+        from waltap_spark.verify import compare
 
         self._step("Comparing source and Spark, row by row")
         with self._spinner("starting Spark (≈ 5 s)") as status:
@@ -219,7 +220,7 @@ class _Demo:
                 with server.connect(DATABASE) as connection:
                     names = [f"public.{name}" for name in row_counts(connection)]
                     found = compare(connection, tables, names)
-                self.console.print(comparison_table(found))
+                self.console.print(comparison_table(found, "Spark"))
                 status("asking")
                 tables.register()
                 for question in QUESTIONS:

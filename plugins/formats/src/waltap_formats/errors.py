@@ -8,6 +8,7 @@ __all__ = [
     "SchemaIncompatible",
     "SchemaInvalid",
     "SchemaNotRegistered",
+    "SchemaUnread",
 ]
 
 
@@ -18,7 +19,8 @@ class RegistryAway(WaltapError):
     retry = Retry.RECONNECT
     remedy = (
         "waltap tries again by itself, from the last durable position; if this lasts, check that the "
-        "registry runs and that schema.registry.url ({url}) is its address."
+        "registry runs and that schema.registry.url ({url}) is its address; a certificate that the system "
+        "does not trust is trusted by schema.registry.ssl.truststore.location."
     )
 
 
@@ -64,4 +66,16 @@ class SchemaInvalid(WaltapError):
     remedy = (
         "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
         "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind."
+    )
+
+
+class SchemaUnread(WaltapError):
+    """The registry does not tell the schema of a record that `waltap tail` is to show."""
+
+    code = "WT-3316"
+    retry = Retry.NEVER
+    remedy = (
+        "Check that --registry {url} is the address of a registry with Confluent's REST interface "
+        "(Apicurio's ends in /apis/ccompat/v7), that it runs, and its login: --set "
+        "basic.auth.user.info=USER:PASSWORD or bearer.auth.token. Without --registry the bytes are shown."
     )

@@ -1,6 +1,6 @@
 """Hook implementations of the formats; what they need is imported when one is made."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltap.format.conversion import whole
@@ -9,6 +9,7 @@ from waltap.specs import FormatSpec
 
 if TYPE_CHECKING:
     from waltap.format.converter import Converter
+    from waltap_formats.registry.decoder import RegistryDecoder
 
 
 @hookimpl
@@ -18,6 +19,7 @@ def register_formats() -> Iterable[FormatSpec]:
     from waltap_formats.cloudevents.properties import CloudEventsProperties
     from waltap_formats.json_schema.properties import JsonSchemaProperties
     from waltap_formats.plain import StringProperties
+    from waltap_formats.protobuf.properties import ProtobufProperties
 
     return [
         FormatSpec(
@@ -27,7 +29,17 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=AvroProperties,
             factory=whole(_avro),
             takes_events=True,
+            takes_record_transforms=True,
             converter=_avro,
+        ),
+        FormatSpec(
+            name="protobuf",
+            aliases=("io.confluent.connect.protobuf.ProtobufConverter",),
+            summary="Protobuf with a schema registry, as Confluent's ProtobufConverter writes it.",
+            properties=ProtobufProperties,
+            factory=whole(_protobuf),
+            takes_events=True,
+            converter=_protobuf,
         ),
         FormatSpec(
             name="json-schema",
@@ -36,6 +48,7 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=JsonSchemaProperties,
             factory=whole(_json_schema),
             takes_events=True,
+            takes_record_transforms=True,
             converter=_json_schema,
         ),
         FormatSpec(
@@ -45,6 +58,7 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=CloudEventsProperties,
             factory=whole(_cloudevents),
             takes_events=True,
+            takes_record_transforms=True,
             converter=_cloudevents,
         ),
         FormatSpec(
@@ -57,6 +71,7 @@ def register_formats() -> Iterable[FormatSpec]:
             properties=StringProperties,
             factory=whole(_string),
             takes_events=True,
+            takes_record_transforms=True,
             converter=_string,
         ),
         FormatSpec(
@@ -69,15 +84,30 @@ def register_formats() -> Iterable[FormatSpec]:
             summary="Bytes as they are, for values that a transform made; others are refused.",
             factory=whole(_bytes),
             takes_events=True,
+            takes_record_transforms=True,
             converter=_bytes,
         ),
     ]
+
+
+@hookimpl
+def choose_record_decoder(settings: Mapping[str, str]) -> "RegistryDecoder | None":
+    """Read Avro, Protobuf and JSON Schema by Confluent's schema registry."""
+    from waltap_formats.registry.decoder import RegistryDecoder
+
+    return RegistryDecoder(settings)
 
 
 def _avro(properties: Any, context: Any) -> "Converter":
     from waltap_formats.avro.converter import AvroConverter
 
     return AvroConverter(properties, context)
+
+
+def _protobuf(properties: Any, context: Any) -> "Converter":
+    from waltap_formats.protobuf.converter import ProtobufConverter
+
+    return ProtobufConverter(properties, context)
 
 
 def _json_schema(properties: Any, context: Any) -> "Converter":

@@ -9,7 +9,8 @@ SinkError
 ├── KafkaFenced               WT-5406   another instance took over
 ├── KafkaTransactionExpired   WT-5407   a transaction was open for too long
 ├── KafkaNotDelivered         WT-5408   records were not delivered
-└── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
+├── KafkaPositionUnusable     WT-5409   the topic of positions cannot be read
+└── KafkaTopicUnread          WT-5410   a topic that is looked at cannot be read
 ConfigurationError            WT-1001   settings that the client does not know
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "KafkaRecordTooLarge",
     "KafkaRefused",
     "KafkaTopicMissing",
+    "KafkaTopicUnread",
     "KafkaTopicUnusable",
     "KafkaTransactionExpired",
     "KafkaUnreachable",
@@ -119,4 +121,16 @@ class KafkaPositionUnusable(SinkError):
     remedy = (
         "Check topic {topic} (position.topic): it must hold nothing but this pipeline's positions. "
         "Without it the pipeline goes on from its stored offset, and events since then come twice."
+    )
+
+
+class KafkaTopicUnread(SinkError):
+    """A topic that `waltap tail` is to show is not there, or the broker is away, or lets nobody read."""
+
+    code = "WT-5410"
+    remedy = (
+        "Look which topics there are (kafka-topics.sh --list --bootstrap-server {servers}), and whether "
+        "that address is a broker's. What its port speaks is told by --set consumer.security.protocol=…, "
+        "consumer.sasl.mechanism, consumer.sasl.username, consumer.sasl.password; the user needs READ and "
+        "DESCRIBE on the topic. --from OFFSET goes on where it ended."
     )

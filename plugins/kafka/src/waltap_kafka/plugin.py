@@ -1,6 +1,6 @@
 """Hook implementations of waltap-kafka, and nothing else. None of it imports confluent_kafka."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from waltap.notifications.channel import NotificationChannel
     from waltap.signals.channel import SignalChannel
     from waltap.sink.sink import Sink, SinkContext
+    from waltap_kafka.connect_offsets import TopicOffsets
+    from waltap_kafka.topic_records import TopicRecords
 
 
 def _sink(properties: Any, context: "SinkContext") -> "Sink":
@@ -41,7 +43,29 @@ def register_sinks() -> Iterable[SinkSpec]:
         properties=KafkaSinkProperties,
         factory=_sink,
         shorthand="bootstrap.servers",
+        exactly_once=("delivery.guarantee", "exactly_once"),
     )
+
+
+@hookimpl
+def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
+    """Reach the topic of a Connect worker: kafka://HOST:PORT/TOPIC, or the name of one that the brokers of
+    the profile's sink have."""
+    from waltap_kafka.connect_offsets import topic_offsets
+
+    return topic_offsets(place, sink)
+
+
+@hookimpl
+def choose_record_stream(
+    place: str, start: str, settings: Mapping[str, str]
+) -> "TopicRecords | None":
+    """Read topics: kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC…]."""
+    if not place.lower().startswith("kafka://"):
+        return None
+    from waltap_kafka.topic_records import TopicRecords
+
+    return TopicRecords(place, start, settings)
 
 
 @hookimpl

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -37,11 +37,15 @@ DEFAULTS: Final = {
     "acks": "all",
     "partitioner": "murmur2_random",
     "message.max.bytes": 1_048_576,
-    "batch.size": 262_144,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
 }
 """Where librdkafka's own defaults are not those of a Java producer, or too large for one pipeline."""
+
+BATCH_BYTES: Final = 1_000_000
+BATCH_BYTES_ONCE: Final = 262_144
+"""What a batch holds. Large ones cost client and broker half as much per record; topics that take less get
+a client of their own, which one transaction cannot have."""
 
 
 class KafkaSink(Sink):
@@ -50,8 +54,8 @@ class KafkaSink(Sink):
     At least once: the producer is idempotent, nothing of one key is out of order; `flush` waits for the
     report of every record. A broker that is away is waited for, however long: a full queue holds `write`.
 
-    Exactly once: records since the last `flush` and their position are one Kafka transaction, which ends
-    where a source transaction does, or a table of a snapshot; one that takes longer than a third of
+    Exactly once: records since the last `flush` and their position are one Kafka transaction, which
+    ends where a source transaction does; one that takes longer than a third of
     ``transaction.timeout.ms`` is committed in pieces, each with its position. A snapshot that has not
     ended has none. `open` ends any other instance and returns the position.
     """
@@ -64,6 +68,7 @@ class KafkaSink(Sink):
             exactly_once=self._once,
             partitions=not self._once,
             whole_transactions=self._once,
+            resumes_snapshots=True,
         )
         identity = properties.transactional_id or f"waltap-{context.pipeline}"
         self._failures = Failures(
@@ -74,6 +79,11 @@ class KafkaSink(Sink):
         )
         self._watch = ClientWatch(f"Kafka at {properties.servers}")
         self._producer: Producer | None = None
+        self._narrow: Producer | None = None
+        """For topics that take less than a whole batch."""
+        self._narrow_bytes = 0
+        self._routes: dict[str, Producer] = {}
+        """The client of each topic that was met."""
         self._transactions: KafkaTransactions | None = None
         self._accepted = Positions()
         self._held: Positions = Positions()
@@ -131,11 +141,13 @@ class KafkaSink(Sink):
             return
         try:
             if self._transactions is not None:
-                if self._in_snapshot and _opens(batch):
+                if self._in_snapshot and _begins(batch):
                     self._transactions.undo()
                 self._transactions.begin()
-            self._produce(self._producer, batch.records or ())
-            self._producer.poll(0)
+            self._context.may_write()
+            self._produce(batch.records or ())
+            for producer in self._producers():
+                producer.poll(0)
             self._raise_undelivered()
         except KafkaException as raised:
             self._failure = self._fatal(raised)
@@ -147,8 +159,7 @@ class KafkaSink(Sink):
             raise
         self._in_snapshot = batch.snapshot and bool(batch.parts)
         if self._in_snapshot:  # not a position to go on from
-            last = batch.parts[-1]
-            self._whole = isinstance(last, SnapshotRows) and last.complete
+            self._whole = True  # what a flush has taken is not read again
             if self._once:
                 return
         else:
@@ -175,15 +186,17 @@ class KafkaSink(Sink):
 
     def close(self) -> None:
         """Drop what was not delivered, undo an open transaction; may be called twice."""
-        made, self._producer = self._producer, None
-        if made is None:
-            return
-        made.purge(in_queue=True, in_flight=True, blocking=False)
+        producers = self._producers()
+        self._producer = self._narrow = None
+        self._routes = {}
+        for made in producers:
+            made.purge(in_queue=True, in_flight=True, blocking=False)
         if self._transactions is not None:
             self._transactions.abandon()
             self._transactions = None
-        with contextlib.suppress(KafkaException):  # what it still has to say concerns nobody
-            made.poll(0)
+        with contextlib.suppress(KafkaException):  # what they still have to say concerns nobody
+            for made in producers:
+                made.poll(0)
 
     def _is_there(self, batch: Batch) -> bool:
         """Tell whether the transactions of ``batch`` were committed here before `open`."""
@@ -200,34 +213,59 @@ class KafkaSink(Sink):
 
     # --- records ------------------------------------------------------------------------------
 
-    def _produce(self, producer: Producer, records: Iterable[Record]) -> None:
-        produce, known, oversize = producer.produce, self._topics.known, self._oversize
+    def _producers(self) -> list[Producer]:
+        return [made for made in (self._producer, self._narrow) if made is not None]
+
+    def _producer_of(self, topic: str) -> Producer:
+        """Return the client for ``topic``, which exists then: one whose batches it takes."""
+        found = self._routes.get(topic)
+        if found is None:
+            self._topics.ensure(topic)
+            found = self._routes[topic] = self._fitting(self._topics.limits.get(topic))
+        return found
+
+    def _fitting(self, limit: int | None) -> Producer:
+        """Return a client for topics that take ``limit`` bytes; None: that is not known."""
+        assert self._producer is not None
+        settings = self._producer_settings()
+        if self._once or limit is None or limit >= int(str(settings["batch.size"])):
+            return self._producer
+        if self._narrow is None or limit < self._narrow_bytes:
+            if self._narrow is not None:
+                self._drain()
+                self._routes.clear()
+            self._narrow_bytes = limit
+            self._narrow = client.producer({**settings, "batch.size": limit}, PREFIX)
+        return self._narrow
+
+    def _produce(self, records: Iterable[Record]) -> None:
+        oversize, topic = self._oversize, ""
         given: tuple[Header, ...] = ()
         headers: list[tuple[str, str | bytes | None]] = []
+        producer = self._producer
+        assert producer is not None
+        produce, watches = producer.produce, oversize.watches
         for record in records:
-            if record.topic not in known:
-                self._topics.ensure(record.topic)
-            if record.headers is not given:  # neighbours share them
+            if record.topic is not topic:  # neighbours share it, and their headers
+                topic = record.topic
+                producer = self._producer_of(topic)
+                produce = producer.produce
+            if record.headers is not given:
                 given = record.headers
                 headers = list(given)
-            if oversize.watches and oversize.suspects(record):
+            if watches and oversize.suspects(record):
                 self._produce_large(producer, record, headers)
                 continue
             while True:
                 try:
-                    if record.partition is None:
-                        produce(record.topic, record.value, record.key, headers=headers)
+                    if record.partition is None and record.timestamp is None:
+                        produce(topic, record.value, record.key, headers=headers)
                     else:
-                        produce(
-                            record.topic,
-                            record.value,
-                            record.key,
-                            record.partition,
-                            headers=headers,
-                        )
+                        produce(topic, record.value, record.key, headers=headers, **_place(record))
                 except BufferError:
                     producer.poll(STEP_S)
                     self._look()
+                    self._context.may_write()
                 except KafkaException as raised:
                     raise self._named(kafka_error(raised), record) from raised
                 else:
@@ -244,8 +282,8 @@ class KafkaSink(Sink):
                     record.topic,
                     record.value,
                     record.key,
-                    -1 if record.partition is None else record.partition,
                     headers=headers,
+                    **_place(record),
                 )
                 self._drain()
             except KafkaException as raised:
@@ -260,8 +298,7 @@ class KafkaSink(Sink):
                 return
         instead = self._oversize.instead_of(record)
         if instead is not None:
-            self._topics.ensure(instead.topic)
-            producer.produce(
+            self._producer_of(instead.topic).produce(
                 instead.topic, instead.value, instead.key, headers=list(instead.headers)
             )
 
@@ -269,20 +306,17 @@ class KafkaSink(Sink):
 
     def _drain(self) -> None:
         """Wait until nothing is on its way. Raises: SinkError, StopRequested."""
-        producer = self._producer
-        assert producer is not None
-        while producer.flush(STEP_S):
-            self._look()
+        for producer in self._producers():
+            while producer.flush(STEP_S):
+                self._look()
         self._raise_undelivered()
 
     def _look(self) -> None:
         """See whether to go on waiting. Raises: SinkError, StopRequested."""
-        producer = self._producer
-        assert producer is not None
         self._raise_undelivered()
         if not self._context.stopping():
             return
-        left, now = len(producer), time.monotonic()
+        left, now = sum(map(len, self._producers())), time.monotonic()
         if not self._stop_seen or left < self._left_at_stop:
             self._stop_seen, self._left_at_stop = now, left
         elif now - self._stop_seen >= self._properties.stop_wait_ms / 1000:
@@ -338,7 +372,8 @@ class KafkaSink(Sink):
         }
 
     def _producer_settings(self) -> dict[str, object]:
-        made = {**DEFAULTS, **self._client_settings()}
+        batch = BATCH_BYTES_ONCE if self._once else BATCH_BYTES
+        made = {**DEFAULTS, "batch.size": batch, **self._client_settings()}
         made |= {"delivery.report.only.error": True, "on_delivery": self._reported}
         if self._once:
             made["transactional.id"] = self._failures.transactional_id
@@ -362,6 +397,16 @@ class KafkaSink(Sink):
         )
 
 
-def _opens(batch: Batch) -> bool:
-    """Tell whether a snapshot begins: what one before brought counts for nothing."""
-    return any(isinstance(part, SnapshotRows) and part.opens for part in batch.parts)
+def _begins(batch: Batch) -> bool:
+    """Tell whether a snapshot begins, or goes on: what was not flushed of it comes again."""
+    return any(
+        isinstance(part, SnapshotRows) and (part.opens or part.goes_on) for part in batch.parts
+    )
+
+
+def _place(record: Record) -> dict[str, Any]:
+    """Return what a record says of its partition and its time."""
+    place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+    if record.timestamp is not None:
+        place["timestamp"] = record.timestamp
+    return place

@@ -114,6 +114,7 @@ class KafkaTransactions:
             self._producer.produce(
                 self._failures.position_topic, value, identity.encode(), PARTITION
             )
+        self._context.may_write()
         self._until_done(self._producer.commit_transaction, None)
         self._begun, self._committed = None, position or None
         return self._committed

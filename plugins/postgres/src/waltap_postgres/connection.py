@@ -69,13 +69,14 @@ hours. A server that is busy still answers at this level, however long it decode
 
 def conninfo(properties: PostgresProperties, *, role: str, replication: bool = False) -> str:
     """Return libpq's connection string; ``role`` is what the connection is for (application_name)."""
-    own = {key.removeprefix("driver."): value for key, value in properties.libpq.items()}
+    own = properties.parameters
     options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    host, port = properties.addresses
     parameters: dict[str, Any] = {
-        "host": properties.hostname,
-        "port": properties.port,
+        "host": host,
+        "port": port,
         "user": properties.user,
-        "password": properties.password,
+        "password": properties.secret,
         "dbname": properties.dbname,
         "sslmode": properties.sslmode,
         "sslcert": properties.sslcert,

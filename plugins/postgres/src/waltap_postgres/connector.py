@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import msgspec
-import psycopg
 
-from waltap.decode.decoder import Decoder, DecoderContext, ServerInfo
+from waltap.decode.decoder import Decoder, DecoderContext
 from waltap.decode.relation import Relation
-from waltap.errors import OffsetError, Retry, SourceError, WaltapError
+from waltap.decode.tuple_image import Tuple
+from waltap.errors import OffsetError, SourceError, WaltapError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.signals.signal import SnapshotRequest
@@ -25,12 +26,13 @@ from waltap.source.connector import (
 )
 from waltap.source.position import Position, lsn_text
 from waltap.transactions.transaction import SnapshotRows
+from waltap_postgres import heartbeat
 from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import tables_unreadable
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
-from waltap_postgres.connection import Session, connect, driver_error, watch
+from waltap_postgres.connection import Session, connect, watch
 from waltap_postgres.decision import Decision, belonging, given_up, situation, tell_loss, unfit
 from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import (
@@ -40,12 +42,13 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import Slot, session_role
-from waltap_postgres.replication.stream import ReplicationStream, start_replication_sql
+from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
 from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
+from waltap_postgres.snapshot.terms import Terms
 from waltap_postgres.visibility import Overlap
 from waltap_postgres.waiting import pause
 
@@ -65,6 +68,7 @@ class PostgresConnector(Connector):
         context: ConnectorContext,
         dialect: Dialect = POSTGRESQL,
     ) -> None:
+        properties = properties.with_password(context.password)
         self.properties, self.context, self.dialect = properties, context, dialect
         self._plugin = context.decoder.output_plugin
         self._pause = partial(pause, stopping=context.stopping)
@@ -90,17 +94,13 @@ class PostgresConnector(Connector):
             captured=self.captured,
             belonging=lambda name: self._belonging("publication", name),
         )
+        self._terms = Terms(properties, context)
+        parts = dialect.reading, dialect.planner, version_num, self._terms
         self._snapshot = InitialSnapshot(
-            properties,
-            context,
-            self.catalogue,
-            self._captured_of,
-            self._watch,
-            dialect.reading,
-            dialect.planner,
-            version_num,
+            properties, context, self.catalogue, self._captured_of, self._watch, *parts
         )
         try:
+            self._identity.refuse_others(context.meant_for)
             self.server = self._identity.identify()
         except BaseException:
             self.close()
@@ -122,6 +122,11 @@ class PostgresConnector(Connector):
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         return self.catalogue.query(sql, parameters)
 
+    def rows_now(
+        self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
+    ) -> list[Tuple]:
+        return self.catalogue.rows_now((relation.schema, relation.table), columns, key, keys)
+
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
         self.context.announced(described)
@@ -141,6 +146,12 @@ class PostgresConnector(Connector):
         return look.checks(
             lambda: self._decide(offset), self._publications.plan, self._snapshot_tables
         )
+
+    def offset_at(self, position: Position) -> Offset:
+        slot = self._read_slot()
+        identity = slot.identity if slot else ""
+        offset = self._offset(position.end_lsn, created=0, progress=None, identity=identity)
+        return offset.with_sole(position=position)
 
     def lost(self, offset: Offset) -> WaltapError | None:
         slot, plugin = self._read_slot(), self._plugin
@@ -226,16 +237,21 @@ class PostgresConnector(Connector):
         return self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
 
     def _decide(self, offset: Offset | None) -> Decision:
+        """Decide, and ask the snapshot mode about tables by what was decided."""
+        slot = self._read_slot()
         known = situation(
             self.properties,
             self.context,
             self.server,
-            self._read_slot(),
+            slot,
             offset,
             self._resumption(),
             publication_gone=self._publications.gone,
         )
-        return self.dialect.decide(known)
+        decision = self.dialect.decide(known)
+        status = None if slot is None else slot.status(self.catalogue.wal_end())
+        self._terms.about(decision.start_of_snapshot(offset, status, self.catalogue.query))
+        return decision
 
     def _resumption(self) -> Resumption:
         return Resumption(self.catalogue, self.properties, self.server, self._identity.history)
@@ -289,7 +305,10 @@ class PostgresConnector(Connector):
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
         progress = SnapshotProgress(kind="initial", lsn=made.consistent_lsn) if snapshot else None
         offset = self._offset(
-            made.consistent_lsn, created=made.consistent_lsn, progress=progress, visible=""
+            made.consistent_lsn,
+            created=made.consistent_lsn,
+            progress=progress,
+            identity=made.identity,
         )
         return Start(
             snapshot=snapshot,
@@ -322,7 +341,7 @@ class PostgresConnector(Connector):
             ):
                 start = offset.with_sole(timeline=self.server.timeline)
             else:
-                start = self._offset(begin, created=0, progress=None, visible="")
+                start = self._offset(begin, created=0, progress=None, identity=slot.identity)
             return Start(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
@@ -330,7 +349,8 @@ class PostgresConnector(Connector):
             begin,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=begin),
-            visible=self._snapshot.begin(None),
+            visible=self._snapshot.begin(slot.snapshot),
+            identity=slot.identity,
         )
         return Start(snapshot=True, stream=True, offset=start)
 
@@ -344,13 +364,13 @@ class PostgresConnector(Connector):
             offset.sole.position.end_lsn if offset else 0,
             created=0,
             progress=SnapshotProgress(kind="initial", lsn=0) if snapshot else None,
-            visible="",
         )
         return Start(snapshot=snapshot, stream=False, offset=start)
 
     def _offset(
-        self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, visible: str
-    ) -> Offset:
+        self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, visible: str = "",
+        identity: str = "",
+    ) -> Offset:  # fmt: skip
         partition = PartitionOffset(
             position=Position(end_lsn),
             slot=self.properties.slot_name,
@@ -360,6 +380,7 @@ class PostgresConnector(Connector):
             decoder=self.context.decoder.name,
             slot_created_lsn=created,
             visible=visible,
+            slot_identity=identity or msgspec.UNSET,
         )
         return Offset.of(partition, snapshot=progress)
 
@@ -378,6 +399,9 @@ class PostgresConnector(Connector):
             self._snapshot.begin(self._exported)
             self._reading = True
 
+    def snapshot_over(self, *, completed: bool) -> None:
+        self._terms.after(completed=completed)
+
     def chunks(self, start: Start) -> Sequence[SnapshotChunk]:
         self._begin_snapshot()
         return self._snapshot.chunks(self.captured(), self._publications.names, start)
@@ -393,14 +417,10 @@ class PostgresConnector(Connector):
             if self.context.send_format.refused:
                 decoder = self.decoder()
         self._in_send_format = decoder.capabilities.binary
-        options = decoder.start_options()
-        for pair in (self.properties.slot_stream_params or "").split(";"):
-            name, equals, value = pair.partition("=")
-            if equals:
-                options[name.strip()] = value.strip()
-        sql = start_replication_sql(self.properties.slot_name, position.end_lsn, options)
+        params = {**decoder.start_options(), **self.properties.stream_params}
+        sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
         transport = self._open_stream(sql)
-        return ReplicationStream(
+        return self.dialect.stream(
             transport,
             decoder,
             confirmed=position.end_lsn,
@@ -441,12 +461,8 @@ class PostgresConnector(Connector):
 
     def decoder(self) -> Decoder:
         slot = self._read_slot()
-        server = ServerInfo(
-            version_num=self.server.version_num,
-            version=self.server.version,
-            flavour=self.server.flavour,
-            system_id=self.server.system_id,
-            timeline=self.server.timeline,
+        server = replace(
+            self.server,
             two_phase_slot=bool(slot and slot.two_phase),
             encoding=self._connection.info.parameter_status("server_encoding") or "UTF8",
         )
@@ -513,24 +529,25 @@ class PostgresConnector(Connector):
     def streamed_as(self) -> dict[str, tuple[str, str]]:
         return self._publications.memberships()
 
+    def adds_tables(self) -> bool:
+        return self._publications.adds_tables()
+
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)
 
     def read_tables(
         self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
     ) -> Iterator[SnapshotRows]:
-        read = BlockingRead(
-            self.properties, self.context, self.catalogue, self._watch, self.dialect.reading
-        )
+        parts = self.catalogue, self._watch, self.dialect.reading, self._terms
+        read = BlockingRead(self.properties, self.context, *parts)
         yield from read.pieces(requests, refused)
 
-    def chunk_source(self, signal_table: tuple[str, str] | None, chunk_size: int) -> PostgresChunks:
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
             self.catalogue,
             self.properties,
             self._connection,
             signal_table,
-            chunk_size,
             captures=self.context.captures,
             version_num=self.server.version_num,
             watch=self._watch,
@@ -539,19 +556,7 @@ class PostgresConnector(Connector):
         return self._chunks
 
     def heartbeat(self) -> None:
-        if self.properties.heartbeat_action_query is None:
-            return
-        try:
-            self._connection.execute(self.properties.heartbeat_action_query.encode())
-        except psycopg.Error as error:
-            meaning = driver_error(error, self.properties)
-            if meaning.retry is not Retry.NEVER:
-                raise meaning from error
-            log.warning(
-                "heartbeat.action.query failed: %s",
-                meaning.problem,
-                extra={"error_code": meaning.code},
-            )
+        heartbeat.act(self._connection, self.properties)
 
     def slot_xmin(self) -> int | None:
         return self._slots.xmin(self.properties.slot_name)

@@ -8,8 +8,8 @@ from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.offsets.belongings import Belonging
 from waltap.offsets.offset import Offset
-from waltap.snapshot.snapshotter import Known, Snapshotter
-from waltap.source.connector import ConnectorContext
+from waltap.snapshot.snapshotter import Known, SnapshotStart, Snapshotter
+from waltap.source.connector import ConnectorContext, SlotStatus
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import (
     PublicationGone,
@@ -35,6 +35,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+Query = Callable[..., list[tuple[object, ...]]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -44,19 +46,39 @@ class Decision:
     ``lost`` is why streaming cannot go on from the stored offset; ``recovers``: a new snapshot fixes it.
     ``adopts``: the slot is another's, and is taken over by consent. ``begun``: this run began to make
     it, and the link broke before the answer came, or before the offset was stored. ``resumes``: the
-    snapshot that has begun goes on. ``offset`` is the stored one where it still counts.
+    snapshot that has begun goes on. ``offset`` is the stored one where it still counts. ``known`` is what
+    the snapshot mode decided by.
     """
 
     snapshot: bool
     stream: bool
     slot: Slot | None
     offset: Offset | None
+    known: Known
     anew: bool = False
     lost: SourceError | OffsetError | None = None
     recovers: bool = False
     adopts: bool = False
     begun: bool = False
     resumes: bool = False
+
+    @property
+    def exports(self) -> bool:
+        """Tell whether a new slot is made, whose exported snapshot rows are read in."""
+        return self.stream and not self.resumes and (self.slot is None or self.anew)
+
+    def start_of_snapshot(
+        self, offset: Offset | None, slot: SlotStatus | None, query: Query
+    ) -> SnapshotStart:
+        """Return what a snapshot mode is told of this start; ``offset`` is the stored one."""
+        return SnapshotStart(
+            known=self.known,
+            offset=offset,
+            slot=slot,
+            exported=self.exports,
+            resumes=self.resumes,
+            query=query,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +140,7 @@ def decide(situation: Situation) -> Decision:
     )
     snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
     if not stream:
-        return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset)
+        return Decision(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
     adopts = False
     if slot is not None:
         refusal = unfit(slot, plugin=situation.plugin, database=situation.database)
@@ -141,6 +163,7 @@ def decide(situation: Situation) -> Decision:
         recovers=lost is not None and snapshot and snapshotter.recovers_lost_position(),
         adopts=adopts,
         begun=situation.begun,
+        known=known,
     )
 
 
@@ -164,7 +187,9 @@ def situation(
     made_slot = offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
-    resumable = context.resumes_snapshot and resumption.goes_on(offset, slot)
+    resumable = context.resumes_snapshot and resumption.goes_on(
+        offset, slot, restarts=context.restarts_tables
+    )
     unreadable: SourceError | None = None
     if slot is not None:
         skipped = ours and not resumable

@@ -12,6 +12,7 @@ from waltap_postgres.catalog.preflight import Preflight
 from waltap_postgres.decision import Decision, Situation, decide
 from waltap_postgres.replication.publications import Publications
 from waltap_postgres.replication.slot import Slots
+from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.server_identity import ServerIdentity
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.plan import Planner
@@ -30,7 +31,8 @@ class Dialect:
     ``identity`` tells one server from another. ``slots`` is their life. ``publications`` says what is
     streamed. ``decide`` says how a start goes on. ``reading`` begins in the snapshot that came with the
     slot, and sees where tables were changed meanwhile. ``planner`` cuts tables into ranges for several
-    readers. ``chunks`` reads incremental snapshots, and says what a chunk has seen. ``preflight`` checks
+    readers. ``chunks`` reads incremental snapshots, and says what a chunk has seen. ``stream``
+    says of an open stream how far the server has come. ``preflight`` checks
     all that before a start.
     """
 
@@ -43,6 +45,7 @@ class Dialect:
     reading: type[ReadingTransaction] = ReadingTransaction
     planner: type[Planner] = Planner
     chunks: type[PostgresChunks] = PostgresChunks
+    stream: type[ReplicationStream] = ReplicationStream
     preflight: type[Preflight] = Preflight
 
 

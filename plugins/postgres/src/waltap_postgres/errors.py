@@ -6,7 +6,7 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 
 import re
 
-from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SnapshotError, SourceError
+from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SourceError
 
 __all__ = [
     "INSERTS_OPERATIONS",
@@ -21,6 +21,7 @@ __all__ = [
     "IdentityMissing",
     "InsertsPublicationGone",
     "NothingCaptured",
+    "OtherConnector",
     "OtherServer",
     "OtherSlot",
     "OutputPluginUnavailable",
@@ -44,10 +45,6 @@ __all__ = [
     "SlotSynchronized",
     "SlotUnfit",
     "SlotUnreadable",
-    "SnapshotInterrupted",
-    "SnapshotNotShared",
-    "SnapshotReadFailed",
-    "TableOvertaken",
     "TableUnreadable",
     "TextNotUtf8",
     "WalLevelTooLow",
@@ -74,6 +71,16 @@ class AuthenticationRefused(SourceError):
 
     code = "WT-2003"
     remedy = "Check database.user and database.password; on the server: {way}."
+
+
+class OtherConnector(SourceError):
+    """The server is of a kind that another connector is for."""
+
+    code = "WT-2021"
+    remedy = (
+        "In the profile: [source] type = '{connector}'; in a Debezium file: "
+        "connector.class={connector}."
+    )
 
 
 class DatabaseMissing(SourceError):
@@ -272,8 +279,8 @@ class SendFormatUnreadable(SourceError):
     code = "WT-2118"
     retry = Retry.RECONNECT
     remedy = (
-        "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true "
-        "(yboutput.binary=true) out of the profile."
+        "waltap goes on with text by itself; to ask for text from the start, take pgoutput.binary=true, "
+        "or what another decoder calls so, out of the profile."
     )
 
 
@@ -415,6 +422,16 @@ class QueryFailed(SourceError):
     remedy = "The server's own words are above (SQLSTATE {sqlstate}); `waltap doctor FILE` may tell more."
 
 
+class TableLocked(QueryFailed):
+    """Somebody holds a lock that a statement needs, for longer than it was to wait."""
+
+    code = "WT-2024"
+    remedy = (
+        "Let whoever holds the lock end: SELECT pid, query FROM pg_stat_activity WHERE pid = ANY("
+        "SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock'). Then try again."
+    )
+
+
 class QueryCancelled(ConnectionLost):
     """A statement ran into a timeout, or somebody cancelled it."""
 
@@ -430,46 +447,6 @@ class ConditionRefused(SourceError):
         "Send the signal again with a condition that only compares values of the table; raise "
         "waltap.signal.condition.timeout.ms where it takes long for good reason."
     )
-
-
-class SnapshotReadFailed(SnapshotError):
-    """Rows of a table could not be read."""
-
-    code = "WT-4001"
-    remedy = (
-        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the profile may "
-        "have for it; or leave it out with table.exclude.list. Start again: what was delivered "
-        "counts where the sink takes that, else the snapshot starts over."
-    )
-
-
-class TableOvertaken(SnapshotError):
-    """DDL came between the snapshot's point and the reading of a table."""
-
-    code = "WT-4003"
-    retry = Retry.RECONNECT
-    remedy = (
-        "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
-        "{table} has been read."
-    )
-
-
-class SnapshotNotShared(SnapshotError):
-    """A connection that reads a part of a snapshot does not see what the others see."""
-
-    code = "WT-4004"
-    retry = Retry.RECONNECT
-    remedy = (
-        "The snapshot is taken again by itself. Where something between waltap and the server hands "
-        "connections to several servers, name one in database.hostname, or set snapshot.max.threads=1."
-    )
-
-
-class SnapshotInterrupted(SnapshotError):
-    """The last run ended in its snapshot, and this snapshot mode does not take another."""
-
-    code = "WT-4002"
-    remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
 
 
 class ErrorMeanings:
@@ -527,6 +504,8 @@ class ErrorMeanings:
             return ConnectionsUsedUp(text)
         if sqlstate == "53400":
             return ServerLimit(text)
+        if sqlstate == "55P03":
+            return TableLocked(text, sqlstate=sqlstate)
         if sqlstate == "57014":
             return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
         # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.

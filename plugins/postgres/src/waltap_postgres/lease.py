@@ -51,6 +51,7 @@ class PostgresLease(Lease):
 
     def __init__(self, properties: PostgresProperties, context: LeaseContext) -> None:
         """Connect. Raises: SourceError, StopRequested."""
+        properties = properties.with_password(context.password)
         self._properties, self._seconds = properties, context.seconds
         digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()
         self._key = int.from_bytes(digest[:8], "big", signed=True)

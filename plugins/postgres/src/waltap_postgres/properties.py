@@ -1,13 +1,15 @@
 """Properties of the PostgreSQL connector; Debezium's names where the meaning is the same."""
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, field_validator
+from pydantic import AfterValidator, PrivateAttr, field_validator
 
 from waltap.capture.java_regex import java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.source.password import Password
 from waltap_postgres.errors import ErrorMeanings
+from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 
 __all__ = ["PostgresProperties"]
 
@@ -27,6 +29,11 @@ class PostgresProperties(Properties):
 
     meanings: ClassVar[ErrorMeanings] = ErrorMeanings()
     """What errors mean at the server that these properties lead to."""
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Return the comma lists of hosts and of ports, as libpq takes them."""
+        return self.hostname, str(self.port)
 
     hostname: str = declare(
         "database.hostname",
@@ -108,8 +115,14 @@ class PostgresProperties(Properties):
     )
     libpq: dict[str, str] = declare_family(
         "driver.NAME",
-        pattern=r"driver\.(?!autosave$)[a-z][a-z0-9_]*",  # others are pgjdbc's
-        summary="Any libpq connection parameter, e.g. driver.target_session_attrs.",
+        pattern=r"driver\.[A-Za-z].*",
+        summary="Any libpq connection parameter, e.g. driver.target_session_attrs; of the JDBC driver's "
+        "options those that libpq has an equivalent for, or that concern only Java.",
+    )
+    jdbc: dict[str, str] = declare_family(
+        "database.OPTION",
+        pattern=rf"database\.({'|'.join(sorted(OPTION_NAMES))})",
+        summary="An option of the JDBC driver, as driver.OPTION.",
     )
 
     slot_name: SlotName = declare(
@@ -244,15 +257,17 @@ class PostgresProperties(Properties):
         "snapshot.isolation.mode",
         default="serializable",
         advanced=True,
-        summary="Isolation of a snapshot that cannot use a slot's exported snapshot.",
+        summary="Isolation of a snapshot that cannot use the one that a new slot exports; one that can is "
+        "read as repeatable_read.",
     )
-    snapshot_locking_mode: Literal["none", "shared"] = declare(
+    snapshot_locking_mode: Literal["none", "shared", "custom"] = declare(
         "snapshot.locking.mode",
         default="none",
         advanced=True,
         summary="shared: every table is locked (ACCESS SHARE) before there is a snapshot, until it is "
         "over; DDL waits. none: a table is locked while it is read, and read anew, in a later snapshot, "
-        "when DDL had rewritten it before.",
+        "when DDL had rewritten it before. custom: as the plugin says that "
+        "snapshot.locking.mode.custom.name names.",
     )
     snapshot_lock_timeout_ms: int = declare(
         "snapshot.lock.timeout.ms",
@@ -271,12 +286,14 @@ class PostgresProperties(Properties):
         "snapshot.select.statement.overrides",
         default=(),
         advanced=True,
-        summary="schema.table of tables that are read by a SELECT of your own.",
+        summary="schema.table of tables that an initial snapshot reads by a SELECT of your own; where the "
+        "SELECT is missing the table is read whole, with a warning.",
     )
     snapshot_select_statements: dict[str, str] = declare_family(
         "snapshot.select.statement.overrides.SCHEMA.TABLE",
         pattern=r"snapshot\.select\.statement\.overrides\..+",
-        summary="The SELECT that reads this table in a snapshot.",
+        summary="The SELECT that reads this table in an initial snapshot. Columns are told by their "
+        "names; those that it does not give are null.",
     )
     snapshot_fetch_size: int = declare(
         "snapshot.fetch.size",
@@ -326,6 +343,53 @@ class PostgresProperties(Properties):
         advanced=True,
         summary="SQL that is run with each heartbeat.",
     )
+
+    _password: Password | None = PrivateAttr(default=None)
+
+    def with_password(self, password: Password | None) -> Self:
+        """Return these properties with a password that is asked for before each connection."""
+        if password is None:
+            return self
+        own = self.model_copy()
+        own._password = password  # noqa: SLF001 - a copy of ours
+        return own
+
+    @property
+    def secret(self) -> str | None:
+        """Return the password of the next connection. Raises: WaltapError."""
+        if self._password is None:
+            return self.password
+        first = self.hostname.partition(",")[0]
+        found = self._password(first, self.port, self.user, self.dbname)
+        return self.password if found is None else found
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return what another process gets, which has no plugin to ask: the password as it is now."""
+        if self._password is None:
+            return super().__getstate__()
+        fixed = self.model_copy(update={"password": self.secret})
+        fixed._password = None  # noqa: SLF001 - a copy of ours
+        return fixed.__getstate__()
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Return libpq's connection parameters that the profile names, beside those of its own."""
+        return libpq_of({**self.jdbc, **self.libpq})
+
+    @field_validator("libpq", "jdbc")
+    @classmethod
+    def _options(cls, value: dict[str, str]) -> dict[str, str]:
+        refused = {name: refusal_of(name, text) for name, text in value.items()}
+        told = "; ".join(f"{name}: {why}" for name, why in refused.items() if why is not None)
+        if told:
+            raise ValueError(told)
+        return value
+
+    @property
+    def stream_params(self) -> dict[str, str]:
+        """Return ``slot.stream.params`` by name."""
+        pairs = (pair.partition("=") for pair in (self.slot_stream_params or "").split(";"))
+        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
     @field_validator("snapshot_threads_multipliers")
     @classmethod

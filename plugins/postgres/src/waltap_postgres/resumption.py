@@ -47,9 +47,10 @@ class Resumption:
         """Tell whether ``offset`` is one of this server, database and slot."""
         return _belongs_to(offset) == self._here
 
-    def goes_on(self, offset: Offset | None, slot: Slot | None) -> bool:
+    def goes_on(self, offset: Offset | None, slot: Slot | None, *, restarts: bool) -> bool:
         """Tell whether the snapshot of ``offset`` can go on: something of it was kept, and the slot still
-        brings everything behind it. Raises: SourceError."""
+        brings everything behind it. ``restarts``: tables that cannot may begin anew. Raises:
+        SourceError."""
         if offset is None or slot is None or offset.snapshot is None or not offset.snapshot.tables:
             return False
         return (
@@ -57,7 +58,7 @@ class Resumption:
             and offset.sole.timeline == self._server.timeline
             and not (slot.temporary or slot.invalidated)
             and slot.confirmed_flush_lsn <= offset.sole.position.end_lsn
-            and not long_values(self._catalogue, offset.snapshot.tables)
+            and (restarts or not long_values(self._catalogue, offset.snapshot.tables))
         )
 
     def lost(self, offset: Offset | None, slot: Slot | None) -> SourceError | OffsetError | None:
@@ -83,6 +84,11 @@ class Resumption:
         if slot.invalidated:
             return SlotInvalidated(
                 f"replication slot {slot.name!r} was invalidated", slot=slot.name
+            )
+        if offset is not None and _made_anew(offset, slot):
+            return PositionGap(
+                f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
+                "positions are counted anew"
             )
         return None if offset is None else self._gap(offset, slot)
 
@@ -137,6 +143,11 @@ class Resumption:
             if len(words) > 1 and words[0] == str(timeline):
                 return parse_lsn(words[1])
         return None
+
+
+def _made_anew(offset: Offset, slot: Slot) -> bool:
+    known = offset.sole.slot_identity
+    return bool(known and slot.identity and known != slot.identity)
 
 
 def _belongs_to(offset: Offset) -> tuple[str, str, str]:

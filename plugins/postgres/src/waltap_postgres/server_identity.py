@@ -6,7 +6,7 @@ from contextlib import closing
 from waltap.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import PrivilegeMissing
+from waltap_postgres.errors import OtherConnector, PrivilegeMissing
 
 __all__ = ["ServerIdentity"]
 
@@ -49,6 +49,14 @@ class ServerIdentity:
             system_id=str(system_id),
             timeline=int(timeline),
         )
+
+    def refuse_others(self, meant_for: Callable[[str], str | None]) -> None:
+        """Raises: OtherConnector for a server that, by its version, another connector is for
+        (`ConnectorContext.meant_for`); SourceError."""
+        version = self.version()
+        other = meant_for(version)
+        if other is not None:
+            raise OtherConnector(f"the server says it is {version!r}", connector=other)
 
     def version(self) -> str:
         """Return what the server says of its version."""

@@ -22,13 +22,36 @@ def _changelog(properties: Any, context: "SinkContext") -> "Sink":
     return ChangeLogSink(properties, context)
 
 
+def _http(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_sinks.http.sink import HttpSink
+
+    return HttpSink(properties, context)
+
+
+def _sql(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_sinks.sql.sink import SqlSink
+
+    return SqlSink(properties, context)
+
+
+def _sql_commands() -> Any:
+    from waltap_sinks.sql.commands import application
+
+    return application
+
+
 @hookimpl
 def register_commands() -> Iterable[CommandSpec]:
-    """Contribute the command of the change log."""
+    """Contribute the commands of the change log and of SQL targets."""
     yield CommandSpec(
         name="changelog",
         summary="Look into a change log, and clean it up.",
         factory=_changelog_commands,
+    )
+    yield CommandSpec(
+        name="sql",
+        summary="Compare a target of the sink sql with its source; move its sequences.",
+        factory=_sql_commands,
     )
 
 
@@ -36,6 +59,8 @@ def register_commands() -> Iterable[CommandSpec]:
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the sinks of this distribution."""
     from waltap_sinks.changelog.properties import ChangeLogProperties
+    from waltap_sinks.http.properties import HttpProperties
+    from waltap_sinks.sql.properties import SqlProperties
 
     return [
         SinkSpec(
@@ -43,5 +68,21 @@ def register_sinks() -> Iterable[SinkSpec]:
             summary="Parquet segments per table with manifests; exactly once; what Spark reads.",
             properties=ChangeLogProperties,
             factory=_changelog,
+            exactly_once=True,
+        ),
+        SinkSpec(
+            name="http",
+            summary="Posts records to an address, one each or many, in the order of their keys.",
+            properties=HttpProperties,
+            factory=_http,
+            shorthand="url",
+        ),
+        SinkSpec(
+            name="sql",
+            summary="Tables of a database, with the position in the same transaction; exactly once.",
+            properties=SqlProperties,
+            factory=_sql,
+            shorthand="url",
+            exactly_once=True,
         ),
     ]

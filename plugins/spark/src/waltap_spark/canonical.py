@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from waltap_sinks.comparison import HASH_DIGITS, row_text
 from waltap_spark.expression import quoted
 
-__all__ = ["Expressions", "expressions", "row_text", "source_row_hash", "spark_row_hash"]
+__all__ = ["Expressions", "expressions", "spark_row_hash"]
 
 Expressions = tuple[str, str]
 """SQL of PostgreSQL, SQL of Spark: both give the text of one column, or NULL."""
@@ -20,8 +21,6 @@ Expressions = tuple[str, str]
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
 _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
 _SIMPLE_ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varchar"})
-_HASH_DIGITS: Final = 15
-"""Hexadecimal digits of each row's MD5 that are summed up: 60 bits, positive in both databases."""
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
@@ -86,23 +85,7 @@ def _bits(source: str, spark: str, kind: str) -> Expressions:
     return bits, f"CASE WHEN {spark} IS NULL THEN NULL ELSE {method} END"
 
 
-def source_row_hash(columns: Sequence[str]) -> str:
-    """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
-    text = f"convert_to({row_text(columns)}, 'UTF8')"
-    one = f"('x' || substr(md5({text}), 1, {_HASH_DIGITS}))::bit({4 * _HASH_DIGITS})::bigint"
-    return f"coalesce(sum({one}), 0)::text"
-
-
 def spark_row_hash(columns: Sequence[str]) -> str:
     """Return the same sum as Spark computes it, a decimal without fraction."""
-    one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {_HASH_DIGITS}), 16, 10)"
+    one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {HASH_DIGITS}), 16, 10)"
     return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"
-
-
-def row_text(columns: Sequence[str]) -> str:
-    """Return SQL, of either database, of one text for a row of ``columns`` (texts or NULLs)."""
-    parts = [
-        f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
-        for text in columns
-    ]
-    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"

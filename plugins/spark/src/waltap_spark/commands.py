@@ -171,9 +171,10 @@ def verify(
 
     from waltap.cli.screen import answers, notices
     from waltap.errors import ConnectionLost
+    from waltap_sinks.comparison import comparison_table
     from waltap_spark.live import open_tables
     from waltap_spark.session import start_session
-    from waltap_spark.verify import compare, comparison_table
+    from waltap_spark.verify import compare
 
     found = _output(output)
     try:
@@ -189,7 +190,7 @@ def verify(
             results = compare(connection, open_tables(spark, found.location), table)
         finally:
             spark.stop()
-    answers().print(comparison_table(results))
+    answers().print(comparison_table(results, "Spark"))
     if not all(result.equal for result in results):
         raise typer.Exit(1)
 

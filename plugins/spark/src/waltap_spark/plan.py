@@ -76,9 +76,11 @@ class TablePlan:
         self.groups[-1].add(entry)
 
     def _stage(self, entry: TableEntry) -> None:
-        """Keep rows of a snapshot until it is complete; those of an earlier one count no more."""
+        """Keep rows of a snapshot until it is complete; those of an earlier one, and of what a table that
+        restarts had of this, count no more."""
         assert entry.generation is not None
-        self.staged = [part for part in self.staged if part.generation == entry.generation]
+        own = [part for part in self.staged if part.generation == entry.generation]
+        self.staged = [] if entry.restarts else own
         self.staged += [
             Staged(
                 generation=entry.generation,

@@ -32,6 +32,7 @@ def register_sinks() -> Iterable[SinkSpec]:
         summary="Tables kept up to date by Spark: every change, and the rows as they are now.",
         properties=SparkProperties,
         factory=_sink,
+        exactly_once=True,
     )
 
 

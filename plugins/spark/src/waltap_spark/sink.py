@@ -8,7 +8,7 @@ again; the tables go on from their last commit.
 from pathlib import Path
 
 from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
@@ -33,7 +33,7 @@ def tables_of(path: str) -> str:
 class SparkSink(Sink):
     """A change log with an applier. Exactly once, as the change log is; single-threaded."""
 
-    capabilities = SinkCapabilities(records=False, exactly_once=True)
+    capabilities = ChangeLogSink.capabilities
 
     def __init__(self, properties: SparkProperties, context: SinkContext) -> None:
         path = properties.path
@@ -82,6 +82,12 @@ class SparkSink(Sink):
             if self._driver is not None:
                 self._driver.look_after()
         return position
+
+    def tend(self) -> None:
+        """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed."""
+        with self._fail_stop:
+            if self._driver is not None:
+                self._driver.look_after()
 
     def close(self) -> None:
         """Wait until Spark has applied everything, then let go; may be called twice."""

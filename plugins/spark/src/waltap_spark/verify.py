@@ -5,25 +5,25 @@ row, so that neither side has to sort; see `waltap_spark.canonical` for the text
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from waltap_spark.canonical import (
-    Expressions,
-    expressions,
+from waltap_sinks.comparison import (
+    Comparison,
+    keys_shown,
     row_text,
+    short_hash,
     source_row_hash,
-    spark_row_hash,
 )
+from waltap_spark.canonical import Expressions, expressions, spark_row_hash
 from waltap_spark.errors import TableUnknown
 from waltap_spark.live import LiveTables
 
 if TYPE_CHECKING:
     from psycopg import Connection
-    from rich.table import Table
 
-__all__ = ["Comparison", "compare", "comparison_table"]
+__all__ = ["compare"]
 
 log = logging.getLogger(__name__)
 
@@ -39,31 +39,6 @@ COLUMNS = """
     WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One table on both sides. ``left_out``: columns that have no common text to compare by.
-
-    Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
-    are examples: ``missing`` in Spark, ``surplus`` there, ``changed`` in a column.
-    """
-
-    table: str
-    source_rows: int
-    spark_rows: int
-    source_hash: str
-    spark_hash: str
-    left_out: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    surplus: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-
-    @property
-    def equal(self) -> bool:
-        """Tell whether both sides hold the same rows."""
-        return (self.source_rows, self.source_hash) == (self.spark_rows, self.spark_hash)
 
 
 def compare(
@@ -128,9 +103,9 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
     found = Comparison(
         table=name,
         source_rows=source[0],
-        spark_rows=spark[0],
-        source_hash=_short(source[1]),
-        spark_hash=_short(spark[1]),
+        target_rows=spark[0],
+        source_hash=short_hash(source[1]),
+        target_hash=short_hash(spark[1]),
         left_out=tuple(left_out),
     )
     key = () if known is None else known.key
@@ -140,9 +115,6 @@ def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Co
 
 
 BUCKETS_SHOWN = 8
-KEYS_SHOWN = 3
-"""Most keys that are named of each kind of difference."""
-
 Row = tuple[str | None, ...]
 
 
@@ -189,19 +161,12 @@ def examples(
     both = sorted((k for k in there.keys() & here.keys() if there[k] != here[k]), key=str)
     columns = [name for n, name in enumerate(names) if any(there[k][n] != here[k][n] for k in both)]
 
-    def shown(keys: "Iterable[Row]") -> tuple[str, ...]:
-        some = sorted(keys, key=str)[:KEYS_SHOWN]
-        return tuple(
-            "(" + ", ".join(f"{name}={part}" for name, part in zip(key, each, strict=True)) + ")"
-            for each in some
-        )
-
     return replace(
         found,
         columns=tuple(columns),
-        missing=shown(there.keys() - here.keys()),
-        surplus=shown(here.keys() - there.keys()),
-        changed=shown(both),
+        missing=keys_shown(key, there.keys() - here.keys()),
+        surplus=keys_shown(key, here.keys() - there.keys()),
+        changed=keys_shown(key, both),
     )
 
 
@@ -213,41 +178,3 @@ def _aggregates(hashed: str) -> "list[Any]":
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _short(total: str) -> str:
-    return f"{int(total) % (1 << 64):016x}"
-
-
-def comparison_table(found: Sequence[Comparison]) -> "Table":
-    """Return the comparison for a terminal."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="source and Spark, row by row")
-    table.add_column("table")
-    for title in ("rows in PostgreSQL", "rows in Spark"):
-        table.add_column(title, justify="right")
-    for title in ("content hash in PostgreSQL", "content hash in Spark", ""):
-        table.add_column(title)
-    for each in found:
-        verdict = "[green]equal[/]" if each.equal else "[bold red]DIFFERENT[/]"
-        for text, names in (
-            ("in", each.columns),
-            ("not in Spark:", each.missing),
-            ("only in Spark:", each.surplus),
-            ("changed:", each.changed),
-        ):
-            if names:
-                verdict += f"\n{text} {escape(', '.join(names))}"
-        if each.left_out:
-            verdict += f" [yellow](without {', '.join(each.left_out)})[/]"
-        table.add_row(
-            each.table,
-            f"{each.source_rows:,}",
-            f"{each.spark_rows:,}",
-            each.source_hash,
-            each.spark_hash,
-            verdict,
-        )
-    return table

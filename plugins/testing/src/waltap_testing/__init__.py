@@ -38,6 +38,11 @@ if TYPE_CHECKING:
         OffsetStoreRig,
         OffsetStoreSuite,
     )
+    from waltap_testing.record_transform_suite import (
+        RecordTransformRig,
+        RecordTransformSuite,
+        every_record,
+    )
     from waltap_testing.recording import (
         StaticCatalogue,
         load_recordings,
@@ -85,6 +90,8 @@ __all__ = [
     "NotificationChannelSuite",
     "OffsetStoreRig",
     "OffsetStoreSuite",
+    "RecordTransformRig",
+    "RecordTransformSuite",
     "SignalActionRig",
     "SignalActionSuite",
     "SignalChannelRig",
@@ -99,6 +106,7 @@ __all__ = [
     "TypeRig",
     "TypeSuite",
     "Workload",
+    "every_record",
     "load_recordings",
 ]
 
@@ -125,6 +133,11 @@ if not TYPE_CHECKING:
             "waltap_testing.offset_store_suite": (
                 "OffsetStoreRig",
                 "OffsetStoreSuite",
+            ),
+            "waltap_testing.record_transform_suite": (
+                "RecordTransformRig",
+                "RecordTransformSuite",
+                "every_record",
             ),
             "waltap_testing.recording": (
                 "StaticCatalogue",

@@ -17,8 +17,11 @@ from waltap.capture.capture import Capture, CaptureProperties
 from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.events import Event
+from waltap.format.connect_record import ConnectRecord
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Record
+from waltap.format.record_stage import RecordStep
+from waltap.notifications.notification import Notification
 from waltap.specs import FormatSpec
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap_testing.installed import identity_kept, mapper
@@ -31,6 +34,27 @@ __all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
 
 NOW = 1_767_225_601_123_456_789
 Part = TransactionPart | SnapshotRows | Heartbeat
+NOTIFICATIONS = (
+    Notification(
+        identifier="8e3f0a52-0000-4000-8000-000000000001",
+        aggregate_type="Initial Snapshot",
+        kind="STARTED",
+        additional_data={"connector_name": "shop"},
+        timestamp=1_767_225_600_000,
+    ),
+    Notification(
+        identifier="ad-hoc-1",
+        aggregate_type="Incremental Snapshot",
+        kind="IN_PROGRESS",
+        additional_data={
+            "connector_name": "shöp",
+            "data_collections": "public.items,public.orders",
+            "last_processed_key": "<null>,1",
+        },
+        timestamp=1_767_225_600_001,
+    ),
+    Notification(identifier="3", aggregate_type="Initial Snapshot", kind="COMPLETED", timestamp=1),
+)
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -44,6 +68,18 @@ def _strings(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _strings(part)
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Give everything in a parsed value that is no container, however deep."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from _leaves(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _holds(value: object, text: str) -> bool:
@@ -164,6 +200,26 @@ class FormatSuite:
         assert [_plain(record) for record in by_events.render(every_part(), NOW)] == plain
         assert {"c", "u", "d", "r"} <= {event.op for event in met}
 
+    def test_a_transform_of_records_that_changes_nothing_changes_no_byte(
+        self, rig: FormatRig
+    ) -> None:
+        """Records that transforms leave alone are those of a pipeline without transforms."""
+        if not rig.spec.takes_record_transforms:
+            pytest.skip("hands no records to transforms")
+        met: list[ConnectRecord] = []
+
+        def same(records: list[ConnectRecord]) -> list[ConnectRecord]:
+            met.extend(records)
+            return list(records)
+
+        plain = [_plain(record) for record in rig.build().render(every_part(), NOW)]
+        steps = [RecordStep(label="same", transform=same)]
+        staged = replace(
+            rig, context=lambda context: replace(rig.context(context), record_steps=steps)
+        ).build()
+        assert [_plain(record) for record in staged.render(every_part(), NOW)] == plain
+        assert len(met) == len(plain)
+
     # --- keys, values, tombstones ---
 
     def test_a_row_has_one_key_all_its_life(self, rig: FormatRig) -> None:
@@ -255,6 +311,48 @@ class FormatSuite:
         assert rig.holds(rig.parse(second.value), "green")
         assert not rig.holds(rig.parse(third.value), "colour")
 
+    # --- what is told of the source, and of snapshots ---
+
+    def test_the_oldest_transaction_of_the_slot_is_told(self, rig: FormatRig) -> None:
+        """``source.xmin`` is there where the source was asked for it, and not elsewhere; a format that
+        does not name the database tells nothing of its source."""
+        part = _transaction(Insert(ITEMS, 40, ("1", "2", "a")))
+        without = _only_of(rig.build().render([part], NOW))
+        held = [without.value or b"", *(value for _, value in without.headers)]
+        if not any(rig.holds(rig.parse(text), "shop") for text in held if text):
+            pytest.skip("tells nothing of the source")
+        part.xmin = 987_654_321
+        told = _only_of(rig.build().render([part], NOW))
+        assert told != without
+        texts = [told.value or b"", *(value for _, value in told.headers)]
+        if not any(b"987654321" in text for text in texts):
+            leaves = [leaf for text in texts for leaf in _leaves(rig.parse(text))]
+            assert 987_654_321 in leaves, leaves
+
+    def test_notifications_are_records_of_their_topic(self, rig: FormatRig) -> None:
+        """In order, each with its id, type and data; the contract: `Format.notifications`."""
+        records = rig.build().notifications(NOTIFICATIONS, "told")
+        if not records:
+            pytest.skip("has no notifications")
+        assert [record.topic for record in records] == ["told"] * len(NOTIFICATIONS)
+        for record, notification in zip(records, NOTIFICATIONS, strict=True):
+            _assert_valid(rig, record)
+            assert record.key is not None
+            assert rig.holds(rig.parse(record.key), notification.identifier)
+            if record.value is None:
+                continue  # a format that takes changes alone, as CloudEvents
+            value = rig.parse(record.value)
+            data = notification.additional_data or {}
+            for text in (notification.identifier, notification.kind, *data, *data.values()):
+                assert rig.holds(value, text), text
+        assert [_plain(r) for r in rig.build().notifications(NOTIFICATIONS, "told")] == [
+            _plain(record) for record in records
+        ]
+
+    def test_no_notification_gives_no_record(self, rig: FormatRig) -> None:
+        """Nothing is told of nothing."""
+        assert rig.build().notifications([], "told") == []
+
 
 def every_part() -> list[Part]:
     """Return parts of every kind; nothing in them varies."""
@@ -295,6 +393,11 @@ def _transaction(*changes: Insert | Update | Delete) -> TransactionPart:
 
 def _records(render: Format, change: Insert | Update | Delete) -> Sequence[Record]:
     return render.render([_transaction(change)], NOW)
+
+
+def _only_of(records: Sequence[Record]) -> Record:
+    (record,) = records
+    return record
 
 
 def _only(render: Format, change: Insert | Update | Delete) -> Record:

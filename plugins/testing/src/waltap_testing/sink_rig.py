@@ -8,6 +8,7 @@ from typing import Literal
 
 from waltap.format.record import Record
 from waltap.sink.sink import Sink, SinkContext
+from waltap.snapshot.progress import SnapshotProgress
 from waltap.source.position import SOLE, Position, Positions
 from waltap.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
@@ -37,6 +38,7 @@ class SinkRig:
     that are files the suite makes its own. ``forks``: False where the plugin cannot run in a forked
     process; then crashes are imitated by leaving the sink unclosed. ``kinds`` overrides what the
     columns of the table ``kinds`` give back. ``context`` may change the context of the factory.
+    ``asks``: the sink asks `SinkContext.may_write` by itself, beside the engine.
     """
 
     spec: SinkSpec
@@ -49,14 +51,19 @@ class SinkRig:
     forks: bool = True
     kinds: Mapping[str, object] = field(default_factory=dict)
     context: Callable[[SinkContext], SinkContext] = lambda context: context
+    asks: bool = False
 
-    def build(self, folder: Path, *, resumes: bool = False) -> Sink:
-        """Return a new sink, not opened; ``folder`` holds its state."""
+    def build(
+        self, folder: Path, *, resumes: bool = False, snapshot: SnapshotProgress | None = None
+    ) -> Sink:
+        """Return a new sink, not opened; ``folder`` holds its state, ``snapshot`` is what the offset says
+        of a snapshot that has not ended."""
         context = SinkContext(
             pipeline="conformance",
             state_dir=folder,
             describe=lambda relation: relation,
             resumes=resumes,
+            snapshot=snapshot,
         )
         context = self.context(context)
         sink = self.spec.factory(self.properties, context)

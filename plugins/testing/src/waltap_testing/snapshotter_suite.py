@@ -10,13 +10,18 @@ no      no          yes         yes       yes
 \"\"\")
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
 import pytest
 
+from waltap.decode.relation import Column, Relation
 from waltap.errors import SnapshotError
-from waltap.snapshot.snapshotter import Known, Snapshotter
+from waltap.offsets.offset import Offset, PartitionOffset
+from waltap.snapshot.snapshotter import ISOLATIONS, Known, SnapshotStart, Snapshotter
+from waltap.source.connector import SlotStatus
+from waltap.source.position import Position
 from waltap.specs import SnapshotterSpec
 from waltap_testing.spec_promises import assert_well_formed
 
@@ -36,15 +41,66 @@ class SnapshotterRig:
     ``table`` is the truth table: a heading, then one line for each of the eight states of `Known`
     (offset, incomplete, available: yes or no), with what the mode does: snapshot and stream, yes or
     no, or "refused" in place of snapshot where it raises SnapshotError.
+
+    ``relations`` are tables that it is asked about, ``answers`` what the source says to a question of its
+    (`SnapshotStart.query`): by default nothing.
     """
 
     spec: SnapshotterSpec
     table: str
     properties: object = None
+    relations: tuple[Relation, ...] = ()
+    answers: Callable[[str, tuple[object, ...]], list[tuple[object, ...]]] | None = None
 
     def build(self) -> Snapshotter:
         """Return a new snapshotter."""
         return self.spec.factory(self.properties)
+
+    def tables(self) -> tuple[Relation, ...]:
+        """Return the tables to ask about."""
+        return self.relations or (
+            _relation(1, "public", "orders", "id", "total"),
+            _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b"),
+        )
+
+    def starts(self) -> list[SnapshotStart]:
+        """Return the starts that read tables: with and without a slot, an exported snapshot, and one that
+        goes on."""
+        found = []
+        for known, stored in product(EVERYTHING, (False, True)):
+            if _answer(self.build(), known) in {"refused", (False, True), (False, False)}:
+                continue
+            slot = SlotStatus(
+                name="s",
+                decoder="pgoutput",
+                reader=None,
+                restart_lsn=16,
+                confirmed_lsn=32,
+                server_lsn=64,
+            )
+            position = PartitionOffset(
+                position=Position(32),
+                slot="s",
+                database="d",
+                system_id="1",
+                timeline=1,
+                decoder="pgoutput",
+            )
+            found.append(
+                SnapshotStart(
+                    known=known,
+                    offset=Offset.of(position) if known.offset else None,
+                    slot=slot if stored else None,
+                    exported=not stored,
+                    resumes=known.snapshot_incomplete and stored,
+                    query=self.ask,
+                )
+            )
+        return found
+
+    def ask(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """Answer in the place of the source."""
+        return [] if self.answers is None else self.answers(sql, parameters)
 
     def rows(self) -> dict[Known, tuple[str, str]]:
         """Return the table, parsed."""
@@ -114,6 +170,55 @@ class SnapshotterSuite:
             known = Known(offset=True, snapshot_incomplete=True, position_available=available)
             answer = _answer(rig.build(), known)
             assert answer == "refused" or answer[0] is True, known
+
+    def test_every_table_is_read_or_not(self, rig: SnapshotterRig) -> None:
+        """`reads` tells it, and the same of the same start: it is asked more than once."""
+        for start in rig.starts():
+            mode = rig.build()
+            found = [[mode.reads(table, start) for table in rig.tables()] for _ in range(2)]
+            assert all(isinstance(answer, bool) for answer in found[0]), start
+            assert found[0] == found[1], start
+
+    def test_a_table_is_read_by_one_select(self, rig: SnapshotterRig) -> None:
+        """`query` gives None or a text, one statement that gives rows; a name in it is quoted."""
+        for start in rig.starts():
+            for table in rig.tables():
+                statement = rig.build().query(table, start)
+                assert statement is None or isinstance(statement, str), table.name
+                if statement is not None:
+                    words = statement.strip().rstrip(";").split()
+                    assert words[0].upper() in {"SELECT", "WITH", "TABLE", "VALUES"}, statement
+
+    def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
+        """`lock` gives None or a text."""
+        for start in rig.starts():
+            for table in rig.tables():
+                statement = rig.build().lock(table, start)
+                assert statement is None or (isinstance(statement, str) and statement.strip())
+
+    def test_an_isolation_is_one_that_there_is(self, rig: SnapshotterRig) -> None:
+        """`isolation` gives None or one of the four words."""
+        for start in rig.starts():
+            assert rig.build().isolation(start) in {None, *ISOLATIONS}
+
+    def test_a_snapshot_begins_and_is_over(self, rig: SnapshotterRig) -> None:
+        """`before` and `after` take what they are told, also of a snapshot that was interrupted before
+        it began, and of several of one object."""
+        for start, completed in product(rig.starts(), (False, True)):
+            mode = rig.build()
+            for _ in range(2):
+                try:
+                    mode.before(
+                        [table for table in rig.tables() if mode.reads(table, start)], start
+                    )
+                except SnapshotError:
+                    continue
+                mode.after(start, completed=completed)
+
+
+def _relation(oid: int, schema: str, table: str, *columns: str) -> Relation:
+    named = tuple(Column(name=name, type_oid=20, number=n) for n, name in enumerate(columns, 1))
+    return Relation(oid=oid, schema=schema, table=table, columns=named, primary_key=columns[:1])
 
 
 def _answer(snapshotter: Snapshotter, known: Known) -> tuple[bool, bool] | str:

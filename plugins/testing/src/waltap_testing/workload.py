@@ -204,6 +204,8 @@ class Workload:
                 first_marker="true" if at else "first_in_data_collection",
                 last_marker="last_in_data_collection" if complete else "true",
                 complete=complete,
+                chunk=at // most,
+                ends_chunk=True,
             )
 
     def _read(self, parts: list[SnapshotRows], events: int, records: list[Record] | None) -> Batch:

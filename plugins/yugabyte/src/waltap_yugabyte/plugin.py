@@ -1,12 +1,77 @@
 """Hook implementations of this distribution, and nothing else."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
+from waltap.specs import ConnectorSpec
 
 if TYPE_CHECKING:
-    from waltap.specs import ReplicaIdentitySpec
+    from waltap.events.form import EventForm
+    from waltap.source.connector import Connector
+    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
+
+
+def _connector(properties: Any, context: Any) -> "Connector":
+    from waltap_postgres.connector import PostgresConnector
+    from waltap_yugabyte.dialect import YUGABYTEDB
+    from waltap_yugabyte.parallel import RangedConnector
+
+    properties = properties.model_copy(update={"snapshot_max_threads": properties.readers})
+    if properties.streaming_mode == "parallel":
+        return RangedConnector(properties, context)
+    return PostgresConnector(properties, context, YUGABYTEDB)
+
+
+def _recognizes(version: str) -> bool:
+    from waltap_yugabyte.server import release
+
+    return release(version) is not None
+
+
+def _form(properties: Any, decoder: str) -> "EventForm":
+    from waltap_yugabyte.dialect import event_form
+
+    return event_form(properties, decoder)
+
+
+@hookimpl
+def register_connectors() -> Iterable[ConnectorSpec]:
+    """YugabyteDB."""
+    from waltap_yugabyte.properties import YugabyteProperties
+
+    yield ConnectorSpec(
+        name="yugabyte",
+        aliases=("yugabytedb",),
+        summary="YugabyteDB 2024.1 and later, by logical replication.",
+        properties=YugabyteProperties,
+        factory=_connector,
+        classes=("io.debezium.connector.postgresql.YugabyteDBConnector",),
+        recognizes=_recognizes,
+        form=_form,
+    )
+
+
+@hookimpl
+def register_snapshotters() -> "Iterable[SnapshotterSpec]":
+    """Contribute the mode that only YugabyteDB has."""
+    from waltap.specs import SnapshotterSpec
+    from waltap_postgres.snapshot.modes import InitialOnly
+    from waltap_yugabyte.properties import PARALLEL
+
+    yield SnapshotterSpec(
+        name=PARALLEL,
+        summary="YugabyteDB: like initial_only, ranges of a table by several connections.",
+        factory=lambda _: InitialOnly(),
+    )
+
+
+@hookimpl
+def register_transforms() -> "Iterable[TransformSpec]":
+    """Contribute what takes cells apart."""
+    from waltap_yugabyte.transforms import TRANSFORMS
+
+    return TRANSFORMS
 
 
 @hookimpl

@@ -1,19 +1,37 @@
-"""A snapshot mode: reads the tables at the first start, and again when the position is lost."""
+"""A snapshot mode: when tables are read, which of them, and which of their rows."""
 
-from waltap.snapshot import Known, Snapshotter
+from waltap.decode import Relation
+from waltap.snapshot import Known, Snapshotter, SnapshotStart
+
+UNREAD = "archive"
+"""The schema whose tables are not read."""
+MARK = "deleted_at"
+"""Rows that have a value in a column of this name are not read."""
 
 
 class Resnapshot(Snapshotter):
-    """Decides from what a start knows; nothing else may count: no clock, no database."""
+    """Reads at the first start, and again when the position is lost."""
 
+    # [when]
     def takes_snapshot(self, known: Known) -> bool:
-        """Tell whether the tables are read before streaming."""
+        """Tell whether tables are read before streaming. Nothing else may count: no clock, no database."""
         return not known.offset or known.snapshot_incomplete or not known.position_available
-
-    def streams(self, known: Known) -> bool:
-        """Tell whether streaming follows."""
-        return True
 
     def recovers_lost_position(self) -> bool:
         """A lost position is answered by a new snapshot, not by an error."""
         return True
+
+    # [/when]
+    # [tables]
+    def reads(self, relation: Relation, start: SnapshotStart) -> bool:
+        """Leave archives unread; their changes are streamed like those of any table."""
+        return relation.schema != UNREAD
+
+    def query(self, relation: Relation, start: SnapshotStart) -> str | None:
+        """Leave out rows that are marked as deleted, where the table has such a mark."""
+        if MARK not in {column.name for column in relation.columns}:
+            return None
+        schema, table = (name.replace('"', '""') for name in (relation.schema, relation.table))
+        return f'SELECT * FROM "{schema}"."{table}" WHERE "{MARK}" IS NULL'
+
+    # [/tables]

@@ -14,6 +14,6 @@ def register_snapshotters() -> Iterable[SnapshotterSpec]:
     """Contribute the mode: ``snapshot.mode=resnapshot``."""
     yield SnapshotterSpec(
         name="resnapshot",
-        summary="Reads the tables at first, and when the position is lost.",
+        summary="Reads all but archives, at first and when the position is lost.",
         factory=lambda _properties: Resnapshot(),
     )

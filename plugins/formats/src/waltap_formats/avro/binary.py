@@ -11,8 +11,9 @@ from typing import Any
 from waltap.format.unfit import Unfit, required
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap_formats.avro.schema import is_map
+from waltap_formats.varint import unsigned
 
-__all__ = ["LAST", "MORE", "Write", "avro_writer", "integer_writer", "long_bytes", "unsigned"]
+__all__ = ["RANGES", "Write", "avro_writer", "integer_writer", "long_bytes"]
 
 Write = Callable[[Any], bytes]
 
@@ -22,32 +23,9 @@ _TRUE, _FALSE = b"\x01", b"\x00"
 RANGES = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
 
 
-_STEP = 1 << 14
-MORE = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_STEP)]
-LAST = [
-    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
-    for value in range(_STEP)
-]
-"""The two lowest bytes of a number: more follow, or none does."""
-
-
 def _varint(value: int) -> bytes:
     """Return the zig-zag form of an integer of 64 bits."""
     return unsigned((value << 1) ^ (value >> 63))
-
-
-def unsigned(value: int) -> bytes:
-    """Return an integer that is not negative, seven bits a byte, the lowest first."""
-    if value < 0x4000:
-        return LAST[value]
-    if value < 0x10000000:
-        return MORE[value & 0x3FFF] + LAST[value >> 14]
-    out = MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF]
-    value >>= 28
-    while value >= 0x4000:
-        out += MORE[value & 0x3FFF]
-        value >>= 14
-    return out + LAST[value]
 
 
 _LENGTHS = [_varint(value) for value in range(SMALL)]

@@ -16,10 +16,14 @@ __all__ = ["AvroConverter"]
 
 
 class AvroConverter(Converter):
-    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the value."""
+    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the value.
+
+    ``defaults``: null is written as the default where there is one.
+    """
 
     def __init__(self, properties: AvroProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
+        self.defaults = not properties.ignore_default
 
     @cached_property
     def _registry(self) -> RegistryClient:
@@ -27,18 +31,23 @@ class AvroConverter(Converter):
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         schema = schema or Schema(kind=Kind.STRING, optional=True)
-        write = avro_writer(schema, defaults=not self._properties.ignore_default)
+        write = avro_writer(schema, defaults=self.defaults)
         prefix = self.prefix(topic, schema)
         return lambda value: prefix + write(value)
 
     def keys(self, shape: TableShape, *, read: bool) -> WriteKeys | None:
         prefix = self.prefix(shape.plan.topic, shape.read_key if read else shape.key)
-        return key_writer(shape, prefix, read=read, defaults=not self._properties.ignore_default)
+        return key_writer(shape, prefix, read=read, defaults=self.defaults)
 
-    def creates(self, shape: TableShape, value: Schema, *, read: bool) -> WriteCreates | None:
-        prefix = self.prefix(shape.plan.topic, value)
-        defaults = not self._properties.ignore_default
-        return create_writer(shape, value, prefix, read=read, defaults=defaults)
+    def creates(
+        self, shape: TableShape, value: Schema, key: Converter, *, read: bool
+    ) -> WriteCreates | None:
+        prefix, key_prefix = self.prefix(shape.plan.topic, value), None
+        if isinstance(key, AvroConverter) and key.defaults == self.defaults and shape.has_key:
+            key_prefix = key.prefix(shape.plan.topic, shape.read_key if read else shape.key)
+        return create_writer(
+            shape, value, prefix, read=read, defaults=self.defaults, key_prefix=key_prefix
+        )
 
     def address(self, topic: str, schema: Schema) -> str:
         """Return where the registry has ``schema``. Raises: as `prefix`."""

@@ -1,12 +1,11 @@
 """Avro straight from images: functions generated for a relation version, as the JSON format has them.
 
 A value is a run of bytes whose parts change at different paces: the schema's id and the unions' branches
-with the relation, most of the source block with the transaction, the LSN and the row with each row. Texts
-become bytes by way of their types' JSON expressions, where those are quicker than Connect values are.
-What is general goes through `waltap_formats.avro.binary`; the bytes are the same.
+with the relation, most of the source block with the transaction, the LSN and the row with each row. What
+is general goes through `waltap_formats.avro.binary`; the bytes are the same.
 """
 
-from binascii import a2b_base64
+import contextlib
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
@@ -15,136 +14,188 @@ from waltap.capture.source_type import root_type
 from waltap.decode.relation import TypeKind
 from waltap.decode.tuple_image import Tuple
 from waltap.events.shape import ShapeColumn, TableShape, column_value
-from waltap.format.converter import WriteCreates, WriteKeys
+from waltap.format.converter import WriteCreates, WriteKeys, Written
 from waltap.format.frame import Frame
 from waltap.generated import define
+from waltap.json.codec import MISFITS
 from waltap.mapping.connect_schema import Kind, Schema
 from waltap.mapping.type_mapping import ColumnMapping
-from waltap_formats.avro.binary import avro_writer, integer_writer, long_bytes
+from waltap_formats.avro.binary import RANGES, avro_writer, integer_writer, long_bytes
+from waltap_formats.avro.columns import column_writer
+from waltap_formats.varint import LAST, MORE, unsigned
 
-__all__ = ["create_writer", "key_writer"]
+__all__ = ["create_writer", "key_writer", "quick_integer"]
 
 SMALL = 8192
-TEXTS_KEPT, LONGEST_KEPT = 16_384, 10
-INTEGERS = {Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64}
-FLOATS = {Kind.FLOAT32: Struct("<f"), Kind.FLOAT64: Struct("<d")}
+TEXTS_KEPT, LONGEST_KEPT, SHORT = 16_384, 10, 5
+FLOATS = {Kind.FLOAT32: "f", Kind.FLOAT64: "d"}
 SOURCE_BEFORE = ("version", "connector", "name", "ts_ms", "snapshot", "db")
 SOURCE_BETWEEN = ("ts_us", "ts_ns", "schema", "table", "txId")
 SOURCE_AFTER = ("xmin", "origin", "origin_lsn")
 
 
 class _Code:
-    """The expressions of some columns, and the globals they use."""
+    """The expressions of some columns, and the globals they use. ``part`` tells the names of keys from
+    those of values; columns in ``shared`` have their bytes in variables, once they are asked for."""
 
-    def __init__(self, shape: TableShape, *, read: bool, defaults: bool) -> None:
+    def __init__(
+        self,
+        shape: TableShape,
+        *,
+        read: bool,
+        defaults: bool,
+        part: str = "",
+        shared: frozenset[int] = frozenset(),
+    ) -> None:
         self._shape, self._read, self._defaults = shape, read, defaults
+        self._part, self._shared = part, shared
         self._width = len(shape.plan.relation.columns)
         self.names: dict[str, Any] = {}
         self.used: set[int] = set()
+        self.columns: dict[int, str] = {}
+        """Columns that may be written at once, and the expression of each of their values."""
 
-    def unpack(self) -> str:
+    def unpack(self, *others: "_Code") -> str:
         """Return the statement that binds the values of the columns that were asked for."""
-        if not self.used:
+        used = self.used.union(*(other.used for other in others))
+        if not used:
             return "pass"
-        names = [f"v{index}" if index in self.used else "_" for index in range(self._width)]
+        names = [f"v{index}" if index in used else "_" for index in range(self._width)]
         return f"{', '.join(names)}{',' if self._width == 1 else ''} = _values"
 
     def expression(self, column: ShapeColumn, schema: Schema) -> str:
         """Return the expression of a column's bytes."""
-        index, mapping = column.index, column.mapping
+        index, mapping, part = column.index, column.mapping, self._part
+        if index in self._shared and part:
+            return f"same{index}"
         write = avro_writer(schema, defaults=self._defaults, what=f"the field {column.field.name}")
         convert = column_value(column, read=self._read)
         if mapping.streamed_as_null and not self._read:
             return repr(write(convert(None)))
         self.used.add(index)
-        self.names[f"_other{index}"] = lambda value: write(convert(value))
+        other = f"_other{part}{index}"
+        self.names[other] = lambda value: write(convert(value))
         value = f"v{index}"
         masked = column.transform is not None and column.transform.value is not None
         plain = None if masked else self._of_text(column, schema, value)
         if plain is None:
-            return f"_other{index}({value})"
-        return f"({plain}) if {value}.__class__ is str else _other{index}({value})"
+            made = f"{other}({value})"
+        else:
+            made = f"({plain}) if {value}.__class__ is str else {other}({value})"
+            if not part and self._as_column(column, schema, self.names[other]):
+                self.columns[index] = made
+                self.used.discard(index)
+                made = f"b{index}"
+        return f"(same{index} := {made})" if index in self._shared else made
+
+    def _as_column(
+        self, column: ShapeColumn, schema: Schema, other: Callable[[Any], bytes]
+    ) -> bool:
+        """Tell whether a column may be written at once; take what does it."""
+        mapping, null = column.mapping, None
+        if self._read and mapping.read is not None:
+            mapping = mapping.read
+        with contextlib.suppress(*MISFITS):  # null in a required field: each row for itself
+            null = other(None)
+        write = column_writer(mapping, schema.kind, _branch(schema), null)
+        if write is not None:
+            self.names[f"_column{column.index}"] = write
+        return write is not None
+
+    def functions(self) -> str:
+        """Return the source of functions that give the bytes of columns that may be written at once."""
+        return "".join(
+            f"""
+def column{index}(_rows):
+    values = [row[{index}] for row in _rows]
+    found = _column{index}(values)
+    return found if found is not None else [{source} for v{index} in values]
+"""
+            for index, source in self.columns.items()
+        )
+
+    def loop(self, *others: str) -> str:
+        """Return the head of the loop over rows, ``others`` beside them, and those columns."""
+        names = ["_values", *others, *(f"b{index}" for index in self.columns)]
+        of = ["_rows", *(f"{name}s" for name in others)]
+        of += [f"column{index}(_rows)" for index in self.columns]
+        return f"for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({', '.join(of)}):"
 
     def _of_text(self, column: ShapeColumn, schema: Schema, value: str) -> str | None:
         """Return the expression of the bytes of a text; None: the general way is as good."""
-        mapping, index = column.mapping, column.index
+        mapping, index = column.mapping, f"{self._part}{column.index}"
         if self._read and mapping.read is not None:
             mapping = mapping.read
-        branch = b""
-        if schema.optional:
-            branch = b"\x02" if schema.default is None else b"\x00"
+        branch = _branch(schema)
         labels = self._labels(column)
         if labels is not None:
             self.names[f"_labels{index}"] = {
                 label: branch + long_bytes(len(label.encode())) + label.encode() for label in labels
             }
             return f"_labels{index}[{value}]"
-        if schema.kind is Kind.STRING and mapping.to_connect is str:
-            lengths = f"_lengths{branch.hex()}"
-            self.names[lengths] = _lengths(branch)
-            return f"{lengths}[len(e := {value}.encode())] + e"
         convert = f"_convert{index}"
-        if schema.kind in INTEGERS and mapping.to_connect is int:
-            self.names[convert] = _of_digits(schema.kind, branch)
-            return f"{convert}[{value}]"
-        if schema.kind is Kind.BOOLEAN:
-            self.names[convert] = _Kept(
-                mapping.to_connect, lambda found: branch + (b"\x01" if found else b"\x00")
-            )
-            return f"{convert}[{value}]"
-        if schema.kind is Kind.INT32 and mapping.to_json is not None:  # days, months: few texts
-            write = integer_writer(schema.kind)
-            self.names[convert] = _Kept(mapping.to_json, lambda text: branch + write(int(text)))
-            return f"{convert}[{value}]"
-        if schema.kind in FLOATS:
-            self.names[convert] = mapping.to_connect
-            self.names[f"_{schema.kind.value}"] = FLOATS[schema.kind].pack
-            return f"{branch!r} + _{schema.kind.value}({convert}({value}))"
-        by_json = self._by_json(mapping, schema.kind, branch, index)
-        if by_json is not None:
-            return by_json
-        optional = avro_writer(schema, defaults=self._defaults)
-        if schema.kind in {Kind.STRUCT, Kind.ARRAY, Kind.MAP}:
-            return None
         self.names[convert] = mapping.to_connect
-        self.names[f"_write{index}"] = optional
-        return f"_write{index}({convert}({value}))"
+        lengths = f"_lengths{branch.hex()}"
+        match schema.kind:
+            case Kind.STRING:
+                self.names[lengths], self.names["_encode"] = _lengths(branch), str.encode
+                text = value if mapping.to_connect is str else f"{convert}({value})"
+                return f"{lengths}[len(e := _encode({text}))] + e"
+            case Kind.BYTES:
+                self.names[lengths] = _lengths(branch)
+                return f"{lengths}[len(e := {convert}({value}))] + e"
+            case Kind.BOOLEAN:
+                self.names[convert] = _Kept(
+                    mapping.to_connect, lambda found: branch + (b"\x01" if found else b"\x00")
+                )
+                return f"{convert}[{value}]"
+            case Kind.FLOAT32 | Kind.FLOAT64:
+                pack = f"_pack_{schema.kind.value}{branch.hex()}"
+                form = f"<{'B' if branch else ''}{FLOATS[schema.kind]}"
+                self.names[pack] = Struct(form).pack
+                first = f"{branch[0]}, " if branch else ""
+                return f"{pack}({first}{convert}({value}))"
+            case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64:
+                return self._integer(mapping, schema.kind, branch, index, value)
+        return None
 
-    def _by_json(self, mapping: ColumnMapping, kind: Kind, branch: bytes, index: int) -> str | None:
-        """Return the expression of bytes made of the type's JSON; None: that does not help. JSON of
-        another kind (null, for a misfit) raises ValueError."""
-        write: Callable[[str], bytes]
-        if kind in INTEGERS:
-            name, write = (
-                f"_digits_{kind.value}{branch.hex()}",
-                _of_digits(kind, branch).of,
+    def _integer(
+        self, mapping: ColumnMapping, kind: Kind, branch: bytes, index: str, value: str
+    ) -> str:
+        write = f"_{kind.value}{branch.hex()}"
+        self.names[write] = quick_integer(kind, branch)
+        convert, kept = f"_convert{index}", f"_kept{index}"
+        if mapping.to_connect is int:
+            self.names[kept] = _Kept(int, self.names[write])
+            return f"{kept}[{value}] if len({value}) < {SHORT} else {write}(int({value}))"
+        if kind is Kind.INT32:  # days, months: few texts
+            self.names[kept] = _Kept(mapping.to_connect, self.names[write])
+            return f"{kept}[{value}]"
+        if kind is Kind.INT64:  # a time of our days has eight bytes
+            self.names.update(_more=MORE, _last=LAST)
+            self.names[f"_more{branch.hex()}"] = quick_tables(branch)[1]
+            eight = (
+                f"_more{branch.hex()}[n & 16383] + _more[n >> 14 & 16383] + _more[n >> 28 & 16383]"
+                " + _last[n >> 42]"
             )
-        elif kind is Kind.STRING:
-            name, write = f"_quoted{branch.hex()}", _quoted(branch)
-        elif kind is Kind.BYTES:
-            name, write = f"_base64{branch.hex()}", _base64(branch)
-        else:
-            return None
-        inline = mapping.json_expression
-        if inline is not None and not any(
-            other.startswith("_") or self.names.get(other, given) is not given
-            for other, given in inline.names.items()
-        ):
-            self.names.update(inline.names)
-            source = inline.source(f"v{index}")
-        elif mapping.to_json is not None:
-            self.names[f"_json{index}"] = mapping.to_json
-            source = f"_json{index}(v{index})"
-        else:
-            return None
-        self.names.setdefault(name, write)
-        return f"{name}({source})"
+            found = f"(n := {convert}({value}) << 1)"
+            return f"{eight} if {1 << 42} <= {found} < {1 << 56} else {write}(n >> 1)"
+        return f"{write}({convert}({value}))"
 
     def _labels(self, column: ShapeColumn) -> tuple[str, ...] | None:
         """Return the labels of an enum: another one raises, so that the type is asked for anew."""
+        if column.mapping.converted:
+            return None
         data_type = self._shape.plan.relation.columns[column.index].data_type
         root = None if data_type is None else root_type(data_type)
         return root.labels if root is not None and root.kind is TypeKind.ENUM else None
+
+
+def _branch(schema: Schema) -> bytes:
+    """Return what precedes a value of a union with null."""
+    if not schema.optional:
+        return b""
+    return b"\x02" if schema.default is None else b"\x00"
 
 
 class _Kept(dict[str, bytes]):
@@ -160,36 +211,41 @@ class _Kept(dict[str, bytes]):
             self[text] = found
         return found
 
-    def of(self, text: str) -> bytes:
-        """Return the bytes of ``text``."""
-        return self[text]
+
+_QUICK: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
 
 
-def _of_digits(kind: Kind, branch: bytes) -> _Kept:
-    write = integer_writer(kind)
-    return _Kept(int, lambda number: branch + write(number))
+def quick_tables(branch: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return `LAST` and `MORE` behind a union's branch."""
+    if not branch:
+        return LAST, MORE
+    if branch not in _QUICK:
+        _QUICK[branch] = [branch + each for each in LAST], [branch + each for each in MORE]
+    return _QUICK[branch]
 
 
-def _quoted(branch: bytes) -> Callable[[str], bytes]:
-    lengths = _lengths(branch)
+def quick_integer(kind: Kind, branch: bytes) -> Callable[[int], bytes]:
+    """Return what writes integers of ``kind`` behind a union's branch, as `integer_writer` does."""
+    last, more = quick_tables(branch)
+    careful = integer_writer(kind)
+    most = 1 << min(RANGES[kind] + 1, 56)
 
-    def write(text: str) -> bytes:
-        if text[0] != '"' or "\\" in text:
-            raise ValueError("no plain text")
-        data = text[1:-1].encode()
-        return lengths[len(data)] + data
-
-    return write
-
-
-def _base64(branch: bytes) -> Callable[[str], bytes]:
-    lengths = _lengths(branch)
-
-    def write(text: str) -> bytes:
-        if text[0] != '"':
-            raise ValueError("no bytes")
-        data = a2b_base64(text[1:-1])
-        return lengths[len(data)] + data
+    def write(value: int) -> bytes:
+        number = value << 1 if value >= 0 else ~(value << 1)
+        if number >= most:
+            return branch + careful(value)
+        if number < 0x4000:
+            return last[number]
+        if number < 0x1000_0000:
+            return more[number & 0x3FFF] + LAST[number >> 14]
+        if number < 0x400_0000_0000:
+            return more[number & 0x3FFF] + MORE[number >> 14 & 0x3FFF] + LAST[number >> 28]
+        return (
+            more[number & 0x3FFF]
+            + MORE[number >> 14 & 0x3FFF]
+            + MORE[number >> 28 & 0x3FFF]
+            + LAST[number >> 42]
+        )
 
     return write
 
@@ -203,11 +259,17 @@ def _lengths(branch: bytes) -> list[bytes]:
     return _LENGTHS[branch]
 
 
-def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) -> WriteKeys | None:
-    """Return what writes keys; None for shapes that go the general way."""
-    if shape.plan.cell.members is not None:
-        return None
-    code = _Code(shape, read=read, defaults=defaults)
+def _escaped(data: bytes) -> bytes:
+    """Return ``data`` as it stands in a format."""
+    return data.replace(b"%", b"%%")
+
+
+def _width(shape: TableShape) -> int:
+    return len(shape.keys) + (shape.plan.key_field is not None)
+
+
+def _keys(shape: TableShape, code: _Code, *, read: bool) -> str:
+    """Return the expression of the bytes of a key."""
     parts = [
         code.expression(column, (column.read if read else column.field).schema)
         for column in shape.keys
@@ -215,75 +277,136 @@ def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) 
     if shape.plan.key_field is not None:
         text = shape.plan.key_field[1].encode()
         parts.append(repr(long_bytes(len(text)) + text))
+    return f"_key_form % ({', '.join(parts)},)"
+
+
+def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) -> WriteKeys | None:
+    """Return what writes keys; None for shapes that go the general way."""
+    if shape.plan.cell.members is not None:
+        return None
+    code = _Code(shape, read=read, defaults=defaults)
+    parts = _keys(shape, code, read=read)
     source = f"""
 def keys(_rows):
     out = []
     for _values in _rows:
         {code.unpack()}
-        out.append(_join((_prefix, {", ".join(parts)})))
+        out.append({parts})
     return out
 """
-    space = {**code.names, "_join": b"".join, "_prefix": prefix}
+    space = {**code.names, "_key_form": _escaped(prefix) + b"%b" * _width(shape)}
     define(source, f"Avro keys of {shape.plan.relation.name}", space)
     made: WriteKeys = space["keys"]
     return made
 
 
 def create_writer(
-    shape: TableShape, value: Schema, prefix: bytes, *, read: bool, defaults: bool
+    shape: TableShape,
+    value: Schema,
+    prefix: bytes,
+    *,
+    read: bool,
+    defaults: bool,
+    key_prefix: bytes | None = None,
 ) -> WriteCreates | None:
-    """Return what writes values that have only ``after``; None for shapes that go the general way."""
+    """Return what writes values that have only ``after``, and with ``key_prefix`` keys beside them; None
+    for shapes that go the general way."""
     if shape.plan.cell.members is not None:
         return None
-    code = _Code(shape, read=read, defaults=defaults)
-    parts = [
-        code.expression(column, (column.read if read else column.field).schema)
+    shared = _shared(shape, read=read) if key_prefix is not None else frozenset[int]()
+    code = _Code(shape, read=read, defaults=defaults, shared=shared)
+    parts = "".join(
+        f"{code.expression(column, (column.read if read else column.field).schema)}, "
         for column in shape.values
-    ]
-    source = f"""
-def creates(_rows, _lsns, _before, _between, _after, _lead, _digits):
-    out = []
-    high = -1
-    for _values, _lsn in zip(_rows, _lsns):
-        {code.unpack()}
-        if _digits:
-            text = b"%d" % _lsn
-            lsn = _lsn << 1
-            if lsn < 16384:
-                number = _last[lsn]
-            else:
-                if lsn >> 14 != high:
-                    high = lsn >> 14
-                    rest = _unsigned(high)
-                number = _more[lsn & 16383] + rest
-            out.append(_join((
-                _prefix, {"".join(f"{part}, " for part in parts)}
-                _before, _lengths[len(text) + _digits], _lead, text, _between, number, _after)))
-        else:
-            out.append(_join((
-                _prefix, {"".join(f"{part}, " for part in parts)}
-                _before)))
-    return out
-"""
-    from waltap_formats.avro import binary
+    )
+    keys, add = _Code(shape, read=read, defaults=defaults, part="k", shared=shared), ""
+    if key_prefix is not None:
+        add = f"add_key({_keys(shape, keys, read=read)})"
+    source = f"""{code.functions()}
+def creates(_rows, _lsns, _tail):
+    keys, values = [], []
+    add_key, add = keys.append, values.append
+    low = high = 0
+    {code.loop("_lsn")}
+        {code.unpack(keys)}
+        if not low <= _lsn < high:
+            form, table, low, high = _tail(_lsn)
+            form = _form + form
+        add(form % ({parts} _lsn, table[_lsn << 1 & 16383]))
+        {add}
+    return keys, values
 
+def alike(_rows, _tail):
+    keys, values = [], []
+    add_key, add = keys.append, values.append
+    form = _form + b"%b"
+    {code.loop()}
+        {code.unpack(keys)}
+        add(form % ({parts} _tail))
+        {add}
+    return keys, values
+"""
     space = {
         **code.names,
-        "_join": b"".join,
-        "_prefix": prefix + b"\x00\x02",
-        "_lengths": _lengths(b""),
-        "_last": binary.LAST,
-        "_more": binary.MORE,
-        "_unsigned": binary.unsigned,
+        **keys.names,
+        "_form": _escaped(prefix + b"\x00\x02") + b"%b" * len(shape.values),
+        "_key_form": _escaped(key_prefix or b"") + b"%b" * _width(shape),
     }
     define(source, f"Avro values of {shape.plan.relation.name}", space)
-    return _framed(space["creates"], shape, value, defaults=defaults)
+    write = _framed(space["creates"], space["alike"], shape, value, defaults=defaults)
+    if key_prefix is not None:
+        return write
+    return lambda *given: (None, write(*given)[1])
+
+
+def _shared(shape: TableShape, *, read: bool) -> frozenset[int]:
+    """Return the columns that keys write as values do, of the types that are texts or whole numbers."""
+
+    def form(column: ShapeColumn) -> Schema:
+        return (column.read if read else column.field).schema
+
+    written = {column.index: column for column in shape.values}
+    return frozenset(
+        key.index
+        for key in shape.keys
+        if key.index in written
+        and key.mapping.to_connect in (int, str)
+        and written[key.index].mapping.to_connect is key.mapping.to_connect
+        and written[key.index].transform is None
+        and form(written[key.index]) == form(key)
+        and not key.mapping.streamed_as_null
+        and key.mapping.read is None
+    )
+
+
+def _tails(
+    head: bytes, lead: bytes, middle: bytes, after: bytes
+) -> Callable[[int], tuple[bytes, list[bytes], int, int]]:
+    """Return what gives, for an LSN, the format of what follows the row: with the LSN in decimal, and the
+    first two bytes of it as a number, from a table; and from which LSN to before which one it holds."""
+
+    def tail(lsn: int) -> tuple[bytes, list[bytes], int, int]:
+        digits, high = len(str(lsn)), lsn >> 13
+        size = long_bytes(len(lead) + digits + 2)
+        rest = unsigned(high) + after if high else after
+        form = _escaped(head + size + lead) + b'%d"]' + _escaped(middle) + b"%b" + _escaped(rest)
+        low = 0 if digits == 1 else 10 ** (digits - 1)
+        span = max(low, high << 13), min(10**digits, (high + 1) << 13)
+        return form, MORE if high else LAST, *span
+
+    return tail
 
 
 def _framed(
-    write: Callable[..., list[bytes]], shape: TableShape, value: Schema, *, defaults: bool
+    write: Callable[..., Written],
+    alike: Callable[..., Written],
+    shape: TableShape,
+    value: Schema,
+    *,
+    defaults: bool,
 ) -> WriteCreates:
-    """Return ``write`` with the bytes that the rows of one part share."""
+    """Return what hands on the bytes that the rows of one part share: to ``write`` where each has an LSN
+    of its own, to ``alike`` where all have one."""
     top = {field.name: field.schema for field in value.fields}
     source = {
         field.name: avro_writer(field.schema, defaults=defaults) for field in top["source"].fields
@@ -297,7 +420,7 @@ def _framed(
 
     def creates(
         images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: Frame
-    ) -> list[bytes]:
+    ) -> Written:
         facts = {**frame.source, **names, "transaction": None, "op": op, **frame.stamps}
 
         def joined(writers: dict[str, Any], fields: Sequence[str]) -> bytes:
@@ -311,17 +434,9 @@ def _framed(
         after += joined(ends, tuple(ends))
         sequence = facts["sequence"]
         if sequence[-1] == ",":  # the LSN comes with each row
-            lead = sequence.encode() + b'"'
-            return write(
-                images,
-                lsns,
-                before + b"\x02",
-                b'"]' + between + b"\x02",
-                after,
-                lead,
-                len(lead) + 2,
-            )
+            tail = _tails(before + b"\x02", sequence.encode() + b'"', between + b"\x02", after)
+            return write(images, lsns, tail)
         whole = source["sequence"](sequence) + between + source["lsn"](lsns[0] if lsns else None)
-        return write(images, lsns, before + whole + after, b"", b"", b"", 0)
+        return alike(images, before + whole + after)
 
     return creates

@@ -31,7 +31,11 @@ class JsonSchemaConverter(Converter):
             schema, defaults=not options.ignore_default, numeric=numeric, entries=True
         )
         text = orjson.dumps(json_schema(schema, numeric=numeric)).decode()
-        subject = options.subject(self._context.side, topic, schema.name)
-        number = self._registry.id_of(subject, text, "JSON")
-        prefix = b"\x00" + number.to_bytes(4, "big")
+        prefix = self.prefix(topic, schema.name, text)
         return lambda value: prefix + write(value).encode()
+
+    def prefix(self, topic: str, name: str | None, text: str) -> bytes:
+        """Return what precedes values of a schema, which is registered. Raises: as `RegistryClient`."""
+        subject = self._properties.subject(self._context.side, topic, name)
+        number = self._registry.id_of(subject, text, "JSON")
+        return b"\x00" + number.to_bytes(4, "big")

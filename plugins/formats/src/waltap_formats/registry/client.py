@@ -9,13 +9,15 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 import orjson
 
+from waltap.errors import ConfigurationError, Problem
 from waltap.source.connector import StopRequested
 from waltap_formats.errors import (
     RegistryAway,
@@ -27,7 +29,7 @@ from waltap_formats.errors import (
 from waltap_formats.registry.difference import difference
 from waltap_formats.registry.properties import RegistryProperties
 
-__all__ = ["Reference", "RegistryClient"]
+__all__ = ["KnownSchema", "Reference", "RegistryClient"]
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 MISSING = {40401, 40402, 40403}
@@ -37,6 +39,16 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 Reference = dict[str, Any]
 """``{"name", "subject", "version"}`` of a schema that another one imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSchema:
+    """A schema of the registry. ``kind``: AVRO, JSON or PROTOBUF; ``imported``: the texts of all that it
+    refers to, in the order in which they are to be read."""
+
+    text: str
+    kind: str
+    imported: tuple[str, ...]
 
 
 class RegistryClient:
@@ -66,6 +78,49 @@ class RegistryClient:
         if place not in self._known:
             self._known[place] = self._asked(subject, schema, kind, references or [])
         return self._known[place]
+
+    def schema_of(self, number: int) -> KnownSchema | None:
+        """Return the schema with an id, None where the registry has none.
+
+        Raises: RegistryAway, RegistryLogin, SchemaInvalid, StopRequested.
+        """
+        answer = self._ask("GET", f"/schemas/ids/{number}")
+        if answer.status_code == 404 and _code(answer) in MISSING:
+            return None
+        found = self._found(answer, f"the schema {number}")
+        imported: dict[tuple[str, str], str] = {}
+        self._import(found, imported)
+        kind = str(found.get("schemaType") or "AVRO").upper()
+        return KnownSchema(found["schema"], kind, tuple(imported.values()))
+
+    def _import(self, schema: Mapping[str, Any], imported: dict[tuple[str, str], str]) -> None:
+        """Add the texts of what ``schema`` refers to, and before each what that refers to."""
+        for each in schema.get("references") or ():
+            subject, version = str(each.get("subject")), str(each.get("version"))
+            if (subject, version) in imported:
+                continue
+            imported[subject, version] = ""  # whoever refers to itself
+            path = f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}"
+            found = self._found(self._ask("GET", path), f"{subject}, version {version}")
+            self._import(found, imported)
+            del imported[subject, version]
+            imported[subject, version] = found["schema"]
+
+    def _found(self, answer: httpx.Response, what: str) -> Mapping[str, Any]:
+        """Return a schema that the registry has. Raises: RegistryLogin, SchemaInvalid."""
+        if answer.status_code in {401, 403}:
+            text = f"the schema registry refuses the login for {what} ({answer.status_code})"
+            raise RegistryLogin(text, what=what)
+        try:
+            found = orjson.loads(answer.content)
+        except orjson.JSONDecodeError:
+            found = None
+        known = isinstance(found, dict) and isinstance(found.get("schema"), str)
+        if answer.status_code != 200 or not known:
+            text = f"the schema registry does not give {what}: {_message(answer)}"
+            raise SchemaInvalid(text, url=self.url)
+        assert isinstance(found, dict)
+        return found
 
     # --- what is asked --------------------------------------------------------------------------------
 
@@ -159,11 +214,20 @@ class RegistryClient:
         options = self._properties
         if not any(url.startswith("https:") for url, _ in self._addresses):
             return False
-        context = ssl.create_default_context(cafile=options.ca_file)
-        if options.client_file:
-            context.load_cert_chain(
-                options.client_file, options.client_key, options.client_key_password
-            )
+        files = (
+            ("schema.registry.ssl.truststore.location", options.ca_file),
+            ("schema.registry.ssl.keystore.location", options.client_file),
+        )
+        place, file = files[0]
+        try:
+            context = ssl.create_default_context(cafile=options.ca_file)
+            place, file = files[1]
+            if options.client_file:
+                password = options.client_key_password or ""  # never asked for at a terminal
+                context.load_cert_chain(options.client_file, options.client_key, lambda: password)
+        except OSError as cause:  # ssl.SSLError is one, too
+            problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
+            raise ConfigurationError([Problem(place, problem)]) from cause
         return context
 
 
@@ -172,7 +236,7 @@ def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, s
     parts = urlsplit(url.rstrip("/"))
     login, _, place = parts.netloc.rpartition("@")
     headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
-    user = properties.user_info or login
+    user = properties.user_info or unquote(login)
     if properties.bearer_token:
         headers["Authorization"] = f"Bearer {properties.bearer_token}"
     elif user:

@@ -11,13 +11,23 @@ NAMED = 5
 
 
 def difference(old: str, new: str) -> str:
-    """Return the first differences between two schemas that are JSON ("" where they are not)."""
+    """Return the first differences between two schemas that are JSON or Protobuf ("" for others)."""
     try:
         found = list(_walk(orjson.loads(old), orjson.loads(new), ""))
     except orjson.JSONDecodeError:
-        return ""
+        found = _of_protobuf(old, new)
     more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return ", ".join(found[:NAMED]) + more
+
+
+def _of_protobuf(old: str, new: str) -> list[str]:
+    from waltap_formats.protobuf.difference import proto_differences
+    from waltap_formats.protobuf.text import NotProto, read_text
+
+    try:
+        return list(proto_differences(read_text(old), read_text(new)))
+    except NotProto:
+        return []
 
 
 def _walk(old: Any, new: Any, place: str) -> Iterator[str]:

@@ -1,6 +1,9 @@
 """Properties of formats that ask a registry, as Confluent's converters have them."""
 
 from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import field_validator
 
 from waltap.config.property import CommaList, Properties, declare
 
@@ -124,6 +127,17 @@ class RegistryProperties(Properties):
         summary="How long a registry that is away is asked again before the pipeline reconnects.",
         advanced=True,
     )
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(
+                    "an address is http://HOST:PORT or https://HOST:PORT, with a path if any"
+                )
+        return urls
 
     def subject(self, side: str, topic: str, record: str | None) -> str:
         """Return the subject of a side's schemas; ``record`` is the record's full name."""

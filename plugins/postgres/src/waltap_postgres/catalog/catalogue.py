@@ -4,20 +4,24 @@ Answers show the present schema, which may be newer than the WAL being decoded; 
 them with what the wire says.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Self
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.decode.tuple_image import Tuple
 from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.keys import UniqueIndex, key_index
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import Mark, mark
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.bounds import one_of_sql
 
-__all__ = ["PostgresCatalogue", "Table"]
+__all__ = ["UNVERSIONED_RELATION_SQL", "PostgresCatalogue", "Table"]
 
 KINDS = {
     "b": TypeKind.BASE,
@@ -85,6 +89,15 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_temp'
 """
 
+UNVERSIONED_RELATION_SQL = re.sub(
+    r"EXISTS \(SELECT FROM pg_attribute sa.*?'0'\)\n  FROM pg_class",
+    "false\n  FROM pg_class",
+    re.sub(r"\b\w+\.xmin::text", "'0'::text", RELATION_SQL),
+    flags=re.DOTALL,
+).replace(
+    "(a.attgenerated <> '')::text", "(coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '')::text"
+)
+"""The same for servers whose catalogue does not tell who wrote it, and may know no generated columns."""
 
 NAMES_SQL = (
     "SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relispartition, c.relkind = 'p'"
@@ -166,10 +179,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 class PostgresCatalogue:
     """Reads the catalogues over one ordinary connection; types are cached, relations are not."""
 
+    relation_sql: ClassVar[str] = RELATION_SQL
+    """What describes tables; a server that does not say who wrote the catalogue's rows takes
+    `UNVERSIONED_RELATION_SQL`."""
+
     def __init__(
         self, connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
     ) -> None:
-        self._connection, self._properties = connection, properties
+        self._connection, self.properties = connection, properties
         self._types: dict[int, DataType] = {}
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -177,11 +194,40 @@ class PostgresCatalogue:
         try:
             return self._connection.execute(sql.encode(), parameters or None).fetchall()
         except psycopg.Error as error:
-            raise driver_error(error, self._properties) from error
+            raise driver_error(error, self.properties) from error
+
+    def rows_now(
+        self,
+        table: tuple[str, str],
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Tuple],
+    ) -> list[Tuple]:
+        """Return ``columns`` of the rows with these keys, as the server prints them.
+
+        Raises: SourceError.
+        """
+        names = [sql.Identifier(name).as_string(None) for name in columns]
+        where = one_of_sql([sql.Identifier(name).as_string(None) for name in key], keys)
+        query = (
+            f"SELECT {', '.join(names)} FROM {sql.Identifier(*table).as_string(None)} WHERE {where}"
+        )
+        try:
+            result = self._connection.execute(query.encode()).pgresult
+        except psycopg.Error as error:
+            raise driver_error(error, self.properties) from error
+        assert result is not None
+        return [
+            tuple(
+                None if (value := result.get_value(row, column)) is None else value.decode()
+                for column in range(result.nfields)
+            )
+            for row in range(result.ntuples)
+        ]
 
     def on(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> Self:
         """Return a catalogue of the same kind over another connection."""
-        return type(self)(connection, self._properties)
+        return type(self)(connection, self.properties)
 
     # What ids of transactions and WAL mean is PostgreSQL's own: another server says None.
 
@@ -265,7 +311,7 @@ class PostgresCatalogue:
 
     def tables(self) -> list[Table]:
         """Return every ordinary and partitioned table of the database, by schema and name."""
-        rows = self.query(RELATION_SQL + " ORDER BY n.nspname, c.relname")
+        rows = self.query(self.relation_sql + " ORDER BY n.nspname, c.relname")
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
 
@@ -304,13 +350,16 @@ class PostgresCatalogue:
 
     def table(self, schema: str, table: str) -> Table | None:
         """Return one table, None when it does not exist."""
-        rows = self.query(RELATION_SQL + " AND n.nspname = %s AND c.relname = %s", (schema, table))
+        rows = self.query(
+            self.relation_sql + " AND n.nspname = %s AND c.relname = %s", (schema, table)
+        )
         return self._one(rows)
 
     def named_since(self, xid: int) -> list[Table]:
         """Return the tables that transaction ``xid``, or a later one, gave the name that they have now."""
         rows = self.query(
-            RELATION_SQL + " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
+            self.relation_sql
+            + " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
             " <= age(%s::text::xid)",
             (xid,),
         )
@@ -367,11 +416,11 @@ class PostgresCatalogue:
 
     def table_of(self, oid: int) -> Table | None:
         """Return the table with that OID, whatever it is called now; None when it is gone."""
-        return self._one(self.query(RELATION_SQL + " AND c.oid = %s", (oid,)))
+        return self._one(self.query(self.relation_sql + " AND c.oid = %s", (oid,)))
 
     def tables_of(self, oids: Iterable[int]) -> list[Table]:
         """Return those of these tables that there are, in no order."""
-        rows = self.query(RELATION_SQL + " AND c.oid = ANY(%s)", (list(oids),))
+        rows = self.query(self.relation_sql + " AND c.oid = ANY(%s)", (list(oids),))
         self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         return self._tables(rows)
 
@@ -403,7 +452,7 @@ class PostgresCatalogue:
             middle = len(oids) // 2
             return self._defaults(oids[:middle]) | self._defaults(oids[middle:])
         except psycopg.Error as error:
-            raise driver_error(error, self._properties) from error
+            raise driver_error(error, self.properties) from error
         found: dict[int, dict[int, str]] = {oid: {} for oid in oids}
         for oid, number, text in rows:
             found[oid][number] = text
@@ -418,7 +467,7 @@ class PostgresCatalogue:
         def named(numbers: tuple[int, ...]) -> tuple[str, ...]:
             return tuple(names[number] for number in numbers if number in names)
 
-        rule = self._properties.key_index
+        rule = self.properties.key_index
         primary = next((index for index in indexes if index.primary), None)
         others = [index for index in indexes if index is not primary]
         chosen = key_index(indexes, not_null, rule)

@@ -419,7 +419,7 @@ def _key(
 ) -> tuple[str, ...]:
     """Return the key, in its order; () when there is none.
 
-    Under DEFAULT (and YugabyteDB's CHANGE) the flags are the primary key, without its order. Without
+    Under DEFAULT (as under other servers' own) the flags are the primary key, without its order. Without
     flags there is no primary key but a deferrable one, and a unique index may stand in. Under INDEX,
     FULL and NOTHING the wire does not tell the key, unless it does so apart (`Relation.wire_key`).
     """

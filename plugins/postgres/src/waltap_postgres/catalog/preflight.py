@@ -4,6 +4,7 @@ Each remedy suffices: carried out as it stands, the check passes and so does the
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from waltap.decode.decoder import ServerInfo
 from waltap.decode.text_encoding import is_converted
@@ -65,8 +66,8 @@ class Preflight:
         server: ServerInfo,
         captured: list[Table],
     ) -> None:
-        self._catalogue, self._properties, self._context = catalogue, properties, context
-        self._server, self._captured = server, captured
+        self.catalogue, self.properties, self.context = catalogue, properties, context
+        self.server, self.captured = server, captured
         self._decoder = context.decoder
 
     def checks(
@@ -76,7 +77,7 @@ class Preflight:
         snapshot_tables: Callable[[], list[Table]],
     ) -> list[Check]:
         """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
-        found = [_version(self._server.version_num)]
+        found = [self.version()]
         decision: Decision | None = None
         try:
             decision = decide()
@@ -88,7 +89,7 @@ class Preflight:
         found += [self._tables(decision), *self._left_out()]
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
-        signal = self._context.capture.signal_table
+        signal = self.context.capture.signal_table
         if signal is not None:
             found.append(self._signal(*signal))
         return found
@@ -98,19 +99,10 @@ class Preflight:
     def _of_stream(
         self, decision: Decision | None, plan: Callable[[], PublicationPlan]
     ) -> list[Check]:
-        found = server_settings(self._catalogue, SETTINGS)
+        found = server_settings(self.catalogue, SETTINGS)
         settings = {name: setting.value for name, setting in found.items()}
-        ((superuser, replication, create, hosted, standby, slots, senders),) = (
-            self._catalogue.query(
-                "SELECT rolsuper, rolreplication,"
-                " has_database_privilege(current_database(), 'CREATE'),"
-                " EXISTS (SELECT FROM pg_roles h WHERE h.rolname = ANY(%s)"
-                "   AND pg_has_role(h.oid, 'MEMBER')), pg_is_in_recovery(),"
-                " (SELECT count(*) FROM pg_replication_slots),"
-                " (SELECT count(*) FROM pg_stat_replication)"
-                " FROM pg_roles WHERE rolname = current_user",
-                (HOSTED_ROLES,),
-            )
+        ((superuser, replication, create, hosted, standby, slots, senders),) = self.catalogue.query(
+            self.facts_sql, (HOSTED_ROLES,)
         )
         checks = [
             _wal_level(found.get("wal_level")),
@@ -120,11 +112,11 @@ class Preflight:
             _output_plugin(settings, self._decoder.output_plugin),
         ]
         refused_failover = failover_refusal(
-            self._properties, self._server.version_num, standby=standby
+            self.properties, self.server.version_num, standby=standby
         )
         if refused_failover is not None:
             checks.append(Check.failed("slot.failover", refused_failover))
-        elif self._properties.slot_failover:
+        elif self.properties.slot_failover:
             checks.append(_failover(settings))
         checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
@@ -144,11 +136,25 @@ class Preflight:
             refused = PublicationNotPermitted(
                 denied,
                 sql="; ".join(planned.statements),
-                database=identifier(self._properties.dbname),
-                user=identifier(self._properties.user),
+                database=identifier(self.properties.dbname),
+                user=identifier(self.properties.user),
             )
             return [*checks, Check.failed("publication", refused)]
         return [*checks, self._publication(planned), *self._identities(planned)]
+
+    facts_sql: ClassVar[str] = """
+SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE'),
+       EXISTS (SELECT FROM pg_roles h WHERE h.rolname = ANY(%s) AND pg_has_role(h.oid, 'MEMBER')),
+       pg_is_in_recovery(), (SELECT count(*) FROM pg_replication_slots),
+       (SELECT count(*) FROM pg_stat_replication)
+  FROM pg_roles WHERE rolname = current_user
+"""
+    """Gives, for an array of roles that hosts have made: is a superuser, may replicate, may make
+    publications, is a member of one of them, is on a standby; how many slots and walsenders there are."""
+
+    def version(self) -> Check:
+        """Return what is to be said of the server's version."""
+        return _version(self.server.version_num)
 
     def of_server(self, checks: list[Check]) -> list[Check]:
         """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin: all,
@@ -169,7 +175,7 @@ class Preflight:
     def _encoding(self) -> list[Check]:
         """The server converts what pgoutput sends; other plugins send text as it is stored, which the
         decoder converts where it can."""
-        ((encoding,),) = self._catalogue.query(
+        ((encoding,),) = self.catalogue.query(
             "SELECT pg_encoding_to_char(encoding)::text FROM pg_database"
             " WHERE datname = current_database()"
         )
@@ -181,7 +187,7 @@ class Preflight:
         return [Check.failed("encoding", EncodingNotConverted(problem))]
 
     def _privileges(self, *, may_replicate: bool) -> Check:
-        user = self._properties.user
+        user = self.properties.user
         if may_replicate:
             return Check(name="privileges", verdict="ok", found="REPLICATION")
         found = f"role {user} has no REPLICATION"
@@ -191,12 +197,12 @@ class Preflight:
 
     def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:
         """Return why this role may not run the statements of ``plan``, None when it may."""
-        user = self._properties.user
+        user = self.properties.user
         if plan.all_tables:
             return f"role {user!r} is not a superuser, and only a superuser publishes all tables"
         if plan.created and not create:
             return f"role {user!r} may not make publications in this database"
-        foreign = self._catalogue.query(
+        foreign = self.catalogue.query(
             "SELECT n.nspname || '.' || c.relname, pg_get_userbyid(c.relowner)::text"
             " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE (n.nspname::text, c.relname::text) IN"
@@ -208,7 +214,7 @@ class Preflight:
             names = ", ".join(f"{name} (of {owner})" for name, owner in foreign[:NAMED])
             return f"role {user!r} may not publish tables that it does not own: {names}"
         altered = [name for name in plan.names if name not in plan.created]
-        owners = self._catalogue.query(
+        owners = self.catalogue.query(
             "SELECT pubname::text, pg_get_userbyid(pubowner)::text FROM pg_publication"
             " WHERE pubname = ANY(%s) AND NOT pg_has_role(pubowner, 'USAGE') ORDER BY 1",
             (altered if len(plan.statements) > len(plan.created) else [],),
@@ -218,26 +224,26 @@ class Preflight:
         return None
 
     def _publication(self, plan: PublicationPlan) -> Check:
-        name = self._properties.publication_name
+        name = self.properties.publication_name
         if plan.denied:
-            return _left_out(plan, name, self._properties.user)
+            return _left_out(plan, name, self.properties.user)
         if plan.shortfalls:
             return _falls_short(plan)
         if plan.waiting:
-            return _waiting(plan, self._properties.slot_name)
+            return _waiting(plan, self.properties.slot_name)
         if plan.statements:
-            mode = self._properties.publication_autocreate_mode
+            mode = self.properties.publication_autocreate_mode
             verb = "made" if name in plan.created else "changed"
             return Check(
                 name="publication", verdict="ok", found=f"{name!r} will be {verb} ({mode})"
             )
-        existing = published(self._catalogue, name) or set()
+        existing = published(self.catalogue, name) or set()
         missing = [
             t.relation
-            for t in self._captured
+            for t in self.captured
             if (t.relation.schema, t.relation.table) not in existing and not t.partitioned
         ]
-        if missing and self._properties.publication_autocreate_mode != "filtered":
+        if missing and self.properties.publication_autocreate_mode != "filtered":
             tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
             return Check(
                 name="publication",
@@ -253,10 +259,10 @@ class Preflight:
         ``plan`` None: nothing is published, and so no UPDATE is refused.
         """
         found = []
-        for table in self._captured:
+        for table in self.captured:
             effect = "" if table.supports_updates else _of_publication(plan)
             try:
-                warnings = self._context.identity_warnings(table.relation)
+                warnings = self.context.identity_warnings(table.relation)
             except WaltapError as error:
                 return [Check.failed("replica identity", error)]
             found += [
@@ -273,10 +279,10 @@ class Preflight:
     # --- what is read --------------------------------------------------------------------------
 
     def _tables(self, decision: Decision | None) -> Check:
-        if self._captured:
-            found = _count(self._captured)
+        if self.captured:
+            found = _count(self.captured)
             return Check(name="captured tables", verdict="ok", found=found)
-        capture = self._context.capture
+        capture = self.context.capture
         listed = (
             capture.schema_include
             or capture.schema_exclude
@@ -286,11 +292,11 @@ class Preflight:
         what = "no table fits the include and exclude lists" if listed else "there is no table yet"
         check = Check.failed("captured tables", NothingCaptured(what))
         # Where a publication names its tables, one that is made later is not seen before a new start.
-        mode = self._properties.publication_autocreate_mode
+        mode = self.properties.publication_autocreate_mode
         named = self._decoder.capabilities.filters and mode in {"filtered", "disabled"}
         # What a table held before it was dropped may still be in the WAL that is to be read.
         resumes = decision is not None and decision.offset is not None
-        fatal = named and listed and not resumes and not self._context.debezium
+        fatal = named and listed and not resumes and not self.context.debezium
         return check if fatal else _advice(check)
 
     def _left_out(self) -> list[Check]:
@@ -298,7 +304,7 @@ class Preflight:
             "a plugin that knows the type delivers the values (`waltap plugins` lists the types), "
             "include.unknown.datatypes=true the bytes of their text; "
         )
-        if self._context.capture.include_unknown_datatypes:
+        if self.context.capture.include_unknown_datatypes:
             included = "a generated column of type text delivers such a value; "  # money[]
         return [
             Check(
@@ -308,22 +314,22 @@ class Preflight:
                 f"{', '.join(names)}",
                 remedy=included + "column.exclude.list says that they are not wanted",
             )
-            for table in self._captured
-            if (names := self._context.left_out(table.relation))
+            for table in self.captured
+            if (names := self.context.left_out(table.relation))
         ]
 
     def _of_snapshot(self, tables: list[Table]) -> list[Check]:
-        unreadable = tables_unreadable(self._catalogue, tables, self._properties)
+        unreadable = tables_unreadable(self.catalogue, tables, self.properties)
         if unreadable is not None:
             return [Check.failed("rows", unreadable)]
-        hidden = self._catalogue.query(
+        hidden = self.catalogue.query(
             "SELECT n.nspname || '.' || c.relname FROM unnest(%s::oid[]) o(oid)"
             " JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.relrowsecurity AND row_security_active(c.oid) ORDER BY 1",
             ([table.relation.oid for table in tables],),
         )
         if hidden:
-            user = self._properties.user
+            user = self.properties.user
             names = ", ".join(name for (name,) in hidden[:NAMED])
             error = RowsHidden(
                 f"policies hide rows of {names} from role {user!r}", user=identifier(user)
@@ -333,8 +339,8 @@ class Preflight:
 
     def _signal(self, schema: str, table: str) -> Check:
         """Signals and watermarks are rows that are written and read back in the stream."""
-        name, user = identifier(schema, table), identifier(self._properties.user)
-        ((exists, usable, fits, writable),) = self._catalogue.query(
+        name, user = identifier(schema, table), identifier(self.properties.user)
+        ((exists, usable, fits, writable),) = self.catalogue.query(
             "SELECT c.oid IS NOT NULL, n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE'),"
             " (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0"
             "   AND NOT a.attisdropped) >= 3,"
@@ -356,13 +362,13 @@ class Preflight:
         elif not fits:
             problem = f"signal table {schema}.{table} has fewer than three columns"
             remedy = f"ALTER TABLE {name} ADD COLUMN …: it needs id, type and data, in this order"
-        elif not (usable and writable) and not self._context.capture.read_only:
-            problem = f"role {self._properties.user!r} may not write signal table {schema}.{table}"
+        elif not (usable and writable) and not self.context.capture.read_only:
+            problem = f"role {self.properties.user!r} may not write signal table {schema}.{table}"
             remedy = f"{grants}; GRANT SELECT, INSERT, DELETE ON {name} TO {user}"
         else:
             return Check(name="signal table", verdict="ok", found=f"{schema}.{table}")
         check = Check.failed("signal table", SignalTableMissing(problem, sql=remedy))
-        return _advice(check) if self._context.debezium else check
+        return _advice(check) if self.context.debezium else check
 
 
 def _advice(check: Check) -> Check:

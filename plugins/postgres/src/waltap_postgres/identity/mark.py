@@ -21,7 +21,7 @@ _MARKS = {"i": Mark.INDEX, "f": Mark.ROW, "n": Mark.NOTHING}
 
 def mark(identity: str) -> Mark:
     """Return what flags mean under an identity (`Relation.identity`): the key under DEFAULT, and under
-    those that other servers have besides PostgreSQL's four (YugabyteDB's CHANGE)."""
+    those that other servers have besides PostgreSQL's four."""
     return _MARKS.get(identity, Mark.KEY)
 
 

@@ -42,7 +42,7 @@ __all__ = ["Publications"]
 log = logging.getLogger(__name__)
 
 MEMBERS_VERSIONED = 150000
-"""From this version on publications have row filters and column lists. An older one, as YugabyteDB has,
+"""From this version on publications have row filters and column lists. An older one
 can only take a table out and put it in again."""
 PEEK_S = 10
 """How long a slot may take to give its first change, in seconds."""
@@ -217,6 +217,10 @@ class Publications:
             if missing and published(self._catalogue, each) is not None:
                 alter_membership(self._connection, self._properties, each, missing, wanted=True)
         return new
+
+    def adds_tables(self) -> bool:
+        """Tell whether captured tables are added to the publication by us."""
+        return self._used and self._properties.publication_autocreate_mode == "filtered"
 
     def find(self) -> tuple[str, ...]:
         """Return `names`; those that are there already when none was made."""

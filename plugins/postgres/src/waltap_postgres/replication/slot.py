@@ -14,6 +14,7 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.stream import start_replication_sql
 
 __all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal", "session_role"]
 
@@ -53,6 +54,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     failover: bool = False
     synchronized: bool = False
     """The server is a standby and copies the slot from its primary: it cannot be used before promotion."""
+    snapshot: str | None = None
+    """What a reading transaction can begin in to see what the slot's stream comes behind, as long as the
+    slot is not confirmed further; None where a slot that is there has no such snapshot."""
+    identity: str = ""
+    """What tells the slot from others that had its name, "" where the server says nothing of the kind."""
 
     @property
     def invalidated(self) -> bool:
@@ -79,6 +85,8 @@ class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
 
     consistent_lsn: int
     snapshot: str | None
+    identity: str = ""
+    """As `Slot.identity`."""
 
 
 def session_role(*, leased: bool) -> str:
@@ -109,8 +117,8 @@ class Slots:
     def __init__(
         self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
     ) -> None:
-        self._catalogue, self._properties = catalogue, properties
-        self._version_num = version_num
+        self.catalogue, self.properties = catalogue, properties
+        self.version_num = version_num
         self._xmin: int | None = None
         self._xmin_due = 0.0
 
@@ -124,14 +132,14 @@ class Slots:
         return self._read("database = current_database() ORDER BY slot_name", ())
 
     def _read(self, which: str, parameters: tuple[object, ...]) -> list[Slot]:
-        version_num = self._version_num
+        version_num = self.version_num
         wal_status = "wal_status" if version_num >= 130000 else "NULL"
         two_phase = "two_phase" if version_num >= 140000 else "false"
         # after a promotion a slot stays marked as copied, and is one as any other
         copied = (
             "failover, synced AND pg_is_in_recovery()" if version_num >= 170000 else "false, false"
         )
-        rows = self._catalogue.query(
+        rows = self.catalogue.query(
             "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
             f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied}"
             f" FROM pg_replication_slots WHERE {which}",
@@ -157,9 +165,9 @@ class Slots:
     def xmin(self, name: str) -> int | None:
         """Return the slot's ``catalog_xmin`` as it was at most ``xmin.fetch.interval.ms`` ago; None where
         that is 0, and where the slot has none. Raises: SourceError."""
-        interval_s = self._properties.xmin_fetch_interval_ms / 1000
+        interval_s = self.properties.xmin_fetch_interval_ms / 1000
         if interval_s and time.monotonic() >= self._xmin_due:
-            rows = self._catalogue.query(
+            rows = self.catalogue.query(
                 "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s",
                 (name,),
             )
@@ -169,7 +177,7 @@ class Slots:
 
     def names(self) -> set[str]:
         """Return the names of all slots of this database. Raises: SourceError."""
-        rows = self._catalogue.query(
+        rows = self.catalogue.query(
             "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
         )
         return {name for (name,) in rows}
@@ -211,23 +219,27 @@ class Slots:
     def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
         """Return the command that creates a slot. Source: PostgreSQL manual, "Streaming Replication
         Protocol"; its options in parentheses came with 15."""
-        kind = "TEMPORARY " if self._properties.slot_temporary else ""
-        if self._version_num >= 150000:
+        kind = "TEMPORARY " if self.properties.slot_temporary else ""
+        if self.version_num >= 150000:
             options = ["SNAPSHOT 'export'"]
             if two_phase:
                 options.append("TWO_PHASE true")
-            if self._properties.slot_failover:
+            if self.properties.slot_failover:
                 options.append("FAILOVER true")
             tail = f"({', '.join(options)})"
         else:
             tail = "EXPORT_SNAPSHOT"
         return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
 
+    def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
+        """Return the command that streams a slot behind ``lsn``, with options of its output plugin."""
+        return start_replication_sql(name, lsn, options)
+
     def refuse_failover(self) -> None:
         """Raises: FailoverUnavailable, where ``slot.failover`` cannot be had; SourceError."""
-        if self._properties.slot_failover:
-            ((standby,),) = self._catalogue.query("SELECT pg_is_in_recovery()")
-            refusal = failover_refusal(self._properties, self._version_num, standby=standby)
+        if self.properties.slot_failover:
+            ((standby,),) = self.catalogue.query("SELECT pg_is_in_recovery()")
+            refusal = failover_refusal(self.properties, self.version_num, standby=standby)
             if refusal is not None:
                 raise refusal
 
@@ -243,7 +255,7 @@ class Slots:
         deadline = time.monotonic() + DROP_DEADLINE_S
         while True:
             try:
-                dropped = self._catalogue.query(
+                dropped = self.catalogue.query(
                     "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                     " WHERE slot_name = %s",
                     (name,),
@@ -264,7 +276,7 @@ class Slots:
         (``leased``), one of the process that had it before. Raises: SourceError."""
         if slot.active_pid in sessions or not leased:
             return slot.active_pid in sessions
-        rows = self._catalogue.query(
+        rows = self.catalogue.query(
             "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (slot.active_pid,)
         )
         return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
@@ -300,7 +312,7 @@ class Slots:
         ``slot.max.retries`` times ``slot.retry.delay.ms`` in all, looking more often than that.
         Raises: SlotActive; what ``pause`` raises.
         """
-        properties = self._properties
+        properties = self.properties
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
         deadline, told = time.monotonic() + patience, False
         ended: set[int] = set()
@@ -330,7 +342,7 @@ class Slots:
         """End the walsender that uses a slot of our own: one that makes it does not see that we are
         gone."""
         if slot.active_pid is not None:
-            self._catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
+            self.catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
 
     def wait_notice(self, name: str) -> Callable[[float], None]:
         """Return what to call, again and again, with the seconds for which a slot is being made: it says
@@ -352,11 +364,11 @@ class Slots:
 
     def _open_transactions(self) -> list[str]:
         """Return what is known of the transactions that hold up a new slot, the oldest first."""
-        rows = self._catalogue.query(
+        rows = self.catalogue.query(
             "SELECT pid, coalesce(usename, '?'), date_trunc('second', xact_start)::text"
             " FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 5"
         )
-        prepared = self._catalogue.query(
+        prepared = self.catalogue.query(
             "SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 5"
         )
         waits = [f"pid {pid} of {user} since {since}" for pid, user, since in rows]

@@ -73,6 +73,8 @@ class ReplicationStream(ChangeStream):
         self._transport, self._decoder = transport, decoder
         self._confirmed = self._received = confirmed
         self._idle = 0
+        self.committed = confirmed
+        """The end of the last transaction of which the end has come."""
         self._status_interval = status_interval
         self._send_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -113,7 +115,8 @@ class ReplicationStream(ChangeStream):
         # wal2json tells the end of a transaction in its text: its frame's LSN lies before that
         for message in reversed(messages):
             if type(message) in _ENDS:
-                self._received = max(self._received, message.end_lsn)  # type: ignore[union-attr]
+                self.committed = message.end_lsn  # type: ignore[union-attr]
+                self._received = max(self._received, self.committed)
                 break
         return messages
 

@@ -260,7 +260,7 @@ def open_transport(session: Session) -> Transport:
 
 def _encrypted(session: Session) -> bool:
     """Tell whether only libpq can read the socket: TLS, or GSS where the profile asks for it."""
-    gss = session.properties.libpq.get("driver.gssencmode", "disable")
+    gss = session.properties.parameters.get("gssencmode", "disable")
     return session.pgconn.ssl_in_use or gss != "disable"
 
 

@@ -10,9 +10,9 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.errors import QueryCancelled
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.condition import check_statement
-from waltap_postgres.snapshot.initial import ISOLATION
 from waltap_postgres.snapshot.plan import Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, in_order, mark
+from waltap_postgres.snapshot.terms import Terms
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
 from waltap_postgres.waiting import Watch
 
@@ -32,9 +32,10 @@ class BlockingRead:
         now: PostgresCatalogue,
         watch: Watch,
         reading: type[ReadingTransaction],
+        terms: Terms,
     ) -> None:
         self._properties, self._context, self._now = properties, context, now
-        self._watch, self._reading = watch, reading
+        self._watch, self._reading, self._terms = watch, reading, terms
 
     def pieces(
         self, requests: Sequence[SnapshotRequest], refused: Refused
@@ -44,9 +45,9 @@ class BlockingRead:
         transaction = self._new()
         try:
             targets = self._targets(asked, refused)
-            isolation = ISOLATION[self._properties.snapshot_isolation_mode]
-            if self._properties.snapshot_locking_mode == "shared":
-                transaction.lock(targets, isolation)
+            isolation = self._terms.isolation
+            if locks := self._terms.locks(targets):
+                transaction.lock(locks, isolation)
             transaction.begin(None, isolation)
             ((ts,),) = transaction.session.execute(
                 "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
@@ -98,12 +99,13 @@ class BlockingRead:
                         lambda sql: transaction.session.execute(sql, alone=True), statement
                     )
                 transaction.expect([target])
+                chosen = statement or self._terms.chosen(relation)
                 reader = TablesReader(
                     transaction,
                     point,
                     self._properties,
                     self._new,
-                    statements={relation.name: statement} if statement else {},
+                    statements={relation.name: chosen} if chosen else {},
                     before_stream=False,
                 )
                 yield from reader.read(Work([target]))

@@ -3,11 +3,13 @@
 Values are literals of unknown type, which the server reads as the column's own type.
 """
 
+from collections.abc import Sequence
+
 from psycopg import sql
 
 from waltap.decode.tuple_image import Tuple
 
-__all__ = ["after_sql", "up_to_sql"]
+__all__ = ["after_sql", "one_of_sql", "up_to_sql"]
 
 
 def after_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
@@ -26,6 +28,11 @@ def up_to_sql(columns: list[tuple[str, bool | None]], bound: Tuple) -> str:
     if not any(nullable for _, nullable in columns):
         return f"{_row([name for name, _ in columns])} <= {_row([_literal(v) for v in bound])}"
     return f"NOT {after_sql(columns, bound)}"
+
+
+def one_of_sql(names: list[str], keys: Sequence[Tuple]) -> str:
+    """Return the predicate "has one of these keys", of columns by their quoted names; none is null."""
+    return f"{_row(names)} IN ({', '.join(_row([_literal(v) for v in key]) for key in keys)})"
 
 
 def _literal(value: object) -> str:

@@ -9,8 +9,8 @@ from waltap.snapshot.chunk import SnapshotChunk
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import connect, watch
-from waltap_postgres.errors import SnapshotNotShared, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.errors import SnapshotNotShared, TableOvertaken
 from waltap_postgres.snapshot.plan import Part, Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
@@ -20,7 +20,8 @@ __all__ = ["PostgresChunk"]
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresChunk(SnapshotChunk):
-    """``given`` names the exported snapshot, ``seen`` what it sees. Who exported it holds a lock."""
+    """``given`` names the exported snapshot, ``seen`` what it sees. Who exported it holds a lock.
+    ``statement`` is a SELECT that gives the rows instead of the table."""
 
     properties: PostgresProperties
     catalogue: type[PostgresCatalogue]
@@ -33,6 +34,7 @@ class PostgresChunk(SnapshotChunk):
     part: Part | None
     visible: str
     count: int
+    statement: str | None = None
 
     @property
     def relation(self) -> Relation:  # type: ignore[override]
@@ -58,7 +60,10 @@ class PostgresChunk(SnapshotChunk):
                         f"{name} was changed while its chunks were read", table=name
                     )
 
-                reader = TablesReader(transaction, self.point, self.properties, later)
+                chosen = {} if self.statement is None else {self.relation.name: self.statement}
+                reader = TablesReader(
+                    transaction, self.point, self.properties, later, statements=chosen
+                )
                 parts = () if self.part is None else (self.part,)
                 for piece in reader.read(Work([self.target], parts, visible=self.visible)):
                     piece.complete = piece.complete and self.count == 1

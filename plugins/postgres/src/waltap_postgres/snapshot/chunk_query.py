@@ -3,7 +3,9 @@
 A filter from a signal is looked at first (condition.py), and then run read-only and with a limit of time.
 """
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -15,11 +17,11 @@ from waltap.signals.signal import SnapshotRequest
 from waltap.snapshot.chunk_source import Chunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import Session, driver_error
-from waltap_postgres.errors import ConditionRefused, QueryCancelled
+from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
-from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
+from waltap_postgres.snapshot.bounds import after_sql, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import check_condition
 from waltap_postgres.snapshot.copy_text import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
@@ -27,6 +29,12 @@ from waltap_postgres.visibility import Visibility
 from waltap_postgres.waiting import Watch
 
 __all__ = ["PostgresChunks"]
+
+log = logging.getLogger(__name__)
+
+LOCK_MS = 200
+LOCK_REST_S = 1.0
+"""So long a chunk waits for a lock, while the stream stands still; and so long it does not, after that."""
 
 
 class PostgresChunks:
@@ -38,7 +46,6 @@ class PostgresChunks:
         properties: PostgresProperties,
         connection: "psycopg.Connection[tuple[Any, ...]]",
         signal_table: tuple[str, str] | None,
-        chunk_size: int,
         *,
         captures: Callable[[str, str], bool],
         version_num: int,
@@ -50,7 +57,6 @@ class PostgresChunks:
         self._watch, self._debezium = watch, debezium
         self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
-        self._chunk_size = chunk_size
         self._captures, self._version_num = captures, version_num
         self._checked: set[SnapshotRequest] = set()
         self._signal: str | None = None
@@ -61,6 +67,7 @@ class PostgresChunks:
                 [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
             )
         self._session: Session | None = None
+        self._locked, self._locked_until = "", 0.0
 
     def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         if self._debezium:
@@ -85,12 +92,9 @@ class PostgresChunks:
             self._checked.add(request)
         return relation
 
-    def maximum(
-        self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
-    ) -> Tuple | None:
+    def maximum(self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]) -> Chunk:
         order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
-        rows = self._read(request, relation, f"{_where([], request)} ORDER BY {order} LIMIT 1").rows
-        return tuple(rows[0][index] for index in key) if rows else None
+        return self._read(request, relation, f"{_where([], request)} ORDER BY {order} LIMIT 1")
 
     def chunk(
         self,
@@ -100,6 +104,7 @@ class PostgresChunks:
         *,
         after: Tuple | None,
         maximum: Tuple,
+        limit: int,
     ) -> Chunk:
         chosen = [relation.columns[i] for i in key]
         columns = [(identifier(column.name), column.nullable) for column in chosen]
@@ -110,10 +115,20 @@ class PostgresChunks:
         unique = tuple(c.name for c in chosen) == relation.primary_key and not any(
             column.nullable for column in chosen
         )
-        limit = f"LIMIT {self._chunk_size}"
+        cut = f"LIMIT {limit}"
         if not unique and self._version_num >= 130000:
-            limit = f"FETCH FIRST {self._chunk_size} ROWS WITH TIES"
-        return self._read(request, relation, f"{_where(terms, request)} ORDER BY {order} {limit}")
+            cut = f"FETCH FIRST {limit} ROWS WITH TIES"
+        return self._read(request, relation, f"{_where(terms, request)} ORDER BY {order} {cut}")
+
+    def rows(
+        self,
+        request: SnapshotRequest,
+        relation: Relation,
+        key: tuple[int, ...],
+        keys: Sequence[Tuple],
+    ) -> Chunk:
+        names = [identifier(relation.columns[i].name) for i in key]
+        return self._read(request, relation, _where([one_of_sql(names, keys)], request))
 
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         columns = self._signal_columns
@@ -138,7 +153,7 @@ class PostgresChunks:
 
     def _check(self, relation: Relation, condition: str) -> None:
         """Look at a condition before it is put into a query. Raises: SourceError."""
-        session = self._begun(0)
+        session = self._begun(0, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
             check_condition(
                 lambda sql: session.execute(sql, alone=True),
@@ -149,13 +164,30 @@ class PostgresChunks:
             self.close()
 
     def _read(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
+        if time.monotonic() < self._locked_until:
+            return Chunk([], None, locked=True)
+        try:
+            chunk = self._read_at_once(request, relation, tail)
+        except TableLocked:
+            self._locked_until = time.monotonic() + LOCK_REST_S
+            if self._locked != relation.name:
+                log.warning(
+                    "incremental snapshot: %s is locked by somebody; it is read when the lock is gone",
+                    relation.name,
+                )
+            self._locked = relation.name
+            return Chunk([], None, locked=True)
+        self._locked = ""
+        return chunk
+
+    def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> Chunk:
         names = ", ".join(identifier(c.name) for c in relation.columns)
         table = identifier(relation.schema, relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
         query = f"COPY (SELECT {names} FROM {'' if deep else 'ONLY '}{table}{tail}) TO STDOUT"
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
-            session = self._begun(limit_ms)
+            session = self._begun(limit_ms, lock_ms=LOCK_MS)
             seen = self._catalogue.on(session.connection)
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
@@ -172,7 +204,7 @@ class PostgresChunks:
             self.close()
             raise
         if not whole:
-            return self._read(request, relation, tail)
+            return self._read_at_once(request, relation, tail)
         if until is not None and until[1]:
             text = None  # a standby does not tell which transactions are in progress
         return Chunk(
@@ -189,16 +221,17 @@ class PostgresChunks:
         now = shapes(self._catalogue, oids, deep=oids)
         return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 
-    def _begun(self, limit_ms: int) -> Session:
+    def _begun(self, limit_ms: int, *, lock_ms: int) -> Session:
         """Return the reading session, in a transaction that may not write; a statement in it may take
-        ``limit_ms``, 0 for as long as it likes."""
+        ``limit_ms``, 0 for as long as it likes, and wait ``lock_ms`` for a lock."""
         if self._session is None:
             self._session = Session(
                 self._properties, role="incremental snapshot", watch=self._watch
             )
             self._session.execute("SET row_security = off")
         self._session.execute(
-            f"BEGIN ISOLATION LEVEL {ONE_SNAPSHOT}; SET LOCAL statement_timeout = {limit_ms}"
+            f"BEGIN ISOLATION LEVEL {ONE_SNAPSHOT}; SET LOCAL statement_timeout = {limit_ms};"
+            f" SET LOCAL lock_timeout = {lock_ms}"
         )
         return self._session
 

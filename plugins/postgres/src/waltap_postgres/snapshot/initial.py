@@ -9,29 +9,22 @@ from waltap.source.connector import ConnectorContext, Start
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import watch
-from waltap_postgres.errors import TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.chunk import PostgresChunk
+from waltap_postgres.snapshot.errors import TableOvertaken
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import Part, Planner, Work
 from waltap_postgres.snapshot.reader import SnapshotPoint, TablesReader, mark, snapshot_tables
-from waltap_postgres.snapshot.resumed import left_to_read
+from waltap_postgres.snapshot.resumed import left_to_read, to_restart
+from waltap_postgres.snapshot.terms import Terms
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 from waltap_postgres.waiting import Watch
 
-__all__ = ["ISOLATION", "InitialSnapshot"]
+__all__ = ["InitialSnapshot"]
 
 log = logging.getLogger(__name__)
 
-ISOLATION = {
-    "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
-    "repeatable_read": ONE_SNAPSHOT,
-    "read_committed": "READ COMMITTED READ ONLY",
-    "read_uncommitted": "READ UNCOMMITTED READ ONLY",
-}
-ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
-"""The modes in which all statements see the same."""
 ROWS_AHEAD = 8192
 """So many rows, of all threads together, are in the making: memory is bounded whatever their number."""
 
@@ -39,7 +32,8 @@ ROWS_AHEAD = 8192
 class InitialSnapshot:
     """One initial snapshot. Order of calls: `lock`, `begin`, `pieces`; `close` at any time.
 
-    ``now`` is a catalogue that shows the present. ``estimates``: the planner's row counts by OID.
+    ``now`` is a catalogue that shows the present. ``terms`` say how tables are read. ``estimates``: the
+    planner's row counts by OID.
     """
 
     def __init__(
@@ -52,14 +46,16 @@ class InitialSnapshot:
         reading: type[ReadingTransaction],
         planner: type[Planner],
         version_num: int,
+        terms: Terms,
     ) -> None:
         """``captured`` returns the captured tables as a catalogue has them."""
         self._properties, self._context, self._now = properties, context, now
         self._captured, self._watch, self._reading = captured, watching, reading
-        self._planner, self._version_num = planner, version_num
+        self._planner, self._version_num, self._terms = planner, version_num, terms
         self._transaction: ReadingTransaction | None = None
         self._exported = False
         self._seen = ""
+        self._statements: dict[str, str] = {}
         self._given: str | None = None  # the snapshot, for connections that read at the same time
         self.estimates: dict[int, int] = {}
 
@@ -78,13 +74,15 @@ class InitialSnapshot:
         return [
             Target(table, deep=debezium or table.partitioned)
             for table in snapshot_tables(tables, self._properties, patterns)
+            if self._terms.reads(table.relation)
         ]
 
     def lock(self, captured: list[Table], *, exported: bool) -> None:
-        """Where ``snapshot.locking.mode`` says so: keep DDL off the tables from now on, before there is
-        a snapshot, until it has been read. Raises: SourceError."""
-        if self._properties.snapshot_locking_mode == "shared":
-            self._opened().lock(self.targets(captured), self._isolation(exported=exported))
+        """Where the terms say so: lock the tables from now on, before there is a snapshot, until it has
+        been read. Raises: SourceError, SnapshotError."""
+        statements = self._terms.locks(self.targets(captured))
+        if statements:
+            self._opened().lock(statements, self._isolation(exported=exported))
 
     def look_after_locks(self) -> None:
         """Give the locks up when a transaction waits for them that a new slot waits for."""
@@ -122,7 +120,7 @@ class InitialSnapshot:
     @property
     def _steady(self) -> bool:
         """Tell whether all statements see the same."""
-        return self._exported or self._properties.snapshot_isolation_mode in ONE_FOR_ALL
+        return self._exported or self._terms.steady
 
     def _tell_of_one(self) -> None:
         """Say why other connections cannot read the snapshot too."""
@@ -142,7 +140,7 @@ class InitialSnapshot:
         return self._reading(self._properties, self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
-        return ONE_SNAPSHOT if exported else ISOLATION[self._properties.snapshot_isolation_mode]
+        return ONE_SNAPSHOT if exported else self._terms.isolation
 
     def pieces(
         self, captured: list[Table], published_as: Sequence[str], start: Start
@@ -201,6 +199,7 @@ class InitialSnapshot:
             part=part,
             visible=work.visible,
             count=max(1, len(work.parts)),
+            statement=self._statements.get(target.table.relation.name),
         )
 
     def _prepared(
@@ -211,6 +210,8 @@ class InitialSnapshot:
         targets = self.targets(self._in_snapshot(transaction.catalogue, captured, published_as))
         self.estimates = {target.oid: target.table.estimate for target in targets}
         transaction.expect(targets)
+        self._terms.before(targets)
+        self._statements = self._terms.statements(targets)
         return transaction, point, self._works(transaction, targets, start)
 
     def _works(
@@ -222,17 +223,37 @@ class InitialSnapshot:
         basis = self._seen if lasting else ""
         snapshot = start.offset.snapshot
         if not start.resumes or snapshot is None:
-            return planner.plan(transaction, targets, basis=basis)
+            return planner.plan(transaction, targets, basis=basis, chosen=self._statements)
         begun = [t for t in targets if str(t.oid) in snapshot.tables]
+        anew: list[Target] = []
+        if self._context.restarts_tables:
+            anew = to_restart(
+                transaction,
+                self._now,
+                begun,
+                snapshot.tables,
+                seen=self._seen,
+                chosen=self._statements,
+            )
+            begun = [target for target in begun if target not in anew]
         works = left_to_read(
             transaction,
             begun,
             snapshot.tables,
             seen=self._seen,
-            chosen=self._properties.snapshot_select_overrides,
+            chosen=self._statements,
         )
         fresh = [t for t in targets if str(t.oid) not in snapshot.tables]
-        return works + planner.plan(transaction, fresh, basis=self._seen, visible=self._seen)
+        for some, restarts in ((anew, True), (fresh, False)):
+            works += planner.plan(
+                transaction,
+                some,
+                basis=self._seen,
+                visible=self._seen,
+                chosen=self._statements,
+                restarts=restarts,
+            )
+        return works
 
     def _read(
         self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[Work]
@@ -249,7 +270,7 @@ class InitialSnapshot:
             with closing(reading.pieces()) as pieces:
                 yield from pieces
             return
-        reader = TablesReader(leader, point, properties, self._new)
+        reader = TablesReader(leader, point, properties, self._new, statements=self._statements)
         for work in works:
             for piece in reader.read(work):
                 work.arrived(piece)
@@ -274,7 +295,13 @@ class InitialSnapshot:
         try:
             transaction.join(leader, self._given)
             yield TablesReader(
-                transaction, point, self._properties, new, together, reads_ahead=False
+                transaction,
+                point,
+                self._properties,
+                new,
+                together,
+                statements=self._statements,
+                reads_ahead=False,
             )
         finally:
             transaction.close()

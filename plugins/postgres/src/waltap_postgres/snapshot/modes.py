@@ -3,9 +3,9 @@
 from waltap.config.property import Properties, declare
 from waltap.snapshot.snapshotter import Known, Snapshotter
 from waltap.specs import SnapshotterSpec
-from waltap_postgres.errors import SnapshotInterrupted
+from waltap_postgres.snapshot.errors import SnapshotInterrupted
 
-__all__ = ["SNAPSHOTTERS"]
+__all__ = ["SNAPSHOTTERS", "InitialOnly"]
 
 
 class Always(Snapshotter):

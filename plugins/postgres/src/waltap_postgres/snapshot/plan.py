@@ -9,7 +9,7 @@ SELECT of its own is one piece.
 import itertools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,7 +22,16 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.bounds import after_sql, up_to_sql
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
 
-__all__ = ["Blocks", "KeyRange", "Part", "Planner", "Range", "TablePlan", "Work"]
+__all__ = [
+    "Blocks",
+    "KeyRange",
+    "Part",
+    "Planner",
+    "Range",
+    "TablePlan",
+    "TableSize",
+    "Work",
+]
 
 log = logging.getLogger(__name__)
 
@@ -142,13 +151,16 @@ class Work:
         visible: str = "",
         begun: bool = False,
         resumable: bool = False,
+        restarts: bool = False,
     ) -> None:
         """``begins`` goes with the first piece that is handed over. ``visible`` goes with each
         (`SnapshotRows.visible`). ``begun``: rows of the table may be at the destination already.
-        ``resumable``: a later start goes on with what this one leaves."""
+        ``resumable``: a later start goes on with what this one leaves. ``restarts``: what came of the
+        tables counts for nothing."""
         self.targets, self.parts = tuple(targets), tuple(parts)
         self.visible, self.begun, self.resumable = visible, begun, resumable
         self._begins = dict(begins or {})
+        self._restarts = {target.oid for target in targets} if restarts else set()
         self._free = list(self.parts)
         self._arrived = 0
         self._lock = threading.Lock()
@@ -169,6 +181,9 @@ class Work:
         the table is complete. Called by whoever hands over, in that order."""
         if self._begins:
             piece.begins, self._begins = {**self._begins, **piece.begins}, {}
+        if piece.relation.oid in self._restarts:
+            piece.restarts = True
+            self._restarts.discard(piece.relation.oid)
         if piece.complete or not (self.parts and piece.ends_chunk):
             return
         self._arrived += 1
@@ -180,7 +195,9 @@ class Work:
         return bool(self._free)
 
 
-class _Size(msgspec.Struct, frozen=True):
+class TableSize(msgspec.Struct, frozen=True):
+    """How large a table is, and whether its rows lie in PostgreSQL's own storage."""
+
     blocks: int
     heap: bool
 
@@ -191,7 +208,8 @@ class Planner:
     def __init__(
         self, properties: PostgresProperties, now: PostgresCatalogue, version_num: int
     ) -> None:
-        self._properties, self._now, self._version_num = properties, now, version_num
+        self.properties, self.now, self._version_num = properties, now, version_num
+        self._chosen: Collection[str] = ()
 
     def plan(
         self,
@@ -200,25 +218,30 @@ class Planner:
         *,
         basis: str = "",
         visible: str = "",
+        chosen: Collection[str] = (),
+        restarts: bool = False,
     ) -> list[Work]:
         """Return the work, in the order in which tables are delivered. ``basis`` is what the transaction
-        sees, where a later start is to go on with what this one leaves; ``visible`` as `Work` has it.
+        sees, where a later start is to go on with what this one leaves; ``visible`` as `Work` has it;
+        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `Work` has it.
         Raises: SourceError."""
-        properties = self._properties
+        properties, self._chosen = self.properties, chosen
         ordered = properties.snapshot_order_by_row_count != "disabled"
         cut = properties.snapshot_max_threads > 1 or bool(basis)
         sizes = self._sizes(targets) if ordered or cut else {}
         if ordered:
             targets = self._by_rows(transaction, targets, sizes)
-        return list(self._work(transaction, targets, sizes, basis, visible))
+        return list(self._work(transaction, targets, sizes, basis, visible, restarts=restarts))
 
     def _work(
         self,
         transaction: ReadingTransaction,
         targets: Sequence[Target],
-        sizes: dict[int, _Size],
+        sizes: dict[int, TableSize],
         basis: str,
         visible: str,
+        *,
+        restarts: bool,
     ) -> Iterator[Work]:
         def work(some: Sequence[Target], ranges: tuple[Range, ...] = ()) -> Work:
             begins = {
@@ -229,13 +252,20 @@ class Planner:
                 if basis
             }
             parts = [Part(index, each) for index, each in enumerate(ranges)]
-            return Work(some, parts, begins=begins, visible=visible, resumable=bool(basis))
+            return Work(
+                some,
+                parts,
+                begins=begins,
+                visible=visible,
+                resumable=bool(basis),
+                restarts=restarts,
+            )
 
         group: list[Target] = []
         rows = 0
         for target in targets:
             size = sizes.get(target.oid)
-            ranges = self._ranges(transaction, target, size) if size else ()
+            ranges = self._cut(transaction, target, size) if size else ()
             if len(ranges) > 1:
                 if group:
                     yield work(group)
@@ -244,27 +274,30 @@ class Planner:
                 continue
             group.append(target)
             rows += target.table.estimate
-            if len(group) >= MOST_TOGETHER or rows >= self._properties.snapshot_fetch_size:
+            if len(group) >= MOST_TOGETHER or rows >= self.properties.snapshot_fetch_size:
                 yield work(group)
                 group, rows = [], 0
         if group:
             yield work(group)
 
-    def _sizes(self, targets: Sequence[Target]) -> dict[int, _Size]:
+    def _sizes(self, targets: Sequence[Target]) -> dict[int, TableSize]:
         oids = [target.oid for target in targets]
         try:
-            found = self._now.query(SIZES_SQL, (str(LOCK_WAIT_MS), oids))
+            found = self.now.query(SIZES_SQL, (str(LOCK_WAIT_MS), oids))
         except SourceError as error:
             if error.retry is not Retry.NEVER:
                 raise
-            found = self._now.query(PAGES_SQL, (str(LOCK_WAIT_MS), oids))
+            found = self.now.query(PAGES_SQL, (str(LOCK_WAIT_MS), oids))
         return {
-            oid: _Size(size if size is not None else pages, method == "heap")
+            oid: TableSize(size if size is not None else pages, method == "heap")
             for oid, method, pages, size in found
         }
 
     def _by_rows(
-        self, transaction: ReadingTransaction, targets: Sequence[Target], sizes: dict[int, _Size]
+        self,
+        transaction: ReadingTransaction,
+        targets: Sequence[Target],
+        sizes: dict[int, TableSize],
     ) -> list[Target]:
         """Return the targets by their number of rows: counted where the table is small, or was never
         analysed; else the planner's. Those with as many keep their order."""
@@ -274,7 +307,7 @@ class Planner:
             small = size is None or target.deep or size.blocks <= COUNTED_BLOCKS
             counted = self._count(transaction, target) if small or not estimate else None
             rows[target.oid] = estimate if counted is None else counted
-        down = self._properties.snapshot_order_by_row_count == "descending"
+        down = self.properties.snapshot_order_by_row_count == "descending"
         return sorted(targets, key=lambda t: -rows[t.oid] if down else rows[t.oid])
 
     def _count(self, transaction: ReadingTransaction, target: Target) -> int | None:
@@ -283,19 +316,23 @@ class Planner:
         rows = transaction.attempt(query, LOCK_WAIT_MS)
         return None if rows is None else int(rows[0][0] or 0)
 
-    def _ranges(
-        self, transaction: ReadingTransaction, target: Target, size: _Size
+    def _cut(
+        self, transaction: ReadingTransaction, target: Target, size: TableSize
     ) -> tuple[Range, ...]:
-        """Return the ranges of a table; fewer than two: it is read whole."""
         relation = target.table.relation
-        properties = self._properties
-        if relation.name in properties.snapshot_select_overrides:
+        properties = self.properties
+        if relation.name in self._chosen:
             return ()
         name = f"snapshot.max.threads.multiplier.{relation.name}"
         each = properties.snapshot_threads_multipliers.get(name)
         multiplier = properties.snapshot_threads_multiplier if each is None else int(each)
         threads = properties.snapshot_max_threads
-        count = threads * multiplier if threads > 1 else 1
+        return self.ranges(transaction, target, size, threads * multiplier if threads > 1 else 1)
+
+    def ranges(
+        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
+    ) -> tuple[Range, ...]:
+        """Return the ranges of a table that ``count`` are wanted of; fewer than two: it is read whole."""
         if size.heap and not target.deep and self._version_num >= TID_RANGES:
             count = min(count, max(1, size.blocks // LEAST_BLOCKS))
             count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)
@@ -307,7 +344,7 @@ class Planner:
         return self._key_ranges(transaction, target, size, min(count, MOST_RANGES))
 
     def _key_ranges(
-        self, transaction: ReadingTransaction, target: Target, size: _Size, count: int
+        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
     ) -> tuple[Range, ...]:
         relation = target.table.relation
         columns = {column.name: column for column in relation.columns}

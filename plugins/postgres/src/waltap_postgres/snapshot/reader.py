@@ -11,10 +11,10 @@ from waltap.errors import Retry, SourceError
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import SnapshotReadFailed, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
+from waltap_postgres.snapshot.errors import SnapshotReadFailed, SnapshotTooOld, TableOvertaken
 from waltap_postgres.snapshot.plan import Part, TablePlan, Work
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, Shape, Target
 
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 __all__ = ["SnapshotPoint", "TablesReader", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
+TOO_OLD = "72000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +78,13 @@ class TablesReader:
         reads_ahead: bool = True,
     ) -> None:
         """``rows_together``: how many rows a piece has, instead of ``snapshot.fetch.size``.
-        ``statements``: SELECTs that give the rows of some tables, by schema.table, instead of those of the
-        profile. ``before_stream``: what the stream brings later leaves out what is visible here.
-        ``reads_ahead``: a thread receives rows while those before them are delivered."""
+        ``statements``: SELECTs that give the rows of some tables, by schema.table. ``before_stream``: what
+        the stream brings later leaves out what is visible here. ``reads_ahead``: a thread receives rows
+        while those before them are delivered."""
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
-        self._statements = _overriding(properties) if statements is None else statements
+        self._statements = statements or {}
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
 
     def read(self, work: Work) -> Generator[SnapshotRows]:
@@ -246,8 +247,10 @@ def _begun_anew(
         yield piece
 
 
-def _failed(target: Target, error: SourceError) -> SnapshotReadFailed:
+def _failed(target: Target, error: SourceError) -> SnapshotReadFailed | SnapshotTooOld:
     name = target.table.relation.name
+    if error.fields.get("sqlstate") == TOO_OLD:
+        return SnapshotTooOld(f"{name} could not be read to its end: {error.problem}")
     return SnapshotReadFailed(f"{name} could not be read: {error.problem}", table=name)
 
 
@@ -267,17 +270,6 @@ def _select(
     names = _result_columns(session, override)
     places = [names.index(c.name) if c.name in names else None for c in relation.columns]
     return len(names), override, places
-
-
-def _overriding(properties: PostgresProperties) -> dict[str, str]:
-    """Return the SELECTs that the profile gives for tables, by schema.table."""
-    found = {}
-    for name in properties.snapshot_select_overrides:
-        place = f"snapshot.select.statement.overrides.{name}"
-        statement = properties.snapshot_select_statements.get(place)
-        if statement and statement.strip().rstrip(";"):
-            found[name] = statement.strip().rstrip(";")
-    return found
 
 
 def _result_columns(session: Session, statement: str) -> list[str]:

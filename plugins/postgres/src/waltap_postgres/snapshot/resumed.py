@@ -26,35 +26,68 @@ from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, Part, TablePla
 from waltap_postgres.snapshot.transaction import ReadingTransaction, Target
 from waltap_postgres.visibility import Visibility, changed_since
 
-__all__ = ["left_to_read", "long_values"]
+__all__ = ["left_to_read", "long_values", "to_restart"]
 
 NO_CHUNK = -1
 """The index of a part that is no chunk of the plan."""
 
 LONG_VALUES_SQL = """
-WITH RECURSIVE family(oid) AS (
-  SELECT unnest(%s::oid[])
+WITH RECURSIVE family(root, oid) AS (
+  SELECT o.oid, o.oid FROM unnest(%s::oid[]) o(oid)
   UNION
-  SELECT i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid
+  SELECT f.root, i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid
 )
-SELECT 1
+SELECT DISTINCT f.root::int8
   FROM (SELECT set_config('lock_timeout', %s, true) AS done OFFSET 0) s, family f
   JOIN pg_class c ON c.oid = f.oid
  WHERE s.done IS NOT NULL AND c.reltoastrelid <> 0 AND pg_relation_size(c.reltoastrelid) > 0
- LIMIT 1
 """
 
 
-def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> bool:
-    """Tell whether tables that have begun and are not complete have values out of line; True also where
-    that cannot be had."""
+def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> set[int]:
+    """Return the OIDs of tables that have begun, are not complete and have values out of line; all of them
+    where that cannot be had."""
     oids = [int(oid) for oid, table in tables.items() if not table.complete]
     try:
-        return bool(now.query(LONG_VALUES_SQL, (oids, str(LOCK_WAIT_MS))))
+        return {oid for (oid,) in now.query(LONG_VALUES_SQL, (oids, str(LOCK_WAIT_MS)))}
     except SourceError as error:
         if error.retry is not Retry.NEVER:
             raise
-        return True
+        return set(oids)
+
+
+def to_restart(
+    transaction: ReadingTransaction,
+    now: PostgresCatalogue,
+    targets: Sequence[Target],
+    tables: Mapping[str, TableChunks],
+    *,
+    seen: str,
+    chosen: Collection[str],
+) -> list[Target]:
+    """Return those of the tables that have begun whose chunks cannot go on exactly, for a sink to which
+    what came of them counts for nothing then: nothing of them is durable, or their rows lie elsewhere, or
+    some rows' age is in doubt, or values lie out of line. Arguments as of `left_to_read`."""
+    then, long = Visibility.parse(seen), long_values(now, tables)
+    assert then is not None, "only a server that tells what is visible lets a snapshot go on"
+    found = []
+    for target in targets:
+        known = tables.get(str(target.oid))
+        if known is None or known.complete:
+            continue
+        plan = msgspec.json.decode(known.plan, type=TablePlan)
+        basis = Visibility.parse(plan.basis)
+        if (
+            not known.done
+            or target.oid in long
+            or target.table.relation.name in chosen
+            or _lies_elsewhere(transaction, target, plan)
+            or basis is None
+            or not changed_since(basis, then)[1]
+            or (basis.in_progress and not target.table.relation.primary_key)
+        ):
+            found.append(target)
+    return found
 
 
 def left_to_read(

@@ -19,15 +19,32 @@ from psycopg import pq
 from waltap.errors import ConnectionLost, Retry, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import Session
-from waltap_postgres.errors import QueryFailed, SnapshotNotShared
+from waltap_postgres.errors import QueryFailed
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
+from waltap_postgres.snapshot.errors import SnapshotLockRefused, SnapshotNotShared
 from waltap_postgres.waiting import Watch
 
-__all__ = ["ONE_SNAPSHOT", "ReadingTransaction", "Shape", "Target", "shapes"]
+__all__ = [
+    "ISOLATION",
+    "ONE_FOR_ALL",
+    "ONE_SNAPSHOT",
+    "ReadingTransaction",
+    "Shape",
+    "Target",
+    "shapes",
+]
 
 ONE_SNAPSHOT = "REPEATABLE READ READ ONLY"
 """The isolation in which all statements of a transaction see the same."""
+ISOLATION = {
+    "serializable": "SERIALIZABLE READ ONLY DEFERRABLE",
+    "repeatable_read": ONE_SNAPSHOT,
+    "read_committed": "READ COMMITTED READ ONLY",
+    "read_uncommitted": "READ UNCOMMITTED READ ONLY",
+}
+ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
+"""The modes in which all statements see the same."""
 
 MOST_RENAMES = 20
 GONE = frozenset({"42P01", "3F000"})
@@ -126,31 +143,48 @@ class ReadingTransaction:
     ) -> None:
         self.session = Session(properties, role="snapshot", watch=watch)
         self.catalogue = now.on(self.session.connection)
-        self._properties, self._now = properties, now
+        self.properties, self._now = properties, now
         self._begun = False
         self.then: dict[int, Shape] = {}
         # A policy that hides rows from this role must fail the snapshot, not shorten it; and rows come
         # in the order they lie in, also when another scan of the table is under way.
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
 
-    def lock(self, targets: Sequence[Target], isolation: str) -> None:
-        """Lock tables before there is a snapshot: it then sees them as they are, and stay, until the
-        end of the transaction. Raises: SourceError."""
-        self._start(isolation)
-        timeout = self._properties.snapshot_lock_timeout_ms
+    def lock(self, statements: Sequence[str], isolation: str) -> None:
+        """Run the statements that lock tables, before there is a snapshot: it then sees them as they are,
+        and stay, until the end of the transaction. Raises: SnapshotReadFailed, ConnectionLost."""
+        self.start(isolation)
+        timeout = self.properties.snapshot_lock_timeout_ms
         self.session.execute(f"SET LOCAL lock_timeout = {timeout}")
-        names = ", ".join(
-            ("" if target.deep else "ONLY ")
-            + identifier(target.table.relation.schema, target.table.relation.table)
-            for target in targets
+        for statement in statements:
+            try:
+                self.session.execute(statement)
+            except SourceError as error:
+                if error.retry is not Retry.NEVER:
+                    raise
+                raise SnapshotLockRefused(
+                    f"a lock of the snapshot was not to be had: {error.problem} ({statement})",
+                    timeout=str(timeout),
+                ) from error
+        if self._has_id():
+            raise SnapshotLockRefused(
+                "a lock of the snapshot gives its transaction an id, as ACCESS EXCLUSIVE does: the slot "
+                "would wait for its end; EXCLUSIVE keeps all writers away",
+                timeout=str(timeout),
+            )
+
+    def _has_id(self) -> bool:
+        return bool(
+            self._now.query(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND backend_xid IS NOT NULL",
+                (self.session.pgconn.backend_pid,),
+            )
         )
-        if names:
-            self.session.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
 
     def begin(self, given: str | None, isolation: str) -> None:
         """Begin, in the snapshot that was given with a slot or one of its own. Raises: SourceError;
         ConnectionLost when the connection that exported it is gone."""
-        self._start(isolation)
+        self.start(isolation)
         if given is not None:
             self.adopt(given)
 
@@ -182,7 +216,8 @@ class ReadingTransaction:
             raise SnapshotNotShared(f"a reader of snapshot {wanted} sees {mine}")
         self.then = leader.then
 
-    def _start(self, isolation: str) -> None:
+    def start(self, isolation: str) -> None:
+        """Begin the transaction where it has not. Raises: SourceError."""
         if not self._begun:
             self.session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
             self._begun = True

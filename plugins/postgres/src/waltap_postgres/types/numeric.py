@@ -115,7 +115,22 @@ def _unscaled_text(text: str, scale: int) -> int:
 
 
 def _precise_connect(scale: int, misfit: Misfit) -> Callable[[str], object]:
+    point = -scale - 1
+
     def to_connect(text: str) -> object:
+        try:
+            if not scale:
+                number = int(text)
+            elif text[point] == ".":
+                number = int(text.replace(".", "", 1))
+            else:
+                return far(text)
+        except (ValueError, IndexError):
+            return far(text)
+        size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+        return number.to_bytes(size, "big", signed=True)
+
+    def far(text: str) -> object:
         if text in SPECIAL:
             return misfit.connect("numeric is NaN or infinite")
         return _bytes(_unscaled_text(text, scale))

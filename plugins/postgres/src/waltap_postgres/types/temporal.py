@@ -278,8 +278,22 @@ def _number_converter(
         return number if _LONG_MIN <= number <= _LONG_MAX else None
 
     def to_connect(text: str) -> object:
+        if unit != "nano":
+            try:
+                return _near_micros(text) // divisor
+            except ValueError:
+                pass
         number = far(text)
         return misfit.connect("timestamp exceeds 64 bits") if number is None else number
+
+    def micro_number(text: str) -> object:
+        try:
+            fraction = text[20:]
+            if len(text) == 26 and fraction.isdigit():
+                return (DAYS[text[:10]] + SECONDS[text[11:19]]) * 1_000_000 + int(fraction)
+        except ValueError:
+            pass
+        return to_connect(text)
 
     def far_json(text: str) -> str:
         number = far(text)
@@ -307,7 +321,9 @@ def _number_converter(
         except ValueError:
             return far_json(text)
 
-    return {"micro": micro, "nano": far_json}.get(unit, milli), to_connect
+    if unit == "micro":
+        return micro, micro_number
+    return far_json if unit == "nano" else milli, to_connect
 
 
 def _iso_timestamp(text: str) -> str:
@@ -374,8 +390,14 @@ def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _zoned_text(digits: int) -> Callable[[str], str]:
     """Return timestamptz → ISO text in UTC with exactly ``digits`` of fraction."""
+    pads = _pads(digits)
 
     def convert(text: str) -> str:
+        try:
+            if text[-3:] == "+00" and text[10] == " ":
+                return f"{text[:10]}T{text[11:-3]}{pads[len(text)]}Z"
+        except (KeyError, IndexError):
+            pass  # another width is cut or padded, another zone is turned to UTC
         if text in _INFINITE_MICROS:
             return text
         day, clock = divmod(parse_timestamp(text), DAY)
@@ -386,10 +408,16 @@ def _zoned_text(digits: int) -> Callable[[str], str]:
     return convert
 
 
-def _zoned_json(digits: int, careful: Callable[[str], str]) -> Callable[[str], str]:
-    """Return timestamptz → JSON; texts in UTC of years 1 to 9999 are only padded."""
+def _pads(digits: int) -> dict[int, str]:
+    """Return what follows a timestamptz in UTC, by the width of its text."""
     pads = {23 + shown: "0" * (digits - shown) for shown in range(1, digits + 1)}
     pads[22] = "." + "0" * digits if digits else ""
+    return pads
+
+
+def _zoned_json(digits: int, careful: Callable[[str], str]) -> Callable[[str], str]:
+    """Return timestamptz → JSON; texts in UTC of years 1 to 9999 are only padded."""
+    pads = _pads(digits)
 
     def to_json(text: str) -> str:
         try:

@@ -95,7 +95,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     already (a deferrable key, two rows that change places) or not (put, then moved on).
     ``misfits``: values by column that are null because the column's Arrow type cannot hold them.
     ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
-    generation are all there, they replace everything the table held before.
+    generation are all there, they replace everything the table held before. ``chunks``: the chunks of the
+    table that this adds, all their rows; ``restarts``: entries of the table and generation before this one
+    count for nothing.
     """
 
     schema: str
@@ -114,6 +116,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     misfits: dict[str, int] = {}
     generation: int | None = None
     complete: bool = False
+    chunks: tuple[int, ...] = ()
+    restarts: bool = False
 
     @property
     def name(self) -> str:

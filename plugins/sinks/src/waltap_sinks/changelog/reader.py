@@ -100,6 +100,17 @@ class ChangeLog:
     def _load(self, path: str) -> Manifest:
         return parse_manifest(self.store.read(path), path)
 
+    def of_snapshot(self, generation: int) -> list[Manifest]:
+        """Return the newest manifests, those of one snapshot, which none has followed; oldest first."""
+        found: list[Manifest] = []
+        for epoch, bucket in self._buckets(newest_first=True):
+            for _mark, path in reversed(self._marks(epoch, bucket)):
+                manifest = self._load(path)
+                if manifest.snapshot is None or manifest.snapshot.generation != generation:
+                    return found[::-1]
+                found.append(manifest)
+        return found[::-1]
+
     # --- rows -------------------------------------------------------------------------------------
 
     def rows(
@@ -154,6 +165,8 @@ class ChangeLog:
             for entry in manifest.tables:
                 if entry.name != name:
                     continue
+                if entry.restarts:
+                    found[:] = [each for each in found if each[1].generation != entry.generation]
                 if entry.generation is None or (name, entry.generation) in complete:
                     found.append((manifest.mark.epoch, entry))
                 if entry.generation is not None and entry.complete:

@@ -4,7 +4,7 @@ import bisect
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waltap.arrow.array import integer_array
 from waltap.decode.message import Change
@@ -85,6 +85,15 @@ def _bounded(schema: "pa.Schema") -> list[str]:
     return [field.name for field in schema if not any(of_kind(field.type) for of_kind in kinds)]
 
 
+class GivenUp(NamedTuple):
+    """What one buffer leaves to another: whole files, columns, rows by ``_op``, misfits by column."""
+
+    segments: list[Segment]
+    batches: "list[pa.RecordBatch]"
+    operations: Counter[str]
+    misfits: Counter[str]
+
+
 class TableBuffer:
     """Rows of one table version on their way into segments.
 
@@ -95,7 +104,8 @@ class TableBuffer:
     def __init__(self, version: TableVersion, generation: int | None = None) -> None:
         self.version = version
         self.generation = generation
-        self.complete = False
+        self.complete = self.restarts = False
+        self.chunks: list[int] = []
         self.rows = 0
         self.bytes = 0
         self._changes: list[Change] = []
@@ -310,7 +320,30 @@ class TableBuffer:
             misfits=dict(self._misfits),
             generation=self.generation,
             complete=self.complete,
+            chunks=tuple(self.chunks),
+            restarts=self.restarts,
         )
+
+    def absorb(self, other: "TableBuffer") -> None:
+        """Take over what ``other`` has, rows of a snapshot in the same version."""
+        self.convert()
+        given = other.given_up()
+        self._segments += given.segments
+        self._batches += given.batches
+        self._operations.update(given.operations)
+        self._misfits.update(given.misfits)
+        self._put_in = -1
+        self.rows += other.rows
+        self.bytes += other.bytes
+        self.chunks += other.chunks
+
+    def given_up(self) -> "GivenUp":
+        """Return what this has, for another to keep."""
+        self.convert()
+        if self._file is not None:
+            self._segments.append(self._file.finish())
+            self._file = None
+        return GivenUp(self._segments, self._batches, self._operations, self._misfits)
 
     def abandon(self) -> None:
         """Forget everything; an open segment stays behind as a file that nobody names."""

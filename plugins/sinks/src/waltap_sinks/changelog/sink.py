@@ -33,6 +33,8 @@ from waltap_sinks.changelog.manifest import (
     manifest_name,
 )
 from waltap_sinks.changelog.properties import ChangeLogProperties
+from waltap_sinks.changelog.published_note import PublishedNote
+from waltap_sinks.changelog.read_so_far import ReadSoFar
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
 from waltap_sinks.changelog.store import Store
@@ -41,6 +43,9 @@ from waltap_sinks.changelog.table_version import TableVersion
 __all__ = ["ChangeLogSink"]
 
 log = logging.getLogger(__name__)
+
+BufferKey = tuple[str, str, int | None, int | None]
+"""Schema, table, the generation of rows of a snapshot, and their chunk while it has not ended."""
 
 _relation_of = attrgetter("relation")
 _MOST_VERSIONS = 4096
@@ -54,14 +59,18 @@ class _Pending:
 
     def __init__(self) -> None:
         self.finished: list[TableEntry] = []
-        self.current: dict[tuple[str, str, int | None], TableBuffer] = {}
+        self.current: dict[BufferKey, TableBuffer] = {}
 
     def buffers(self) -> Iterator[TableBuffer]:
         """Return the buffers that still take changes."""
         return iter(self.current.values())
 
+    def chunks(self) -> dict[BufferKey, TableBuffer]:
+        """Return the buffers of chunks of a snapshot that have not ended: they are not published yet."""
+        return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
+
     def __bool__(self) -> bool:
-        return bool(self.current or self.finished)
+        return bool(self.finished or len(self.current) > len(self.chunks()))
 
 
 class ChangeLogSink(Sink):
@@ -74,7 +83,9 @@ class ChangeLogSink(Sink):
     again below it is left out. Single-threaded.
     """
 
-    capabilities = SinkCapabilities(records=False, exactly_once=True)
+    capabilities = SinkCapabilities(
+        records=False, exactly_once=True, resumes_snapshots=True, restarts_tables=True
+    )
 
     def __init__(
         self,
@@ -89,7 +100,9 @@ class ChangeLogSink(Sink):
         self._fail_stop = FailStop(self._store.location)
         self._gap = FailStop(self._store.location)
         """What a failed write dropped would be missing before what comes after it."""
-        self._published_note = context.state_dir / "changelog.published"
+        self._published_note = PublishedNote(
+            context.state_dir / "changelog.published", self._store.path("")
+        )
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
         self._reset()
@@ -101,6 +114,7 @@ class ChangeLogSink(Sink):
         self._paths = SegmentPath()
         self._published_below = 0
         self._next_generation = 1
+        self._read = ReadSoFar()
         self._forget()
 
     def _forget(self) -> None:
@@ -126,7 +140,7 @@ class ChangeLogSink(Sink):
         last = ChangeLog(self._store).last()
         if last is not None:
             self._check_owner(last)
-        elif self._context.resumes and self._was_published():
+        elif self._context.resumes and self._published_note.read():
             raise self._emptied()
         return [Check(name="sink changelog", verdict="ok", found=self._store.location)]
 
@@ -147,8 +161,8 @@ class ChangeLogSink(Sink):
         last = log.last()
         if last is None:
             if not self._context.resumes:
-                self._published_note.unlink(missing_ok=True)
-            elif self._was_published() is not None:
+                self._published_note.forget()
+            elif self._published_note.read() is not None:
                 raise self._emptied()
             self._start_bucket()
             return None
@@ -160,7 +174,7 @@ class ChangeLogSink(Sink):
         if not self._context.resumes:
             self._epoch = last.mark.epoch + 1
             return None
-        published = self._was_published()
+        published = self._published_note.read()
         if published is not None and last.mark < published:
             raise ChangeLogOlder(
                 f"{self._store.location} ends at {lsn_text(last.mark.end_lsn)}; this pipeline has "
@@ -169,7 +183,8 @@ class ChangeLogSink(Sink):
             )
         self._epoch = last.mark.epoch
         if last.snapshot is not None and not last.snapshot.complete:
-            return None  # the snapshot is taken anew; nothing of it counts yet
+            self._read = ReadSoFar(last.snapshot, log.of_snapshot(last.snapshot.generation))
+            return None  # the snapshot goes on, or is taken anew
         if last.transactions:
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
@@ -310,16 +325,66 @@ class ChangeLogSink(Sink):
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.opens:
             self._begin_snapshot(part.lsn, batch.position.end_lsn)
-        elif self._generation is None:
-            raise TransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
-        buffer = self._buffer(self._whole, self._version(part.relation), self._generation)
-        if buffer is None:
+        elif part.goes_on or self._generation is None:
+            self._go_on(part, batch.position.end_lsn)
+        if part.restarts:
+            self._restart(part.relation)
+        version, oid = self._version(part.relation), part.relation.oid
+        if version is None:
             return
-        if part.rows:
-            buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
-        buffer.complete = part.complete
+        if not self._read.has(oid, part.chunk):
+            buffer = self._buffer(self._whole, version, self._generation, part.chunk)
+            if part.rows:
+                buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+            if part.ends_chunk or part.complete:
+                self._end_chunk(oid, part.chunk, buffer)
+        if part.complete and not self._read.has_all(oid):
+            self._buffer(self._whole, version, self._generation).complete = True
+            self._read.completed(oid)
 
     # --- snapshots --------------------------------------------------------------------------------
+
+    def _go_on(self, part: SnapshotRows, end_lsn: int) -> None:
+        """Go on with the snapshot that the stored offset says has begun: with its generation, where
+        something of it was published. Raises: TransactionGap, ChangeLogGone."""
+        if self._generation is not None:  # the link broke: chunks that had not ended come again
+            for key in self._whole.chunks():
+                self._whole.current.pop(key).abandon()
+            return
+        progress = self._context.snapshot
+        if progress is None:
+            raise TransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
+        if self._read.lacks(progress):
+            raise self._gone("lacks rows of the snapshot that goes on")
+        if self._read.part is None:
+            self._begin_snapshot(part.lsn, end_lsn)
+            return
+        self._generation, self._snapshot_part = self._read.part.generation, self._read.part
+        self._skip_below = self._published_below = 0
+
+    def _restart(self, relation: Relation) -> None:
+        """What came of a table in this snapshot counts for nothing."""
+        place = (relation.schema, relation.table, self._generation)
+        for key in [key for key in self._whole.current if key[:3] == place]:
+            self._whole.current.pop(key).abandon()
+        self._whole.finished = [
+            each
+            for each in self._whole.finished
+            if (each.schema, each.table, each.generation) != place
+        ]
+        self._read.forget(relation.oid)
+        version = self._version(relation)
+        if version is not None:
+            self._buffer(self._whole, version, self._generation).restarts = True
+
+    def _end_chunk(self, oid: int, chunk: int, buffer: TableBuffer) -> None:
+        """Let the rows of a chunk that has ended count as rows of its table."""
+        version, generation = buffer.version, buffer.generation
+        del self._whole.current[version.relation.schema, version.relation.table, generation, chunk]
+        table = self._buffer(self._whole, version, generation)
+        table.absorb(buffer)
+        table.chunks.append(chunk)
+        self._read.ended(oid, chunk)
 
     def _begin_snapshot(self, lsn: int | None, end_lsn: int) -> None:
         """Start a generation; the rows of one that was not completed count for nothing.
@@ -333,6 +398,7 @@ class ChangeLogSink(Sink):
         for key in [key for key in self._whole.current if key[2] is not None]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
+        self._read = ReadSoFar()
         self._generation = self._next_generation
         self._next_generation += 1
         self._snapshot_part = SnapshotPart(generation=self._generation, lsn=lsn, complete=False)
@@ -352,7 +418,8 @@ class ChangeLogSink(Sink):
             return self._routes[relation, whole]
         except KeyError:
             pending = self._whole if whole else self._open
-            buffer = self._buffer(pending, self._version(relation), None)
+            version = self._version(relation)
+            buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, whole] = buffer
             return buffer
 
@@ -377,12 +444,14 @@ class ChangeLogSink(Sink):
             log.warning(text)
 
     def _buffer(
-        self, pending: _Pending, version: TableVersion | None, generation: int | None
-    ) -> TableBuffer | None:
+        self,
+        pending: _Pending,
+        version: TableVersion,
+        generation: int | None,
+        chunk: int | None = None,
+    ) -> TableBuffer:
         """Return the buffer of ``version``; another version of its table is finished first."""
-        if version is None:
-            return None
-        key = (version.relation.schema, version.relation.table, generation)
+        key = (version.relation.schema, version.relation.table, generation, chunk)
         buffer = pending.current.get(key)
         if buffer is not None and buffer.version.fingerprint != version.fingerprint:
             del pending.current[key]
@@ -474,25 +543,6 @@ class ChangeLogSink(Sink):
     def _gone(self, what: str) -> ChangeLogGone:
         return ChangeLogGone(f"{self._store.location} {what}", path=self._store.location)
 
-    def _remember_published(self, mark: Mark) -> None:
-        """Note in the pipeline's state how far this log goes: an empty or older one is then not it."""
-        note = self._published_note
-        draft = note.with_suffix(".tmp")
-        with contextlib.suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f"{self._store.path('')}\n{mark}")
-            draft.replace(note)
-
-    def _was_published(self) -> Mark | None:
-        """Return how far this log went when this pipeline wrote to it last; None: it never did, or this
-        is not known."""
-        try:
-            path, _, mark = self._published_note.read_text().rpartition("\n")
-            epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
-        except (OSError, ValueError):
-            return None
-        return Mark(epoch, end_lsn, ordinal) if path == self._store.path("") else None
-
     def _publish(self) -> Position | None:
         if self._position is None:
             return None
@@ -500,8 +550,10 @@ class ChangeLogSink(Sink):
         if not self._whole and not snapshot_ended:
             return self._position
         self._start_bucket()
-        for buffer in list(self._whole.buffers()):
-            self._finish(self._whole, buffer)
+        chunks = self._whole.chunks()
+        for key, buffer in self._whole.current.items():
+            if key not in chunks:
+                self._finish(self._whole, buffer)
         end_lsn = self._position.end_lsn
         previous = self._mark
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
@@ -528,10 +580,11 @@ class ChangeLogSink(Sink):
 
     def _published(self, manifest: Manifest) -> None:
         self._mark = manifest.mark
-        self._remember_published(manifest.mark)
+        self._published_note.write(manifest.mark)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
-        self._whole = _Pending()
+        chunks, self._whole = self._whole.chunks(), _Pending()
+        self._whole.current.update(chunks)
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None
         if self._generation is None:

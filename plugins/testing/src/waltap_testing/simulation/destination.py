@@ -21,10 +21,12 @@ class Destination:
 
     ``before_write`` and ``before_flush`` may raise what a sink raises; ``write_s`` and ``flush_s`` is how
     long each takes. ``exactly_once``: `Sink.open` returns ``positions``.
+    ``partitions``: it takes those of several partitions.
     """
 
     clock: VirtualClock
     exactly_once: bool = False
+    partitions: bool = True
     write_s: float = 0.0
     flush_s: float = 0.0
     before_write: Callable[[Batch], object] = lambda _batch: None
@@ -52,7 +54,9 @@ class _Sink(Sink):
     def __init__(self, destination: Destination, context: SinkContext) -> None:
         self._destination, self._stopping = destination, context.stopping
         self.capabilities = SinkCapabilities(
-            records=False, exactly_once=destination.exactly_once, partitions=True
+            records=False,
+            exactly_once=destination.exactly_once,
+            partitions=destination.partitions,
         )
         self._pending: list[int] = []
         self._written = Positions()

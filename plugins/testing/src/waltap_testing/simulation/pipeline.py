@@ -7,7 +7,7 @@ from typing import Any
 
 from waltap import plugin
 from waltap.capture.properties import CaptureProperties
-from waltap.config.profile import Component, Profile
+from waltap.config.profile import Component, Profile, TransformUse
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
@@ -16,7 +16,7 @@ from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.properties import EngineProperties
 from waltap.snapshot.snapshotter import Known, Snapshotter
-from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec, TransformSpec
+from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.connector import connector_of
 from waltap_testing.simulation.destination import Destination, sink_of
@@ -69,7 +69,7 @@ class SimulatedPipeline:
         *,
         seed: int = 0,
         sink: Component[SinkSpec] | None = None,
-        transforms: Iterable[Component[TransformSpec]] = (),
+        transforms: Iterable[TransformUse] = (),
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock()

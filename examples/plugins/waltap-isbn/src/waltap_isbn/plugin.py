@@ -1,0 +1,20 @@
+"""What this distribution contributes to waltap."""
+
+from collections.abc import Iterable
+
+from waltap.hookspecs import hookimpl
+from waltap.specs import ColumnConverterSpec
+from waltap_isbn.converter import IsbnProperties, isbn
+
+WALTAP_API = 1
+
+
+@hookimpl
+def register_converters() -> Iterable[ColumnConverterSpec]:
+    """Contribute the converter: ``[[converters]] type = "isbn"`` in a profile."""
+    yield ColumnConverterSpec(
+        name="isbn",
+        summary="Writes book numbers as structs of their parts.",
+        properties=IsbnProperties,
+        factory=isbn,
+    )

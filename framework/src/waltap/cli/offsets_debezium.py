@@ -1,0 +1,249 @@
+"""``waltap offsets import`` and ``export``: take a slot over from Debezium, or give it back."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.cli.profile_source import (
+    FileArgument,
+    SetOption,
+    any_sink,
+    overrides,
+    read,
+)
+from waltap.cli.question import confirm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+    from waltap.offsets.debezium import ConnectOffsets, OffsetMap
+    from waltap.offsets.offset import Offset
+    from waltap.pipeline.setup import Stages
+    from waltap.source.connector import Connector
+    from waltap.source.position import Position
+
+__all__ = ["export_to", "import_from"]
+
+PLACE = (
+    "The file of a FileOffsetBackingStore, a Connect worker's topic, or kafka://HOST:PORT/TOPIC."
+)
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+ConnectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--connector",
+        metavar="NAME",
+        help="The connector's name there, where several could be meant.",
+    ),
+]
+
+
+def import_from(
+    file: FileArgument,
+    from_debezium: Annotated[str, typer.Option("--from-debezium", metavar="PLACE", help=PLACE)],
+    connector: ConnectorName = None,
+    yes: Yes = False,
+    set_: SetOption = None,
+) -> None:
+    """Go on where Debezium has stopped: with its slot, from its position, without a new snapshot.
+
+    The connector must be stopped. System identifier and timeline are asked from the server. Nothing is
+    lost; a transaction that Debezium had delivered in part goes on behind that part.
+    """
+    from waltap.cli.connection import connected
+    from waltap.offsets.debezium import OffsetMap, chosen, place_of
+    from waltap.pipeline.lock import PipelineLock
+
+    profile, host, stages, _ = _stages(file, set_)
+    with PipelineLock(stages.state_dir):
+        entries = place_of(from_debezium, profile, host).read()
+        key = chosen(
+            entries,
+            server=profile.capture.topic_prefix,
+            connector=connector,
+            place=from_debezium,
+        )
+        there = OffsetMap.parse(entries[key])
+        there.refuse_snapshot()
+        before = stages.store.load()
+        with connected(profile, host) as (source, own):
+            offset = _taken(source, profile, there, own)
+        for note in _notes(stages, there):
+            typer.echo(f"{profile.name}: {note}", err=True)
+        had = "" if before is None else f" in the place of {before.sole.position}"
+        question = f"{profile.name}: go on from {offset.sole.position}{had}"
+        confirm(f"{question}. Go on?", yes=yes)
+        stages.store.store(offset)
+        typer.echo(f"{profile.name}: stored {offset.sole.position}")
+
+
+def export_to(
+    file: FileArgument,
+    to_debezium: Annotated[str, typer.Option("--to-debezium", metavar="PLACE", help=PLACE)],
+    connector: ConnectorName = None,
+    yes: Yes = False,
+    set_: SetOption = None,
+) -> None:
+    """Give the slot back: Debezium goes on where this pipeline has stopped, without a new snapshot.
+
+    The pipeline must be stopped. A transaction that was delivered in part comes again from its begin.
+    """
+    from waltap.cli.connection import connected
+    from waltap.clock import SystemClock
+    from waltap.offsets.debezium import of_offset, place_of, told
+    from waltap.offsets.errors import NothingStored
+    from waltap.pipeline.lock import PipelineLock
+
+    profile, host, stages, own = _stages(file, set_)
+    with PipelineLock(stages.state_dir):
+        offset = stages.store.load()
+        if offset is None:
+            raise NothingStored(f"no offset is stored for {profile.name}")
+        offset = _with_sinks_position(stages, offset)
+        value = of_offset(offset, now_us=SystemClock.time_ns() // 1000)
+        place = place_of(to_debezium, profile, host, new=True)
+        key = _key_there(place, profile, connector, own)
+        with connected(profile, host) as (source, _):
+            _refuse_reader(source)
+            if (lost := source.lost(offset)) is not None:
+                raise lost
+        confirm(f"{profile.name}: Debezium {told(offset)}. Go on?", yes=yes)
+        place.write(key, value)
+        typer.echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {told(offset)}")
+
+
+def _stages(file: str, set_: list[str] | None) -> "tuple[Profile, Host, Stages, str | None]":
+    """Return the profile with its sink, which has a say, and the connector's name in its file."""
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline.setup import build
+
+    host, raw = Host(), read(file)
+    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
+    named = raw.settings.get("name") if raw.debezium else None
+    if named is None and raw.written:  # Debezium Server names its connector after its sink
+        named = raw.types.get("sink")
+    name = None if named is None else str(named.value)
+    return profile, host, build(profile, host, run_id=""), name
+
+
+def _taken(
+    source: "Connector", profile: "Profile", there: "OffsetMap", stages: "Stages"
+) -> "Offset":
+    """Return the offset with which this pipeline goes on. Raises: WaltapError, where it cannot."""
+    import msgspec
+
+    from waltap.source.position import Position
+    from waltap.transactions.order import TransactionCounts
+
+    _refuse_reader(source)
+    offset = source.offset_at(Position(there.end_lsn))
+    lost = source.lost(offset)
+    if lost is not None:
+        raise lost
+    position = _behind(source, profile, there)
+    collections = there.collections if position.index else {}
+    counted = (
+        TransactionCounts(
+            commit_lsn=position.commit_lsn,
+            index=position.index,
+            total=sum(collections.values()),
+            collections=collections,
+        )
+        if collections
+        else msgspec.UNSET
+    )
+    offset = offset.with_sole(
+        position=position, previous_end_lsn=there.previous_end_lsn, counted=counted
+    )
+    return msgspec.structs.replace(offset, signals=there.signals, sink=stages.destination)
+
+
+def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Position":
+    """Return the position behind the last change that Debezium has delivered."""
+    from waltap.clock import SystemClock
+    from waltap.pipeline.open_transaction import position_behind
+    from waltap.source.position import Position
+
+    start, event_lsn = Position(there.end_lsn), there.event_lsn
+    slot = source.slot()
+    if event_lsn is None or slot is None:
+        return start
+    stream = source.stream(start)
+    try:
+        return position_behind(
+            stream,
+            start.end_lsn,
+            event_lsn,
+            events=there.events_at_lsn,
+            wal_end=slot.server_lsn,
+            memory_bytes=profile.engine.spill_memory_bytes,
+            clock=SystemClock(),
+        )
+    finally:
+        stream.close()
+
+
+def _refuse_reader(source: "Connector") -> None:
+    """Raises: DebeziumStillReads, while somebody reads the slot."""
+    from waltap.offsets.debezium import DebeziumStillReads
+
+    slot = source.slot()
+    if slot is not None and slot.reader is not None:
+        what = f"slot {slot.name} is being read"
+        raise DebeziumStillReads(what, slot=slot.name, reader=slot.reader)
+
+
+def _notes(stages: "Stages", there: "OffsetMap") -> "Iterator[str]":
+    """Yield what else follows from going on there."""
+    if there.signals:
+        yield (
+            "an incremental snapshot goes on; the table that was being read is read from its beginning, "
+            "and its rows come again"
+        )
+    if stages.sink.capabilities.exactly_once:
+        yield (
+            "the sink keeps a position with its data, too, and a start goes on from the later one of both"
+        )
+
+
+def _with_sinks_position(stages: "Stages", offset: "Offset") -> "Offset":
+    """Return the offset with what the sink itself keeps, where that is later. Raises: SinkError."""
+    from waltap.pipeline.connection import newest
+
+    if not stages.sink.capabilities.exactly_once:
+        return offset
+    try:
+        return newest(offset, stages.sink.open()) or offset
+    finally:
+        stages.sink.close()
+
+
+def _key_there(
+    place: "ConnectOffsets", profile: "Profile", connector: str | None, own: str | None
+) -> bytes:
+    """Return the key under which Debezium looks: that of the offset that is there, or a new one.
+
+    Raises: ConfigurationError, where the connector's name is not known.
+    """
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.offsets.debezium import DebeziumOffsetMissing, RecordKey, chosen
+
+    server, entries = profile.capture.topic_prefix, place.read()
+    for name in dict.fromkeys((connector or own, connector)):
+        try:
+            return chosen(entries, server=server, connector=name, place="there")
+        except DebeziumOffsetMissing:
+            continue
+    name = connector or own
+    if name is None:
+        problem = Problem(
+            "--connector",
+            f"is not given, and no offset of topic.prefix {server} is there that would tell",
+            allowed="`name` of the connector that is to go on",
+        )
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
+    return RecordKey(name, server).encoded()

@@ -1,0 +1,194 @@
+"""Debezium Server's ``application.properties``, said in the names that a connector's file has. Sans-IO.
+
+| Debezium Server | here |
+|---|---|
+| ``debezium.source.NAME`` | NAME |
+| ``debezium.sink.type`` | the sink |
+| ``debezium.sink.TYPE.NAME`` | NAME of the sink |
+| ``debezium.format.key``, ``value``, ``header`` | ``key.converter`` and its like |
+| ``debezium.format.key.NAME`` and its like, ``debezium.format.NAME`` | of that side, of all sides |
+| ``debezium.transforms``, ``debezium.predicates``, and what begins so | without ``debezium.`` |
+| ``quarkus.NAME``, and what belongs to a Quarkus profile (``%dev.NAME``) | nothing, with the reason |
+| ``waltap.NAME`` | as it is |
+
+Source: Debezium 3.6, "Debezium Server"; the Quarkus guide of configuration, for expressions.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from waltap.host import nearest
+
+__all__ = ["ServerFile", "is_server_file", "server_file"]
+
+ROOT = "debezium."
+SOURCE, SINK, FORMAT = "debezium.source.", "debezium.sink.", "debezium.format."
+SINK_TYPE = "debezium.sink.type"
+GROUPS = ("source", "sink", "format", "transforms", "predicates")
+CHAINS = ("debezium.transforms", "debezium.predicates")
+SIDES = ("key", "value", "header")
+PRODUCTION = "%prod."
+EXPRESSION = re.compile(r"\$\{([A-Za-z_%][^${}:]*)(?::([^{}]*))?\}")
+PROVIDERS = frozenset({"env", "file", "secrets", "directory"})
+DEPTH_MAX = 8
+"""How deep expressions may name properties that hold expressions."""
+
+FORMATS = {
+    "json": "org.apache.kafka.connect.json.JsonConverter",
+    "jsonbytearray": "org.apache.kafka.connect.json.JsonConverter",
+    "avro": "io.confluent.connect.avro.AvroConverter",
+    "protobuf": "io.confluent.connect.protobuf.ProtobufConverter",
+    "cloudevents": "io.debezium.converters.CloudEventsConverter",
+    "simplestring": "org.apache.kafka.connect.storage.StringConverter",
+    "binary": "io.debezium.converters.BinaryDataConverter",
+    "clientprovided": "io.debezium.converters.BinaryDataConverter",
+}
+"""Names of formats → the converter that Debezium's engine takes for them."""
+
+QUARKUS = "waltap has no Quarkus: WALTAP_LOG_LEVEL and WALTAP_LOG set the log; see `waltap status`"
+OTHER_PROFILE = (
+    "it belongs to another profile of Quarkus than prod, which Debezium Server runs with"
+)
+OF_SINK = {
+    "kafka": {
+        "wait.message.delivery.timeout.ms": "a position counts once the broker has reported every record "
+        "before it; producer.delivery.timeout.ms bounds that",
+    },
+}
+"""Settings of a sink of Debezium Server that its namesake here does not need → why."""
+RENAMED = {"kafka": {"producer.bootstrap.servers": "bootstrap.servers"}}
+"""Settings of a sink of Debezium Server → the name that its namesake here has for it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerFile:
+    """What such a file says: settings by their names here, each as (name in the file, value).
+
+    ``sink_type`` is None where the file names none. ``ignored``: name in the file → why it has no
+    effect. ``unknown``: name in the file → the name that was meant, None where none is near.
+    """
+
+    flat: dict[str, tuple[str, str]] = field(default_factory=dict)
+    sink: dict[str, tuple[str, str]] = field(default_factory=dict)
+    sink_type: tuple[str, str] | None = None
+    ignored: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str | None] = field(default_factory=dict)
+
+
+def is_server_file(values: Mapping[str, object]) -> bool:
+    """Tell whether these are properties of Debezium Server and not of a connector."""
+    return any(name.removeprefix(PRODUCTION).startswith((SOURCE, SINK, FORMAT)) for name in values)
+
+
+def server_file(
+    given: Mapping[str, str], variable: Callable[[str], str | None] = lambda _name: None
+) -> ServerFile:
+    """Return what Debezium Server's properties mean here; ``variable`` gives those of the environment."""
+    made = ServerFile()
+    values = _of_production(given, made)
+    for name, text in values.items():
+        value = _expanded(text, values, variable)
+        if name.startswith(SOURCE):
+            made.flat[name.removeprefix(SOURCE)] = name, value
+        elif name.startswith(CHAINS):
+            made.flat[name.removeprefix(ROOT)] = name, value
+        elif name == SINK_TYPE:
+            made.sink_type = name, value.strip()
+        elif name.startswith("quarkus."):
+            made.ignored[name] = QUARKUS
+        elif name.startswith("waltap."):
+            made.flat[name] = name, value
+        elif not name.startswith((SINK, FORMAT)):
+            made.unknown[name] = _meant(name)
+    _take_formats(values, made, variable)
+    _take_sink(values, made, variable)
+    return made
+
+
+def _meant(name: str) -> str:
+    """Return what a name that Debezium Server does not have was probably to be."""
+    if not name.startswith(ROOT):
+        return f"{SOURCE}{name}"
+    part, _, rest = name.removeprefix(ROOT).partition(".")
+    group = nearest(part, GROUPS)
+    return f"{ROOT}{group}.{rest}".rstrip(".") if group else f"{SOURCE}{name.removeprefix(ROOT)}"
+
+
+def _of_production(given: Mapping[str, str], made: ServerFile) -> dict[str, str]:
+    """Return what holds in production, whose own settings win."""
+    values = {name: value for name, value in given.items() if not name.startswith("%")}
+    for name, value in given.items():
+        if name.startswith(PRODUCTION):
+            values[name.removeprefix(PRODUCTION)] = value
+        elif name.startswith("%"):
+            made.ignored[name] = OTHER_PROFILE
+    return values
+
+
+def _take_formats(
+    values: Mapping[str, str], made: ServerFile, variable: Callable[[str], str | None]
+) -> None:
+    """Take ``debezium.format.*``: what is said of one side wins over what is said of all."""
+    own: dict[str, tuple[str, str]] = {}
+    for name, text in values.items():
+        if not name.startswith(FORMAT):
+            continue
+        value, rest = _expanded(text, values, variable), name.removeprefix(FORMAT)
+        side, _, setting = rest.partition(".")
+        if side not in SIDES:
+            for each in SIDES:
+                made.flat[f"{each}.converter.{rest}"] = name, value
+        elif setting:
+            own[f"{side}.converter.{setting}"] = name, value
+        else:
+            own[f"{side}.converter"] = name, FORMATS.get(value.strip().casefold(), value.strip())
+    made.flat.update(own)
+
+
+def _take_sink(
+    values: Mapping[str, str], made: ServerFile, variable: Callable[[str], str | None]
+) -> None:
+    kind = made.sink_type[1] if made.sink_type else ""
+    prefix, needless = f"{SINK}{kind}.", OF_SINK.get(kind, {})
+    for name, text in values.items():
+        if not name.startswith(SINK) or name == SINK_TYPE:
+            continue
+        setting = name.removeprefix(prefix)
+        if not kind or not name.startswith(prefix):
+            known = [SINK_TYPE] if not kind else [f"{prefix}{name.removeprefix(SINK)}", SINK_TYPE]
+            other = name.removeprefix(SINK).partition(".")[0]
+            if kind and other != kind and nearest(other, [kind]) is None:
+                made.ignored[name] = f"it is of the sink {other}, and debezium.sink.type is {kind}"
+            else:
+                made.unknown[name] = nearest(name, known)
+        elif setting in needless:
+            made.ignored[name] = needless[setting]
+        else:
+            here = RENAMED.get(kind, {}).get(setting, setting)
+            made.sink[here] = name, _expanded(text, values, variable)
+
+
+def _expanded(
+    text: str,
+    values: Mapping[str, str],
+    variable: Callable[[str], str | None],
+    depth: int = DEPTH_MAX,
+) -> str:
+    """Fill in Quarkus's expressions: another property, an environment variable, else the default.
+
+    A variable becomes ``${env:NAME}``, so that nobody shows its value.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if name in PROVIDERS and default is not None:
+            return match[0]
+        if name in values and depth:
+            return _expanded(values[name], values, variable, depth - 1)
+        for word in (name, re.sub(r"[^A-Za-z0-9]", "_", name).upper()):
+            if variable(word) is not None:
+                return f"${{env:{word}}}"
+        return f"${{env:{name}}}" if default is None else default
+
+    return EXPRESSION.sub(replaced, text)

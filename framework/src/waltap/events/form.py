@@ -1,0 +1,16 @@
+"""The form of a pipeline's events, which its connector may choose."""
+
+from dataclasses import dataclass
+
+from waltap.events.cell import PLAIN, CellShape
+from waltap.mapping.envelope import NEWEST, EnvelopeForm
+
+__all__ = ["EventForm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventForm:
+    """``cell`` is the shape of values in rows and keys, ``envelope`` what stands around rows."""
+
+    cell: CellShape = PLAIN
+    envelope: EnvelopeForm = NEWEST

@@ -1,0 +1,137 @@
+"""The record stage: transforms of records, each where its predicate says so, one after the other."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from waltap.errors import Retry, WaltapError
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordPredicate, RecordTransform, RecordUnfit
+from waltap.json.converter import plain_json
+from waltap.source.position import lsn_text
+
+__all__ = ["RecordStage", "RecordStep", "RecordTransformFailed"]
+
+SHOWN_MAX = 200
+"""Characters of a key in a message."""
+
+
+class RecordTransformFailed(WaltapError):
+    """A transform of records raised, or gave what is no record; the batch was not delivered and the
+    position not moved."""
+
+    code = "WT-3204"
+    retry = Retry.NEVER
+    remedy = (
+        "Correct the properties of the transform {transform}, keep such records from it by a predicate "
+        "(predicate, negate), or take it out of the profile."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordStep:
+    """One transform of a pipeline: what its profile calls it, and for which records it is called: those
+    that ``predicate`` is true for, or with ``negate`` the others; without one, all."""
+
+    label: str
+    transform: RecordTransform
+    predicate: RecordPredicate | None = None
+    negate: bool = False
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return the records to go on with."""
+        if self.predicate is None:
+            return self.transform(records)
+        predicate, negate = self.predicate, self.negate
+        out: list[ConnectRecord] = []
+        for concerned, group in groupby(records, lambda each: bool(predicate(each)) is not negate):
+            some = list(group)
+            out += self.transform(some) if concerned else some
+        return out
+
+
+class RecordStage:
+    """Calls the transforms with the records of a batch. Raises: RecordTransformFailed."""
+
+    def __init__(self, steps: Sequence[RecordStep]) -> None:
+        self._steps = steps
+
+    def transformed(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what comes of ``records`` after the last transform."""
+        found = records
+        for step in self._steps:
+            if not found:
+                return found
+            try:
+                found = _checked(step(found))
+            except WaltapError:
+                raise
+            except Exception as cause:
+                from waltap.source.connector import StopRequested
+
+                if isinstance(cause, StopRequested):
+                    raise
+                raise self._failed(step, records, cause) from cause
+        return found
+
+    def _failed(
+        self, step: RecordStep, records: list[ConnectRecord], cause: Exception
+    ) -> RecordTransformFailed:
+        """Return the error, which names the first record that fails by itself: transforms get batches."""
+        what = str(cause) if isinstance(cause, RecordUnfit) else f"raised {type(cause).__name__}"
+        who = next(filter(self._fails, records), None)
+        where = _range(records) if who is None else _named(who)
+        return RecordTransformFailed(
+            f"the transform {step.label} failed at {where}: {what}", transform=step.label
+        )
+
+    def _fails(self, record: ConnectRecord) -> bool:
+        found = [record]
+        try:
+            for step in self._steps:
+                found = _checked(step(found)) if found else found
+        except Exception:  # noqa: BLE001 - the one that was caught is told
+            return True
+        return False
+
+
+def _checked(records: Any) -> list[ConnectRecord]:
+    """Return ``records``. Raises: RecordUnfit when they are none."""
+    if type(records) is not list:
+        raise RecordUnfit(f"it returned {type(records).__name__}, not a list of records")
+    for each in records:
+        if type(each) is not ConnectRecord:
+            raise RecordUnfit(f"it returned {type(each).__name__} among records")
+    return records
+
+
+def _named(record: ConnectRecord) -> str:
+    return f"a record for the topic {record.topic}, key {_key(record)}, {_position(record)}"
+
+
+def _range(records: Sequence[ConnectRecord]) -> str:
+    first, last = _position(records[0]), _position(records[-1])
+    where = first if first == last else f"{first} to {last}"
+    return f"a batch of {len(records)} records for {', '.join(_topics(records))}, {where}"
+
+
+def _topics(records: Iterable[ConnectRecord]) -> Iterator[str]:
+    topics = list(dict.fromkeys(record.topic for record in records))
+    yield from topics[:3]
+    if topics[3:]:
+        yield f"{len(topics) - 3} other topics"
+
+
+def _key(record: ConnectRecord) -> str:
+    try:
+        text = plain_json(record.key)
+    except (AttributeError, TypeError, ValueError):
+        return "that cannot be shown"
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _position(record: ConnectRecord) -> str:
+    source = record.value.get("source") if isinstance(record.value, dict) else None
+    lsn = source.get("lsn") if isinstance(source, dict) else None
+    return f"LSN {lsn_text(lsn)}" if isinstance(lsn, int) else "no LSN"

@@ -1,0 +1,38 @@
+"""Signatures of requests, as https://www.standardwebhooks.com defines them."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Final
+
+__all__ = ["WebhookSignature"]
+
+PREFIXED: Final = "whsec_"
+
+
+class WebhookSignature:
+    """Signs requests with one secret: any text, or ``whsec_`` with base64 behind it."""
+
+    def __init__(self, secret: str) -> None:
+        self._key = _key_of(secret)
+
+    def headers(self, identifier: str, seconds: int, body: bytes) -> dict[str, str]:
+        """Return the headers of a request that is sent ``seconds`` after 1970 UTC. A request that is sent
+        again keeps its ``identifier``."""
+        signed = f"{identifier}.{seconds}.".encode() + body
+        digest = hmac.new(self._key, signed, hashlib.sha256).digest()
+        return {
+            "webhook-id": identifier,
+            "webhook-timestamp": str(seconds),
+            "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+        }
+
+
+def _key_of(secret: str) -> bytes:
+    if secret.startswith(PREFIXED):
+        try:
+            return base64.b64decode(secret[len(PREFIXED) :], validate=True)
+        except binascii.Error:
+            pass
+    return secret.encode()

@@ -1,0 +1,41 @@
+"""JSON where transforms of records come before the bytes: the converters of all sides, as one format."""
+
+from waltap.format.conversion import SIDES
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext
+from waltap.format.format import Format, FormatContext
+from waltap.json.converter import JsonConverter, JsonConverterProperties
+from waltap.json.properties import JsonProperties
+
+__all__ = ["json_record_format"]
+
+
+def json_record_format(properties: JsonProperties, context: FormatContext) -> Format:
+    """Return the format; a record that no transform changes gets the bytes that `JsonFormat` writes."""
+    sides = {
+        "key": JsonConverterProperties(
+            schemas=properties.key_schemas,
+            null_to_default=properties.key_null_to_default,
+            decimals=properties.key_decimal,
+        ),
+        "value": JsonConverterProperties(
+            schemas=properties.value_schemas,
+            null_to_default=properties.value_null_to_default,
+            decimals=properties.value_decimal,
+        ),
+        "header": JsonConverterProperties(schemas=properties.header_schemas),
+    }
+    prefix = context.capture.properties.topic_prefix
+    made = {
+        side: JsonConverter(
+            sides[side],
+            ConverterContext(
+                side=side,  # type: ignore[arg-type]
+                topic_prefix=prefix,
+                warn=context.warn,
+                stopping=context.stopping,
+            ),
+        )
+        for side in SIDES
+    }
+    return ConvertedFormat(Converters(**made), context)

@@ -1,0 +1,181 @@
+"""Columns whose schema and values a plugin gives: the contract of converters of columns.
+
+A converter is asked once per column of a relation version, and either leaves the column alone or gives a
+`Conversion`. Values are converted by column, before a batch is rendered. From then on a tuple has the JSON
+text of the Connect value in the place of PostgreSQL's text, which is what `conversion_mapping` reads: so
+every format, snapshots and streams, rows and keys take converted columns like any others.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from waltap.decode.relation import Column, Relation
+from waltap.json.schema import value_json
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
+
+__all__ = ["ColumnConverter", "Conversion", "carried", "conversion_mapping"]
+
+INTEGER_BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64})
+ZEROS: dict[Kind, object] = {
+    **dict.fromkeys(INTEGER_BITS, 0),
+    **dict.fromkeys(FLOATS, 0.0),
+    Kind.BOOLEAN: False,
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What a column becomes.
+
+    ``schema`` is the Connect schema of the field as it is, optionality and default included. ``values``
+    gets values of the column, PostgreSQL's text or None for NULL, those of one table in a part of a
+    batch, and gives as many Connect values (int, float, bool, str, bytes, list, dict, None) in their
+    order. It keeps no state between calls: where it raises, it is called again with single values, to
+    find the one. What the server did not send is not among the values.
+    """
+
+    schema: Schema
+    values: Callable[[Sequence[str | None]], Sequence[object]]
+
+
+ColumnConverter = Callable[[Relation, Column], Conversion | None]
+"""Asked for a column of a described relation; None leaves the column alone. The same question must get
+the same answer."""
+
+
+def carried(schema: Schema, value: object) -> str | None:
+    """Return a Connect value as tuples carry it. Raises: TypeError when it is none of ``schema``."""
+    _look(schema, value)
+    if value is None:
+        return None
+    return value_json(schema, _floats(schema, value))
+
+
+def conversion_mapping(conversion: Conversion, options: TypeOptions) -> ColumnMapping:
+    """Return the mapping of a column whose tuples have what `carried` gives."""
+    schema = conversion.schema
+    zero = _zero(schema) if schema.default is None else schema.default
+    unavailable: object = None
+    if schema.kind is Kind.STRING:
+        unavailable = options.unavailable_value_placeholder.decode("utf-8", "replace")
+    elif schema.kind is Kind.BYTES:
+        unavailable = options.unavailable_value_placeholder
+    if not schema.optional:
+        null_json = value_json(schema, zero)
+    elif options.replace_null_with_default:
+        null_json = value_json(schema, schema.default)
+    else:
+        null_json = "null"
+    return ColumnMapping(
+        schema=schema,
+        to_json=None,
+        to_connect=lambda text: _restored(schema, json.loads(text)),
+        fallback_json=null_json,
+        null_json=null_json,
+        unavailable_json=null_json if unavailable is None else value_json(schema, unavailable),
+        unavailable=unavailable,
+        fallback=None if schema.optional else zero,
+        converted=True,
+    )
+
+
+def _look(schema: Schema, value: object) -> None:
+    """Raises: TypeError when ``value``, or a part of it, is no value of ``schema``."""
+    kind = schema.kind
+    if value is None:
+        if not schema.optional:
+            raise TypeError("it gave None, and the schema is not optional")
+        return
+    if kind in INTEGER_BITS:
+        limit = 1 << (INTEGER_BITS[kind] - 1)
+        fits = type(value) is int and -limit <= value < limit
+    elif kind in FLOATS:
+        fits = type(value) in {int, float}
+    elif kind is Kind.STRING:
+        fits = isinstance(value, str) and _encodable(value)
+    else:
+        wanted: dict[Kind, type] = {
+            Kind.BOOLEAN: bool, Kind.BYTES: bytes, Kind.ARRAY: list, Kind.MAP: dict, Kind.STRUCT: dict,
+        }  # fmt: skip
+        fits = isinstance(value, wanted[kind])
+    if not fits:
+        what = "another value" if type(value) is int else type(value).__name__
+        raise TypeError(f"it gave {what} where its schema has {kind.value}")
+    if kind is Kind.ARRAY and isinstance(value, list):
+        for item in value:
+            _look(_of(schema.items), item)
+    elif kind is Kind.MAP and isinstance(value, dict):
+        for key, member in value.items():
+            _look(_of(schema.keys), key)
+            _look(_of(schema.values), member)
+    elif kind is Kind.STRUCT and isinstance(value, dict):
+        _members(schema, value)
+
+
+def _members(schema: Schema, value: Mapping[str, object]) -> None:
+    unknown = sorted(map(str, value.keys() - {member.name for member in schema.fields}))
+    if unknown:
+        raise TypeError(f"it gave members that its schema has not: {', '.join(unknown)}")
+    for member in schema.fields:
+        _look(member.schema, value.get(member.name))
+
+
+def _encodable(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _of(schema: Schema | None) -> Schema:
+    if schema is None:
+        raise TypeError("its schema says nothing of its parts: items, keys or values is missing")
+    return schema
+
+
+def _floats(schema: Schema, value: Any) -> Any:
+    """Return ``value`` with whole numbers as floats where the schema has floats."""
+    if value is None:
+        return None
+    if schema.kind in FLOATS:
+        return float(value)
+    if schema.kind is Kind.ARRAY:
+        return [_floats(_of(schema.items), item) for item in value]
+    if schema.kind is Kind.MAP:
+        keys, values = _of(schema.keys), _of(schema.values)
+        return {_floats(keys, key): _floats(values, member) for key, member in value.items()}
+    if schema.kind is Kind.STRUCT:
+        return {f.name: _floats(f.schema, value.get(f.name)) for f in schema.fields}
+    return value
+
+
+def _restored(schema: Schema, value: Any) -> Any:
+    """Return the Connect value of what JSON has for it."""
+    if value is None:
+        return None
+    if schema.kind in FLOATS:
+        return float(value)  # also of "NaN" and "Infinity"
+    if schema.kind is Kind.BYTES:
+        return b64decode(value)
+    if schema.kind is Kind.ARRAY:
+        return [_restored(_of(schema.items), item) for item in value]
+    if schema.kind is Kind.MAP:
+        keys, values = _of(schema.keys), _of(schema.values)
+        pairs = value.items() if isinstance(value, dict) else value
+        return {_restored(keys, key): _restored(values, member) for key, member in pairs}
+    if schema.kind is Kind.STRUCT:
+        return {f.name: _restored(f.schema, value.get(f.name)) for f in schema.fields}
+    return value
+
+
+def _zero(schema: Schema) -> object:
+    """Return what stands for a missing value of a required field."""
+    if schema.kind is Kind.STRUCT:
+        return {f.name: None if f.schema.optional else _zero(f.schema) for f in schema.fields}
+    if schema.kind is Kind.ARRAY:
+        return []
+    return {} if schema.kind is Kind.MAP else ZEROS[schema.kind]

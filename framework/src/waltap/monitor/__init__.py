@@ -1,0 +1,1 @@
+"""A running pipeline seen from outside: metrics, health, and a page for people, over HTTP."""

@@ -1,0 +1,118 @@
+"""Metrics in Prometheus' form, of one engine."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from waltap.decode.message import Delete, Insert, Truncate, Update
+from waltap.hookspecs import hookimpl
+from waltap.monitor.metrics import (
+    BATCH_EVENTS,
+    BATCH_SECONDS,
+    FAILURES,
+    LAST_EVENT,
+    METRICS,
+    SCHEMA_CHANGES,
+    TABLE_EVENTS,
+    Observed,
+)
+from waltap.pipeline.status import Status
+from waltap.plugin_errors import LibraryMissing
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+__all__ = ["Exposition"]
+
+OPERATIONS = {Insert: "c", Update: "u", Delete: "d"}
+
+
+class Exposition:
+    """An observer that counts per batch, and a collector that asks ``status`` when it is scraped."""
+
+    def __init__(self, pipeline: str, status: Callable[[], Status]) -> None:
+        """Raises: LibraryMissing."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        except ImportError as cause:
+            raise LibraryMissing("metrics need prometheus-client", extra="monitor") from cause
+        self._pipeline, self._status = pipeline, status
+        self.registry = registry = CollectorRegistry()
+
+        kinds: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+        def made(metric: Observed) -> Any:
+            more = {"buckets": metric.buckets} if metric.buckets else {}
+            labels = ("pipeline", *metric.labels)
+            found = kinds[metric.kind](
+                metric.name, metric.summary, labels, registry=registry, **more
+            )
+            return found if metric.labels else found.labels(pipeline)
+
+        self._tables, self._failures = made(TABLE_EVENTS), made(FAILURES)
+        self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
+        self._last, self._changes = made(LAST_EVENT), made(SCHEMA_CHANGES)
+        registry.register(self)  # a collector is what has `collect`
+
+    def text(self) -> bytes:
+        """Return the metrics as they are now, in the text form."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+    def collect(self) -> "Iterator[Family]":
+        """Give the metrics of the status (called by the registry)."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status()
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.summary, labels=("pipeline", *metric.labels))
+            for labels, value in metric.samples(status):
+                family.add_metric(
+                    [self._pipeline, *(labels[name] for name in metric.labels)], value
+                )
+            yield family
+
+    @hookimpl
+    def on_batch(self, batch: Batch, seconds: float) -> None:
+        """Count what a batch held."""
+        self._write.observe(seconds)
+        self._size.observe(batch.events)
+        tally: Tally[tuple[str, str]] = Tally()
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                tally[part.relation.name, "r"] += len(part.rows)
+            elif isinstance(part, TransactionPart):
+                self._count(part, tally)
+        for (table, op), events in tally.items():
+            self._tables.labels(self._pipeline, table, op).inc(events)
+        if batch.events:
+            self._last.set_to_current_time()
+
+    @staticmethod
+    def _count(part: TransactionPart, tally: "Tally[tuple[str, str]]") -> None:
+        rows: Tally[tuple[object, type]] = Tally()
+        for change in part.changes:
+            if type(change) in OPERATIONS:
+                rows[change.relation, type(change)] += 1  # type: ignore[union-attr]
+            elif isinstance(change, Truncate):
+                for relation in change.relations:
+                    tally[relation.name, "t"] += 1
+            else:
+                tally["", "m"] += 1
+        for (relation_, kind), events in rows.items():
+            tally[relation_.name, OPERATIONS[kind]] += events  # type: ignore[attr-defined, index]
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Count a failure by its code."""
+        code = getattr(error, "code", "WT-9000")
+        self._failures.labels(self._pipeline, code, str(retried).lower()).inc()
+
+    @hookimpl
+    def on_schema_change(self, old: object) -> None:
+        """Count a relation that changed."""
+        if old is not None:
+            self._changes.inc()

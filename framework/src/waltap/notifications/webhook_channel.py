@@ -1,0 +1,195 @@
+"""The notification channel ``webhook``: an HTTP POST per notification, signed as Standard Webhooks has it.
+
+A thread sends what `send` has put into a bounded queue, in order, each until it is taken, refused, or its
+tries are spent: the engine never waits. What the address did not take is counted. An address that is
+down is told of once, and once more when it answers again.
+"""
+
+import json
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from waltap.clock import SystemClock, new_identifier, system_chance
+from waltap.errors import WaltapError
+from waltap.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.notifications.notification import Notification
+from waltap.notifications.webhook_properties import HEADER, WebhookProperties
+from waltap.plugin_errors import LibraryMissing
+from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["WebhookDown", "WebhookNotifications"]
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S: Final = 0.2
+LONGEST_WAIT_S: Final = 30.0
+CLOSE_S: Final = 5.0
+"""So long `close` waits for what is still in the queue."""
+
+
+class WebhookDown(WaltapError):
+    """The address of the channel ``webhook`` does not take notifications; the stream goes on."""
+
+    code = "WT-4201"
+    remedy = (
+        "Check notification.webhook.url, and notification.webhook.secret where the receiver checks "
+        "signatures. Notifications wait, notification.webhook.queue.size of them; what was given up is "
+        "counted (Engine.status().notifications_lost)."
+    )
+
+
+class WebhookNotifications:
+    """Sends notifications to one address. ``lost`` counts those that it did not take."""
+
+    def __init__(self, properties: WebhookProperties) -> None:
+        """Raises: LibraryMissing."""
+        try:
+            import httpx
+        except ImportError as cause:
+            raise LibraryMissing(
+                "the notification channel webhook needs httpx", extra="webhook"
+            ) from cause
+        self._properties, self._error = properties, httpx.HTTPError
+        parts = urlsplit(properties.url)
+        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        key = properties.key
+        self._signature = None if key is None else WebhookSignature(key)
+        self._headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"waltap/{VERSION}",
+            **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
+        }
+        # Made here: it reads the certificates to trust, which must not fail in the thread.
+        self._client = httpx.Client(timeout=properties.timeout_ms / 1000)
+        self._clock, self._chance = SystemClock(), system_chance()
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._change = threading.Condition()
+        self._closing = self._cut = False
+        self._thread: threading.Thread | None = None
+        self.lost, self._down, self._lost_before = 0, False, 0
+
+    def send(self, notification: Notification) -> None:
+        """Put one into the queue; where that is full it is lost, which is told once."""
+        body = json.dumps(notification.document(), ensure_ascii=False).encode()
+        with self._change:
+            if self._closing:
+                return
+            full = len(self._queue) >= self._properties.queue_size
+            if full:
+                self.lost += 1
+            else:
+                self._queue.append((f"msg_{new_identifier(self._chance)}", body))
+                self._change.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="waltap-webhook", daemon=True
+                )
+                self._thread.start()
+        if full:
+            self._tell(f"{self._properties.queue_size} notifications wait already")
+
+    def close(self) -> None:
+        """Wait for what is in the queue, 5 s at most; may be called twice. Raises: WebhookDown of
+        notifications that were lost and not told of."""
+        with self._change:
+            if self._closing:
+                return
+            self._closing = True
+            self._change.notify()
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_S)
+            with self._change:
+                self._cut = True
+                self._change.notify()
+            self._client.close()  # ends what it waits for
+            thread.join(1)
+        else:
+            self._client.close()
+        lost = self.lost + len(self._queue)
+        self._queue.clear()
+        self.lost = lost
+        if lost:
+            raise WebhookDown(f"webhook {self.place}: {lost} notifications were not taken")
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                while not self._queue and not self._closing:
+                    self._change.wait()
+                if not self._queue or self._cut:
+                    return
+                identifier, body = self._queue[0]
+            taken = self._deliver(identifier, body)
+            with self._change:
+                if self._cut:
+                    return  # what is at the head counts as lost with the rest
+                self._queue.popleft()
+                self.lost += not taken
+
+    def _deliver(self, identifier: str, body: bytes) -> bool:
+        """Send one until it is taken; False when it is given up."""
+        for tried in range(self._properties.retries + 1):
+            again, said, asked = self._post(identifier, body)
+            if not said:
+                self._answers()
+                return True
+            if self._cut:
+                return False
+            self._tell(said)
+            if not again:
+                return False
+            wait = min(LONGEST_WAIT_S, max(asked, FIRST_WAIT_S * 2.0 ** min(tried, 30)))
+            with self._change:
+                if tried < self._properties.retries:
+                    self._change.wait_for(lambda: self._cut, wait * self._chance.uniform(0.8, 1.2))
+        return False
+
+    def _post(self, identifier: str, body: bytes) -> tuple[bool, str, float]:
+        """Try once; return whether another try may help, what is wrong ("": nothing), and the seconds
+        that the receiver asks to wait."""
+        now = self._clock.time_ns() // 1_000_000_000
+        headers = {**self._headers, "webhook-id": identifier, "webhook-timestamp": str(now)}
+        if self._signature is not None:
+            headers |= self._signature.headers(identifier, now, body)
+        try:
+            answer = self._client.post(self._properties.url, content=body, headers=headers)
+        except self._error as cause:
+            return True, f"{type(cause).__name__}: {cause}", 0.0
+        except Exception as cause:  # noqa: BLE001 - such as a client that `close` has ended
+            return False, f"{type(cause).__name__}: {cause}", 0.0
+        if answer.is_success:
+            return False, "", 0.0
+        return (
+            answer.status_code in TRIES_AGAIN,
+            f"it answers {answer.status_code}",
+            retry_after(answer.headers.get("retry-after", ""), now),
+        )
+
+    def _tell(self, said: str) -> None:
+        with self._change:
+            known, self._down = self._down, True
+            if not known:
+                self._lost_before = self.lost
+        if not known:
+            log.warning(
+                "webhook %s does not take notifications: %s; the stream goes on",
+                self.place,
+                said,
+                extra={"error_code": WebhookDown.code},
+            )
+
+    def _answers(self) -> None:
+        with self._change:
+            known, self._down = self._down, False
+            lost = self.lost - self._lost_before
+        if known:
+            log.info("webhook %s takes notifications again; %d were lost", self.place, lost)

@@ -1,0 +1,183 @@
+"""The offset of Debezium's PostgreSQL connector: a JSON object, and the position that it means. Sans-IO.
+
+Debezium keeps LSNs of events, waltap positions in the order of commits:
+
+- ``lsn_commit`` is the end of the last transaction that was delivered whole. Without one, ``lsn_proc`` or,
+  behind a snapshot, ``lsn`` is a point before the end of every transaction that was not;
+- ``lsn_proc`` of an event behind that belongs to the transaction that commits next, which was delivered up
+  to there. Which change of it that is, only the stream tells (`OffsetMap.event_lsn`).
+
+Source: Debezium 3.6, ``PostgresOffsetContext``, ``WalPositionLocator``.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from waltap.decode.relation_name import schema_and_table
+from waltap.offsets.debezium.errors import DebeziumOffsetUnusable
+from waltap.offsets.offset import Offset
+from waltap.signals.signal import SnapshotRequest
+from waltap.snapshot.incremental_state import State
+from waltap.source.position import lsn_text
+
+__all__ = ["OffsetMap", "of_offset", "told"]
+
+ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "TRUNCATE"})
+COLLECTION: Final = "incremental_snapshot_collections_id"
+CONDITION: Final = "incremental_snapshot_collections_additional_condition"
+SURROGATE: Final = "incremental_snapshot_collections_surrogate_key"
+COUNTS: Final = "transaction_data_collection_order_"
+
+
+class OffsetMap:
+    """What Debezium stored."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    @classmethod
+    def parse(cls, data: bytes) -> "OffsetMap":
+        """Raises: DebeziumOffsetUnusable."""
+        try:
+            found = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise DebeziumOffsetUnusable(f"the offset is not JSON: {error}") from error
+        if isinstance(found, dict) and isinstance(found.get("payload"), dict):
+            found = found["payload"]
+        if not isinstance(found, dict) or not isinstance(found.get("lsn"), int):
+            raise DebeziumOffsetUnusable(
+                "the offset has no lsn: it is not one of Debezium's PostgreSQL connector"
+            )
+        return cls(found)
+
+    def refuse_snapshot(self) -> None:
+        """Raises: DebeziumOffsetUnusable, while a snapshot is being taken: Debezium too would take it
+        again."""
+        kind = self._values.get("snapshot")
+        if kind in (None, False, "INCREMENTAL") or self._values.get("snapshot_completed") is True:
+            return
+        if kind is True and self._values.get("last_snapshot_record") is True:
+            return  # as earlier versions had it
+        what = "a blocking snapshot" if kind == "BLOCKING" else "an initial snapshot"
+        raise DebeziumOffsetUnusable(
+            f"{what} had begun and not ended when the offset was stored: how far it came is not known"
+        )
+
+    @property
+    def end_lsn(self) -> int:
+        """Return the end of the last transaction that was delivered whole, or a point behind it and before
+        the end of the next. Raises: DebeziumOffsetUnusable."""
+        for name in ("lsn_commit", "lsn_proc", "lsn"):
+            value = self._values.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or not 0 < value < 1 << 64:
+                raise DebeziumOffsetUnusable(f"the offset's {name} is no LSN: {value!r}")
+            return value
+        raise AssertionError
+
+    @property
+    def previous_end_lsn(self) -> int | None:
+        """Return ``lsn_commit``, for ``source.sequence``."""
+        return self._values.get("lsn_commit")
+
+    @property
+    def event_lsn(self) -> int | None:
+        """Return the LSN of the last change that was delivered of a transaction that had not ended, None
+        where all were delivered whole."""
+        lsn, kind = self._values.get("lsn_proc"), self._values.get("messageType")
+        # a transaction's first change may have the LSN at which the one before it ended
+        inside = kind in ROWS or (kind == "MESSAGE" and lsn != self._values.get("lsn_commit"))
+        return lsn if inside and isinstance(lsn, int) else None
+
+    @property
+    def events_at_lsn(self) -> int:
+        """Return how many changes with `event_lsn` were delivered, 0 where that is not known: until
+        Debezium 3.7 it kept no number."""
+        number = self._values.get("lsn_events_processed", 0)
+        return number if isinstance(number, int) else 0
+
+    @property
+    def collections(self) -> dict[str, int]:
+        """Return how many events of each table the open transaction has had, if they are counted."""
+        counts = {
+            name.removeprefix(COUNTS): value
+            for name, value in self._values.items()
+            if name.startswith(COUNTS) and isinstance(value, int)
+        }
+        return counts if self._values.get("transaction_id") else {}
+
+    @property
+    def signals(self) -> dict[str, object]:
+        """Return the state of incremental snapshots. The table that was being read is read from its
+        beginning: its rows come again. Raises: DebeziumOffsetUnusable."""
+        text = self._values.get("incremental_snapshot_collections")
+        if not text:
+            return {}
+        identifier = str(self._values.get("incremental_snapshot_correlation_id") or "debezium")
+        try:
+            listed = msgspec.json.decode(str(text), type=list[dict[str, str | None]])
+            queue = [_request(entry, identifier) for entry in listed]
+        except (msgspec.MsgspecError, KeyError, ValueError) as error:
+            raise DebeziumOffsetUnusable(
+                f"the tables of its incremental snapshot cannot be read: {error}"
+            ) from error
+        state: dict[str, object] = msgspec.to_builtins(State(queue=queue))
+        return state
+
+
+def of_offset(offset: Offset, *, now_us: int) -> bytes:
+    """Return ``offset`` as Debezium keeps it: with that it streams every transaction that ends later.
+
+    It has no ``lsn_commit`` and no ``lsn_proc``, as behind a snapshot: with them Debezium would look for
+    an event that it had seen itself, and could take the next transaction's first change for it.
+    Raises: DebeziumOffsetUnusable.
+    """
+    if offset.snapshot is not None:
+        raise DebeziumOffsetUnusable("an initial snapshot of waltap's has begun and not ended")
+    state = State.restored(offset.signals) if offset.signals else State()
+    if state.blocking:
+        raise DebeziumOffsetUnusable("a blocking snapshot of waltap's has begun and not ended")
+    end_lsn = offset.sole.position.end_lsn
+    values: dict[str, object] = {
+        "lsn": end_lsn,
+        "ts_usec": now_us,
+    }
+    if state.queue:
+        values["incremental_snapshot_collections"] = msgspec.json.encode(
+            [_entry(request) for request in state.queue]
+        ).decode()
+        values["incremental_snapshot_correlation_id"] = state.queue[0].signal
+    return msgspec.json.encode(values)
+
+
+def told(offset: Offset) -> str:
+    """Return what Debezium will do with the offset, in a sentence."""
+    position = offset.sole.position
+    text = f"streams what commits after {lsn_text(position.end_lsn)}"
+    if position.index:
+        text += f"; {position.index} changes of the next transaction come again"
+    return text
+
+
+def _request(entry: dict[str, str | None], identifier: str) -> SnapshotRequest:
+    place = schema_and_table(str(entry[COLLECTION]))
+    if place is None:
+        raise ValueError(f"{entry[COLLECTION]!r} is not schema.table")
+    schema, table = place
+    return SnapshotRequest(
+        schema=schema,
+        table=table,
+        signal=identifier,
+        condition=entry.get(CONDITION) or None,
+        surrogate_key=entry.get(SURROGATE) or None,
+    )
+
+
+def _entry(request: SnapshotRequest) -> dict[str, str | None]:
+    return {
+        COLLECTION: request.name,
+        CONDITION: request.condition,
+        SURROGATE: request.surrogate_key,
+    }

@@ -1,0 +1,68 @@
+"""Where Debezium keeps offsets: the file of a FileOffsetBackingStore, or what a plugin reaches."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltap.offsets.connect_offsets import ConnectOffsets
+from waltap.offsets.debezium.errors import DebeziumOffsetsUnreadable, DebeziumOffsetsUnwritable
+from waltap.offsets.debezium.java_map import java_map, parse_java_map
+from waltap.offsets.durable_file import replace_durably
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+
+__all__ = ["FileOffsets", "place_of"]
+
+
+class FileOffsets(ConnectOffsets):
+    """The file of ``offset.storage.file.filename``. ``new``: it need not be there yet, or is empty."""
+
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        self._path, self._new = path, new
+
+    def read(self) -> Mapping[bytes, bytes]:
+        try:
+            data = self._path.read_bytes()
+            return {} if self._new and not data else parse_java_map(data)
+        except FileNotFoundError as error:
+            if self._new:
+                return {}
+            what = f"{self._path} is not there"
+            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+        except OSError as error:
+            what = f"{self._path} cannot be read: {error.strerror or error}"
+            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+        except ValueError as error:
+            what = f"{self._path} holds no offsets: {error}"
+            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+
+    def write(self, key: bytes, value: bytes) -> None:
+        there = self.read()
+        try:
+            replace_durably(self._path, java_map({**there, key: value}))
+        except OSError as error:
+            what = f"{self._path} cannot be written: {error.strerror or error}"
+            raise DebeziumOffsetsUnwritable(what, place=self._path) from error
+
+
+def place_of(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
+    """Return what ``text`` names: a file's path, or what a plugin's ``choose_connect_offsets`` knows.
+    ``new``: a file may be made.
+
+    Raises: DebeziumOffsetsUnreadable, HookRaised, and what the hook's plugin raises.
+    """
+    path = Path(text)
+    if "://" not in text and (path.exists() or "/" in text or path.suffix):
+        return FileOffsets(path, new=new)
+    found: ConnectOffsets | None = host.choose(
+        "choose_connect_offsets", place=text, sink=profile.sink.properties
+    )
+    if found is not None:
+        return found
+    if "://" in text:
+        raise DebeziumOffsetsUnreadable(
+            f"no plugin that is installed reads {text.partition('://')[0]}://", place=text
+        )
+    return FileOffsets(path, new=new)

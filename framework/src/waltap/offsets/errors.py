@@ -1,0 +1,12 @@
+"""What can be wrong with a stored offset, wherever it is kept."""
+
+from waltap.errors import OffsetError
+
+__all__ = ["NothingStored"]
+
+
+class NothingStored(OffsetError):
+    """There is no offset that could be moved."""
+
+    code = "WT-6003"
+    remedy = "Run the pipeline once: an offset also names the server and slot it belongs to."

@@ -1,0 +1,20 @@
+"""The transforms before a sink, by the stage that calls them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from waltap.events import EventTransform
+from waltap.format.record_stage import RecordStep
+from waltap.transactions.transaction import Batch
+
+__all__ = ["Chain"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Chain:
+    """Transforms in the order of the profile: of batches, which are called first, of events, by name, and
+    of records, both of which the format calls."""
+
+    batches: list[Callable[[Batch], Batch]] = field(default_factory=list)
+    events: list[tuple[str, EventTransform]] = field(default_factory=list)
+    records: list[RecordStep] = field(default_factory=list)

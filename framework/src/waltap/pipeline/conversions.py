@@ -1,0 +1,299 @@
+"""The converters of columns of a pipeline: which column has which conversion, and what applies it.
+
+The stage comes after every transform of batches, so that these see what the server sent, and before the
+format. The contract is that of `waltap.mapping.conversion`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from waltap.capture.capture import Capture
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.relation import Column, Relation
+from waltap.decode.tuple_image import Missing, Tuple, Value
+from waltap.errors import Retry, WaltapError
+from waltap.mapping.conversion import ColumnConverter, Conversion, carried
+from waltap.source.position import lsn_text
+from waltap.transactions.row_block import RowBlock, texts_of
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+__all__ = ["Conversions", "ConverterFailed"]
+
+log = logging.getLogger(__name__)
+
+KEPT = 10_000
+"""Answers and relations kept; a stream of ever new relation versions must not grow them."""
+
+
+class ConverterFailed(WaltapError):
+    """A converter of columns raised, or gave what is no value of its schema; the batch was not delivered
+    and the position not moved."""
+
+    code = "WT-3207"
+    retry = Retry.NEVER
+    remedy = (
+        "Correct the converter {converter}; with event.converting.failure.handling.mode=warn a value that "
+        "it cannot convert is null."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A conversion of a column, with what calls it ``label``."""
+
+    label: str
+    conversion: Conversion
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A column with a conversion: its place in tuples, and what reads its send format."""
+
+    index: int
+    column: Column
+    chosen: _Chosen
+    read: Callable[[Value], Value] | None
+
+
+class Conversions:
+    """Asks the converters, in their order, once per column of a relation version: the first that answers
+    has it.
+
+    ``text_of`` gives what turns values of a column in send format into text.
+    """
+
+    def __init__(
+        self,
+        converters: Sequence[tuple[str, ColumnConverter]],
+        capture: Capture,
+        describe: Callable[[Relation], Relation],
+        text_of: Callable[[Column], Callable[[Value], Value] | None],
+    ) -> None:
+        self.converters = tuple(converters)
+        self._capture, self._describe, self._text_of = capture, describe, text_of
+        self._mode = capture.types.event_converting_failure_handling_mode
+        self._answers: dict[tuple[str, Column], _Chosen | None] = {}
+        self._places: dict[Relation, tuple[_Place, ...]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def of(self, relation: Relation, column: Column) -> Conversion | None:
+        """Return the conversion of a column of a described relation, None where nothing converts it.
+
+        Raises: ConverterFailed.
+        """
+        named = next((each for each in relation.columns if each.name == column.name), column)
+        chosen = self._asked(relation, named)
+        if chosen is None:
+            return None
+        conversion = chosen.conversion
+        if column.nullable is True and named.nullable is False and not conversion.schema.optional:
+            schema = msgspec.structs.replace(conversion.schema, optional=True)
+            return Conversion(schema=schema, values=conversion.values)
+        return conversion
+
+    def _asked(self, relation: Relation, column: Column) -> _Chosen | None:
+        key = (relation.name, column)
+        if key not in self._answers:
+            if len(self._answers) >= KEPT:
+                self._answers.clear()
+            self._answers[key] = self._ask(relation, column)
+        return self._answers[key]
+
+    def _ask(self, relation: Relation, column: Column) -> _Chosen | None:
+        for label, converter in self.converters:
+            try:
+                answer = converter(relation, column)
+            except Exception as cause:
+                what = f"raised {type(cause).__name__} when it was asked for the column: {cause}"
+                raise _failed(label, relation, column, "", what) from cause
+            if isinstance(answer, Conversion):
+                return _Chosen(label, answer)
+            if answer is not None:
+                what = f"gave {type(answer).__name__} instead of a Conversion or None"
+                raise _failed(label, relation, column, "", what)
+        return None
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return ``batch`` with what its columns become. Raises: ConverterFailed."""
+        parts = [
+            self._rows(part)
+            if isinstance(part, SnapshotRows)
+            else self._changes(part)
+            if isinstance(part, TransactionPart)
+            else part
+            for part in batch.parts
+        ]
+        return msgspec.structs.replace(batch, parts=parts)
+
+    def _of(self, relation: Relation) -> tuple[_Place, ...]:
+        found = self._places.get(relation)
+        if found is None:
+            if len(self._places) >= KEPT:
+                self._places.clear()
+            found = self._places[relation] = self._chosen(relation)
+        return found
+
+    def _chosen(self, relation: Relation) -> tuple[_Place, ...]:
+        capture = self._capture
+        if not capture.captures(relation.schema, relation.table):
+            return ()
+        described = self._describe(relation)
+        found = []
+        for index in sorted({*capture.columns(described), *capture.keys(described)}):
+            column = described.columns[index]
+            chosen = self._asked(described, column)
+            if chosen is not None:
+                found.append(_Place(index, column, chosen, self._text_of(column)))
+        return tuple(found)
+
+    def _rows(self, part: SnapshotRows) -> SnapshotRows:
+        places = self._of(part.relation)
+        if not places:
+            return part
+        lsns = [part.lsn or 0] * len(part.rows)
+        if not isinstance(part.rows, RowBlock):
+            held = [False] * len(part.rows)
+            rows = self._converted(part.relation, part.rows, held, lsns, places)
+            return msgspec.structs.replace(part, rows=rows)
+        import pyarrow as pa
+
+        columns = list(part.rows.columns)
+        for place in places:
+            texts = texts_of(columns[place.index])
+            values = self._values(part.relation, place, texts, lsns)
+            columns[place.index] = pa.array(values, pa.string())
+        return msgspec.structs.replace(part, rows=RowBlock(columns, len(part.rows)))
+
+    def _changes(self, part: TransactionPart) -> TransactionPart:
+        tables: dict[Relation, list[int]] = {}
+        for index, change in enumerate(part.changes):
+            if not isinstance(change, Truncate | LogicalMessage):
+                tables.setdefault(change.relation, []).append(index)
+        changes = list(part.changes)
+        for relation, indexes in tables.items():
+            places = self._of(relation)
+            if places:
+                self._of_table(relation, changes, indexes, places, part.commit_lsn)
+        return msgspec.structs.replace(part, changes=changes)
+
+    def _of_table(
+        self,
+        relation: Relation,
+        changes: list[Change],
+        indexes: Sequence[int],
+        places: Sequence[_Place],
+        commit_lsn: int,
+    ) -> None:
+        """Convert the changes at ``indexes``, all of ``relation``."""
+        images: list[Tuple] = []
+        keys: list[bool] = []
+        lsns: list[int] = []
+        for index in indexes:
+            change = changes[index]
+            some: list[tuple[Tuple, bool]] = []
+            if isinstance(change, Insert | Update):
+                some.append((change.new, False))
+            if isinstance(change, Update | Delete):
+                some.append((change.old, change.old_kind is not OldTuple.FULL))
+            for image, key in some:
+                images.append(image)
+                keys.append(key)
+                lsns.append(change.lsn or commit_lsn)
+        after = iter(self._converted(relation, images, keys, lsns, places))
+        for index in indexes:
+            change = changes[index]
+            if isinstance(change, Insert):
+                changes[index] = msgspec.structs.replace(change, new=next(after))
+            elif isinstance(change, Update):
+                new, old = next(after), next(after)
+                changes[index] = msgspec.structs.replace(change, new=new, old=old)
+            elif isinstance(change, Delete):
+                changes[index] = msgspec.structs.replace(change, old=next(after))
+
+    def _converted(
+        self,
+        relation: Relation,
+        images: Sequence[Tuple],
+        keys: Sequence[bool],
+        lsns: Sequence[int],
+        places: Sequence[_Place],
+    ) -> list[Tuple]:
+        """Return ``images`` converted. In ``keys``, which have no other columns, NULL is no value."""
+        rows = [list(image) for image in images]
+        for place in places:
+            at = place.index
+            held = [
+                n
+                for n, row in enumerate(rows)
+                if row and not isinstance(row[at], Missing) and not (keys[n] and row[at] is None)
+            ]
+            values = [rows[n][at] for n in held]
+            if place.read is not None:
+                values = list(map(place.read, values))
+            found = self._values(relation, place, values, [lsns[n] for n in held])
+            for n, value in zip(held, found, strict=True):
+                rows[n][at] = value
+        return [tuple(row) for row in rows]
+
+    def _values(
+        self, relation: Relation, place: _Place, values: Sequence[Value], lsns: Sequence[int]
+    ) -> list[str | None]:
+        """Return what tuples carry for ``values``, of one column. Raises: ConverterFailed."""
+        if not values:
+            return []
+        try:
+            return _carried(place.chosen.conversion, values)
+        except Exception as cause:  # noqa: BLE001 - the value is looked for
+            log.debug("converter %s: %s", place.chosen.label, type(cause).__name__)
+        found: list[str | None] = []
+        for value, lsn in zip(values, lsns, strict=True):
+            try:
+                found += _carried(place.chosen.conversion, [value])
+            except Exception as cause:
+                what = _reason(cause)
+                if self._mode == "fail":
+                    where = f" at LSN {lsn_text(lsn)}" if lsn else ""
+                    failed = _failed(place.chosen.label, relation, place.column, where, what)
+                    raise failed from cause
+                self._tell(relation, place, what)
+                found.append(None)
+        return found
+
+    def _tell(self, relation: Relation, place: _Place, what: str) -> None:
+        """Warn once for each column of a table, unless values are to be left out silently."""
+        key = (relation.name, place.column.name)
+        if self._mode == "skip" or key in self._told:
+            return
+        self._told.add(key)
+        log.warning(
+            "column %s of %s: the converter %s %s; null is written for such values",
+            place.column.name, relation.name, place.chosen.label, what,
+            extra={"relation": relation.name},
+        )  # fmt: skip
+
+
+def _carried(conversion: Conversion, values: Sequence[Value]) -> list[str | None]:
+    if any(value is not None and not isinstance(value, str) for value in values):
+        raise TypeError("is asked for a value in send format, of a type that is read as text only")
+    answers = conversion.values(values)  # type: ignore[arg-type] # texts and None, as was looked
+    if isinstance(answers, str | bytes) or len(answers) != len(values):
+        raise TypeError(f"it gave something else than {len(values)} values for {len(values)}")
+    return [carried(conversion.schema, answer) for answer in answers]
+
+
+def _reason(cause: Exception) -> str:
+    """Return what went wrong; the text of an exception may hold the value, and is not shown."""
+    said = str(cause) if type(cause) is TypeError and str(cause).startswith("it gave") else ""
+    return f"raised {type(cause).__name__}" if not said else f"failed: {said}"
+
+
+def _failed(
+    label: str, relation: Relation, column: Column, where: str, what: str
+) -> ConverterFailed:
+    text = f"the converter {label} of column {column.name} of {relation.name}{where} {what}"
+    return ConverterFailed(text, converter=label)

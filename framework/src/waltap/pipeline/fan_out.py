@@ -1,0 +1,257 @@
+"""Several sinks of one pipeline, as the one sink that the engine knows.
+
+Each has transforms, format and position of its own (`Outlet`). The slowest decides what is confirmed: a
+position is promised when every sink has promised it. After a restart, or the return of one that was
+paused, the others leave out what they have.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from waltap.clock import Clock
+from waltap.errors import Retry, SinkError
+from waltap.offsets.outlet_positions import OutletPositions, Reached
+from waltap.pipeline.outlet import Outlet, OutletStages
+from waltap.sink.sink import Sink, SinkCapabilities
+from waltap.source.connector import Check
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch, SnapshotRows
+
+__all__ = ["FanOut", "OutletPausedTooLong", "OutletReturned"]
+
+log = logging.getLogger(__name__)
+
+
+class OutletReturned(SinkError):
+    """A sink that was paused answers again; the pipeline connects anew, to give it what it missed."""
+
+    code = "WT-5802"
+    retry = Retry.RECONNECT
+    remedy = "Nothing is to be done: the other sinks leave out what they have."
+
+
+class OutletPausedTooLong(SinkError):
+    """The server keeps more WAL for a paused sink than it may."""
+
+    code = "WT-5803"
+    remedy = (
+        "Make {outlet} work again and start: it goes on where it was. Or raise its pause.max.bytes, or "
+        "take it out of the profile: what it missed is then not delivered to it."
+    )
+
+
+class FanOut(Sink):
+    """Gives every batch to every outlet.
+
+    ``load`` gives the positions of the stored offset, None without one. ``failed`` is told of a sink that
+    is paused. ``returns``: the pipeline may connect anew, so that a paused sink may come back.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[OutletStages],
+        positions: OutletPositions,
+        *,
+        load: Callable[[], Positions | None],
+        clock: Clock,
+        topic: str = "",
+        failed: Callable[[SinkError], None] = lambda _error: None,
+        returns: bool = True,
+    ) -> None:
+        self.outlets = [Outlet(each, clock) for each in stages]
+        self._file, self._load, self._clock, self._topic = positions, load, clock, topic
+        self._failed, self._returns = failed, returns
+        self._kept: dict[str, Reached] = {}
+        self._written = Positions()
+        self._given: tuple[Batch | None, set[str]] = None, set()
+        self.capabilities = _shared(
+            [each.sink.capabilities for each in self.outlets],
+            pauses=any(map(_may_pause, self.outlets)),
+        )
+
+    def check(self) -> list[Check]:
+        """Return what every sink finds; what one that may be paused finds stops nothing."""
+        found: list[Check] = []
+        for outlet in self.outlets:
+            try:
+                checks = outlet.sink.check()
+            except SinkError as error:
+                checks = [Check.failed(f"sink {outlet.name}", error)]
+            found += [_excused(each, outlet) for each in checks]
+        return found
+
+    def open(self) -> Positions | None:
+        """Open every sink. One that may be paused and does not open is, where the pipeline goes on from an
+        offset. Raises: SinkError."""
+        stored = self._load() or Positions()
+        self._kept = self._file.load(stored)
+        for outlet in self.outlets:
+            kept = self._kept.get(outlet.name)
+            try:
+                outlet.open(kept, stored)
+            except SinkError as error:
+                if not stored or not _may_pause(outlet):
+                    raise
+                outlet.go_on(kept, stored)
+                self._pause(outlet, error)
+        return self._slowest() if stored and self.capabilities.exactly_once else None
+
+    def write(self, batch: Batch) -> None:
+        """Give ``batch`` to each sink that runs; given again, to those that have not taken it.
+
+        Raises: SinkError, of a sink that may not be paused, or not now.
+        """
+        if self._given[0] is not batch:
+            self._given = batch, set()
+            if batch.snapshot and _opens(batch):
+                for outlet in self.outlets:
+                    outlet.begin_anew()
+        taken = self._given[1]
+        for outlet in self.outlets:
+            if outlet.name in taken:
+                continue
+            if outlet.paused is not None:
+                if batch.snapshot or _has_rows(batch):
+                    raise outlet.paused
+                continue
+            try:
+                if batch.told:
+                    outlet.tell(batch.told, self._topic, batch)
+                else:
+                    outlet.write(batch)
+            except SinkError as error:
+                if not _may_pause(outlet) or batch.snapshot or _has_rows(batch):
+                    raise
+                self._pause(outlet, error)
+            taken.add(outlet.name)
+        self._written = self._written.moved(batch.partition, batch.position)
+
+    def flush(self) -> Positions | None:
+        """Flush each sink that runs, keep how far each has got, and return how far all have.
+
+        Raises: SinkError, after the others were flushed.
+        """
+        failure: BaseException | None = None
+        for outlet in self.outlets:
+            if outlet.paused is not None:
+                continue
+            try:
+                outlet.flush()
+            except SinkError as error:
+                if _may_pause(outlet):
+                    self._pause(outlet, error)
+                else:
+                    failure = failure or error
+            except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
+                failure = failure or error
+        slowest = self._slowest()
+        self._kept |= {outlet.name: outlet.kept() for outlet in self.outlets}
+        names = {outlet.name for outlet in self.outlets}
+        self._file.store({n: r for n, r in self._kept.items() if n in names}, slowest)
+        if failure is not None:
+            raise failure
+        return slowest or None
+
+    def tend(self) -> None:
+        """Look after every sink, and try a paused one whose rest is over.
+
+        Raises: OutletReturned, OutletPausedTooLong; SinkError of a sink that stops the pipeline.
+        """
+        now = self._clock.monotonic()
+        for outlet in self.outlets:
+            if outlet.paused is None:
+                try:
+                    outlet.sink.tend()
+                except SinkError as error:
+                    if not _may_pause(outlet):
+                        raise
+                    self._pause(outlet, error)
+                continue
+            self._look_at_wal(outlet)
+            if self._returns and now >= outlet.retry_at:
+                self._try(outlet)
+
+    def close(self) -> None:
+        """Release every sink; may be called twice."""
+        for outlet in self.outlets:
+            outlet.close()
+
+    # --- pauses -------------------------------------------------------------------------------------
+
+    def _pause(self, outlet: Outlet, error: SinkError) -> None:
+        """Go on without a sink, which is given what it misses when it is back."""
+        with suppress(Exception):
+            outlet.close()
+        outlet.paused = error
+        outlet.retry_at = self._clock.monotonic() + outlet.stages.properties.retry_ms / 1000
+        log.warning("sink %s is paused: %s", outlet.name, error)
+        self._failed(error)
+
+    def _try(self, outlet: Outlet) -> None:
+        """See whether a paused sink opens. Raises: OutletReturned."""
+        candidate = outlet.stages.make()
+        try:
+            candidate.open()
+        except SinkError as error:
+            outlet.paused = error
+            outlet.retry_at = self._clock.monotonic() + outlet.stages.properties.retry_ms / 1000
+            return
+        finally:
+            with suppress(Exception):
+                candidate.close()
+        raise OutletReturned(f"sink {outlet.name} answers again")
+
+    def _look_at_wal(self, outlet: Outlet) -> None:
+        most = outlet.stages.properties.pause_bytes
+        for name, position in outlet.durable.items():
+            written = self._written.get(name)
+            behind = 0 if written is None else written.end_lsn - position.end_lsn
+            if behind > most:
+                why = outlet.paused.problem if outlet.paused else ""
+                raise OutletPausedTooLong(
+                    f"the server keeps {behind:,} bytes of WAL for {outlet.name}, which is paused ({why})",
+                    outlet=outlet.name,
+                )
+
+    def _slowest(self) -> Positions:
+        """Return how far all sinks have promised; a partition that one knows nothing of is left out."""
+        every = [outlet.durable for outlet in self.outlets]
+        shared = set(every[0]).intersection(*every[1:])
+        return Positions({name: min(each[name] for each in every) for name in sorted(shared)})
+
+
+def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabilities:
+    """Return what a pipeline may count on with all of these sinks. ``pauses``: one that fails may be left
+    behind, so that what is durable in the others need not be so everywhere."""
+    return SinkCapabilities(
+        records=False,
+        exactly_once=all(one.exactly_once for one in each),
+        truncate=all(one.truncate for one in each),
+        partitions=all(one.partitions for one in each),
+        whole_transactions=any(one.whole_transactions for one in each),
+        resumes_snapshots=not pauses and all(one.resumes_snapshots for one in each),
+        restarts_tables=all(one.restarts_tables for one in each),
+    )
+
+
+def _may_pause(outlet: Outlet) -> bool:
+    return outlet.stages.properties.on_failure == "pause"
+
+
+def _excused(check: Check, outlet: Outlet) -> Check:
+    if check.verdict != "error" or not _may_pause(outlet):
+        return check
+    return Check(name=check.name, verdict="warning", found=check.found, remedy=check.remedy)
+
+
+def _opens(batch: Batch) -> bool:
+    return _any(batch.parts, lambda rows: rows.opens)
+
+
+def _has_rows(batch: Batch) -> bool:
+    return _any(batch.parts, lambda _rows: True)
+
+
+def _any(parts: Iterable[object], of: Callable[[SnapshotRows], bool]) -> bool:
+    return any(isinstance(part, SnapshotRows) and of(part) for part in parts)

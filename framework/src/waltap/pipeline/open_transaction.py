@@ -1,0 +1,111 @@
+"""Finds the change of a transaction that another engine delivered last."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from waltap.clock import Clock
+from waltap.decode.message import Change
+from waltap.errors import SourceError
+from waltap.source.connector import ChangeStream
+from waltap.source.position import Position, lsn_text
+from waltap.transactions.assembly import Assembler
+from waltap.transactions.transaction import TransactionPart
+
+__all__ = ["StreamSilent", "position_behind"]
+
+POLL_S: Final = 0.2
+SILENCE_S: Final = 120.0
+
+
+class StreamSilent(SourceError):
+    """The server sends nothing from the slot, and does not say that there is nothing."""
+
+    code = "WT-2022"
+    remedy = "Look into the server's log; `waltap status FILE` shows what it keeps for the slot."
+
+
+def position_behind(
+    stream: ChangeStream,
+    end_lsn: int,
+    event_lsn: int,
+    *,
+    events: int,
+    wal_end: int,
+    memory_bytes: int,
+    clock: Clock,
+) -> Position:
+    """Return the position behind the change at ``event_lsn`` in the transaction that commits first after
+    ``end_lsn``; before that transaction where it has no such change.
+
+    ``stream`` begins at ``end_lsn``. Several changes, of one COPY, may share the LSN: ``events`` is how
+    many of them count, 0 where nobody knows; then none does. ``wal_end`` is where the server stands: a
+    stream that is past it has nothing more. Raises: WaltapError.
+    """
+    start = Position(end_lsn)
+    with TemporaryDirectory(prefix="waltap-") as folder:
+        assembler = Assembler(start, None, Path(folder), memory_bytes)
+        try:
+            return _found(_parts(stream, assembler, wal_end, clock), start, event_lsn, events)
+        finally:
+            assembler.close()
+
+
+def _found(
+    parts: Iterable[TransactionPart], start: Position, event_lsn: int, events: int
+) -> Position:
+    commit_lsn = first = 0
+    same = 0
+    for part in parts:
+        if part.xid is None:
+            continue  # a message between transactions
+        if commit_lsn and part.commit_lsn != commit_lsn:
+            break
+        commit_lsn = part.commit_lsn
+        for index, change in _indexed(part):
+            if change.lsn != event_lsn:
+                continue
+            first = index if not same else first
+            same += 1
+        if not part.complete:
+            continue
+        if not same:
+            break
+        counted = events or int(same == 1)
+        index = first + min(counted, same)
+        if index == part.first_index + part.wire_count:
+            return Position(part.end_lsn)
+        return Position(start.end_lsn, commit_lsn, index) if index else start
+    return start
+
+
+def _indexed(part: TransactionPart) -> Iterator[tuple[int, Change]]:
+    """Yield the changes of a part with their index in the transaction."""
+    gaps = dict(part.gaps)
+    index = part.first_index
+    for number, change in enumerate(part.changes):
+        index += gaps.get(number, 0)
+        yield index, change
+        index += 1
+
+
+def _parts(
+    stream: ChangeStream, assembler: Assembler, wal_end: int, clock: Clock
+) -> Iterator[TransactionPart]:
+    """Yield what comes, until the server has sent all there was. Raises: StreamSilent."""
+    heard = clock.monotonic()
+    stream.ask()
+    while True:
+        backlog = assembler.backlog
+        messages = [] if backlog else stream.receive(POLL_S)
+        if messages or backlog:
+            heard = clock.monotonic()
+            yield from assembler.feed(messages)
+        elif stream.idle_lsn() >= wal_end and assembler.idle:
+            return
+        elif clock.monotonic() - heard > SILENCE_S:
+            what = f"nothing came from the slot for {SILENCE_S:.0f} s, up to {lsn_text(wal_end)}"
+            raise StreamSilent(what)
+        else:
+            stream.ask()

@@ -1,0 +1,173 @@
+"""One of several sinks of a pipeline, with what only it has: transforms, a format, a position."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from waltap.clock import Clock
+from waltap.config.profile import Component
+from waltap.errors import SinkError
+from waltap.format.format import Format
+from waltap.notifications.notification import Notification
+from waltap.offsets.outlet_positions import Reached
+from waltap.pipeline.chain import Chain
+from waltap.pipeline.outlet_properties import OutletProperties
+from waltap.sink.sink import Sink
+from waltap.source.position import Position, Positions
+from waltap.specs import FormatSpec, SinkSpec
+from waltap.transactions.order import TransactionCounts, TransactionOrder
+from waltap.transactions.remaining import remaining
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+__all__ = ["Outlet", "OutletStages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutletStages:
+    """What an outlet keeps while sinks come and go: its name, its sink's kind and factory, and the stages
+    before the sink. The transforms of ``chain`` are those of the pipeline and then its own."""
+
+    name: str
+    component: Component[SinkSpec]
+    format_component: Component[FormatSpec]
+    properties: OutletProperties
+    make: Callable[[], Sink]
+    chain: Chain
+    format: Format | None = None
+    order: TransactionOrder = field(default_factory=TransactionOrder)
+
+
+class Outlet:
+    """Gives one sink what it lacks, and knows how far it has got. Single-threaded.
+
+    ``reached`` is what the sink has taken and ``durable`` what it has promised, by partition; ``paused``
+    is why it gets nothing now, None while it does.
+    """
+
+    def __init__(self, stages: OutletStages, clock: Clock) -> None:
+        self.stages, self._clock = stages, clock
+        self.sink = stages.make()
+        self.reached = self.durable = Positions()
+        self.paused: SinkError | None = None
+        self.retry_at = 0.0
+        self.unflushed = False
+        self._counted: dict[tuple[str, Position], TransactionCounts] = {}
+        self._rendered: tuple[Batch, Batch] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what the profile calls it."""
+        return self.stages.name
+
+    def open(self, kept: Reached | None, stored: Positions) -> None:
+        """Open the sink; it goes on from what it keeps itself, else from ``kept``, else from ``stored``,
+        the pipeline's own positions. Raises: SinkError."""
+        held = self.sink.open()
+        self.go_on(kept, stored, held)
+
+    def go_on(
+        self, kept: Reached | None, stored: Positions, held: Position | Positions | None = None
+    ) -> None:
+        """Take note of how far the sink has got."""
+        known = {**stored, **(kept.positions if kept else {})}
+        if stored:
+            for name, position in Positions.of(held, next(iter(stored))).items():
+                known[name] = max(known.get(name, position), position)
+        self.reached = self.durable = Positions(known)
+        counted = kept.counted if kept else None
+        first = next(iter(known.values()), None)
+        if first is not None:
+            self.stages.order.restore(counted, first)
+
+    def begin_anew(self) -> None:
+        """Forget positions: a new snapshot begins."""
+        self.reached = self.durable = Positions()
+
+    def lacks(self, batch: Batch) -> bool:
+        """Tell whether a batch has anything for this sink."""
+        reached = self.reached.get(batch.partition)
+        return (
+            reached is None
+            or batch.snapshot
+            or not batch.parts
+            or bool(remaining(batch.parts, reached))
+        )
+
+    def write(self, batch: Batch) -> None:
+        """Give the sink what it lacks of ``batch``; the same batch may be given again after a SinkError.
+
+        Raises: SinkError; what transforms and formats raise.
+        """
+        if self._rendered is None or self._rendered[0] is not batch:
+            self._rendered = batch, self._own(batch)
+        own = self._rendered[1]
+        if own.parts or batch.snapshot:
+            self.sink.write(own)
+            self.unflushed = True
+        self._rendered = None
+        position = max(self.reached.get(batch.partition, batch.position), batch.position)
+        self.reached = self.reached.moved(batch.partition, position)
+        counts = self.stages.order.counts_at(position)
+        if counts is not None:
+            self._counted[batch.partition, position] = counts
+
+    def _own(self, batch: Batch) -> Batch:
+        stages = self.stages
+        reached = self.reached.get(batch.partition)
+        parts = list(batch.parts)
+        if reached is not None and not batch.snapshot:
+            parts = remaining(parts, reached)
+        own = msgspec.structs.replace(batch, parts=parts, events=_events(parts), records=None)
+        for transform in stages.chain.batches:
+            own = transform(own)
+        if stages.format is not None:
+            own.records = stages.format.render(own.parts, self._clock.time_ns())
+        return own
+
+    def tell(self, told: Sequence[Notification], topic: str, batch: Batch) -> None:
+        """Give notifications to a sink of records; one of changes has no place for them.
+
+        Raises: SinkError.
+        """
+        form = self.stages.format
+        if form is not None:
+            records = form.notifications(told, topic)
+            self.sink.write(msgspec.structs.replace(batch, records=records, told=()))
+            self.unflushed = True
+
+    def flush(self) -> None:
+        """Have the sink make durable what it took. Raises: SinkError."""
+        if not self.unflushed:
+            self.durable = self.reached
+            return
+        promised = self.sink.flush()
+        self.unflushed = False
+        first = next(iter(self.reached), "")
+        for name, position in Positions.of(promised, first).items():
+            before = self.durable.get(name, position)
+            self.durable = self.durable.moved(name, max(before, position))
+
+    def kept(self) -> Reached:
+        """Return what a later run must know; what is behind it is let go."""
+        counted = None
+        for place in list(self._counted):
+            name, position = place
+            durable = self.durable.get(name)
+            if durable == position:
+                counted = self._counted[place]
+            if durable is not None and position < durable:
+                del self._counted[place]
+        return Reached(positions=dict(self.durable), counted=counted)
+
+    def close(self) -> None:
+        """Release the sink; may be called twice."""
+        self.sink.close()
+
+
+def _events(parts: Sequence[object]) -> int:
+    return sum(
+        len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
+        for part in parts
+        if isinstance(part, TransactionPart | SnapshotRows)
+    )

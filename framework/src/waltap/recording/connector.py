@@ -1,0 +1,250 @@
+"""The connector ``recording``: a recorded stream in the place of a server."""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from waltap.config.property import Properties, declare
+from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Standings
+from waltap.decode.message import Message
+from waltap.decode.relation import DataType, Relation
+from waltap.offsets.offset import Offset, PartitionOffset
+from waltap.recording.errors import RecordingDamaged, RecordingUnfit
+from waltap.recording.file import Answer, Frames, Header, Mark, entries
+from waltap.recording.questions import KINDS, key_of, plain
+from waltap.source.connector import ChangeStream, Check, Connector, ConnectorContext, Start
+from waltap.source.position import START, Position
+from waltap.transactions.transaction import SnapshotRows
+
+__all__ = ["Recording", "RecordingConnector", "RecordingProperties"]
+
+
+class RecordingProperties(Properties):
+    """Which recording is run."""
+
+    path: str = declare(
+        "recording.path",
+        summary="File that `waltap record` wrote.",
+        examples=("monday.recording",),
+        path=True,
+    )
+
+
+class Recording:
+    """What stands in a recording before its frames, and where it ends. Raises: RecordingDamaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.end, self.frames = path, 0, 0
+        found = entries(path)
+        header = next(found)
+        if not isinstance(header, Header):
+            raise RecordingDamaged(f"{path} is no recording")
+        self.header = header
+        for entry in found:
+            if isinstance(entry, Mark):
+                self.end = max(self.end, entry.lsn)
+            elif isinstance(entry, Frames):
+                self.frames += len(entry.frames)
+
+
+class RecordingConnector(Connector):
+    """Gives the messages that the recorded decoder makes of the recorded frames. It has no snapshot."""
+
+    def __init__(self, properties: RecordingProperties, context: ConnectorContext) -> None:
+        """Raises: RecordingDamaged."""
+        self._path, self._context = Path(properties.path), context
+        header = next(entries(self._path))
+        assert isinstance(header, Header)
+        self._header = header
+        self._answers = _Answers(self._path, header)
+        self.server = header.server.info()
+        self.catalogue: Catalogue = _RecordedCatalogue(self._answers)
+
+    def check(self, offset: Offset | None) -> list[Check]:
+        """Say what was recorded, and whether the decoder of the profile is the one."""
+        header = self._header
+        found = f"{self._path}: {header.decoder}, {self.server.version or self.server.version_num}"
+        if self._context.decoder.name != header.decoder:
+            error = RecordingDamaged(
+                f"{self._path} was recorded with the decoder {header.decoder}, and the profile has "
+                f"{self._context.decoder.name}: set plugin.name={header.decoder}"
+            )
+            return [Check.failed("recording", error)]
+        return [Check(name="recording", verdict="ok", found=found)]
+
+    def prepare(self, offset: Offset | None) -> Start:
+        """Go on from ``offset`` where it is of this recording, else from the start."""
+        if offset is not None and offset.sole.slot == self._header.identifier:
+            return Start(snapshot=False, stream=True, offset=offset)
+        partition = PartitionOffset(
+            position=START,
+            slot=self._header.identifier,
+            database="",
+            system_id=self.server.system_id,
+            timeline=self.server.timeline,
+            decoder=self._header.decoder,
+        )
+        return Start(snapshot=False, stream=True, offset=Offset.of(partition))
+
+    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+        """Return nothing: what was recorded is a stream."""
+        return iter(())
+
+    def stream(self, position: Position) -> ChangeStream:
+        """Begin at the first frame; what lies before ``position`` is left out by the engine."""
+        decoder = self._context.decoder.factory(self._answers.context())
+        return _RecordedStream(self._path, decoder, self._answers)
+
+    def describe(self, relation: Relation) -> Relation:
+        """Return what the decoder, or the engine, was told of ``relation`` when it was recorded."""
+        return self._answers.described(relation)
+
+    def undo(self) -> None:
+        """Nothing was made."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _RecordedStream(ChangeStream):
+    """Feeds the decoder as it was fed. At the end it is a server without anything new."""
+
+    confirms = False
+
+    def __init__(self, path: Path, decoder: Decoder, answers: "_Answers") -> None:
+        self._entries, self._decoder, self._answers = entries(path), decoder, answers
+        self._next: Frames | None = None
+        self._idle = 0
+
+    def receive(self, timeout: float) -> list[Message]:
+        """Return the messages of the next frames. Raises: RecordingDamaged, DecodeError."""
+        frames, self._next = self._next, None
+        answers: list[Answer] = []
+        for entry in self._entries:
+            if isinstance(entry, Frames):
+                if frames is not None:
+                    self._next = entry
+                    break
+                frames = entry
+            elif isinstance(entry, Answer):
+                answers.append(entry)
+            elif isinstance(entry, Mark):
+                self._idle = max(self._idle, entry.lsn)
+        self._answers.begin(answers)
+        return [] if frames is None else self._decoder.feed(frames.frames)
+
+    def confirm(self, end_lsn: int) -> None:
+        """Nobody hears."""
+
+    def idle_lsn(self) -> int:
+        return self._idle
+
+    def ask(self) -> None:
+        """Nobody answers."""
+
+    def close(self) -> None:
+        self._entries.close()  # type: ignore[attr-defined]
+
+
+class _Answers:
+    """Tells the decoder what it was told, in the order in which it asked."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path, self._header = path, header
+        self._waiting: deque[Answer] = deque()
+        self._unsettled: dict[int, int] = {}
+        self._relations: dict[bytes, Relation] = {}
+        self._described: dict[int, Relation] = {}
+
+    def begin(self, answers: Iterable[Answer]) -> None:
+        """Have ``answers`` for what is fed next."""
+        self._waiting.extend(answers)
+
+    def context(self) -> DecoderContext:
+        """Return what the decoder is made with."""
+        header = self._header
+        answering: dict[str, Any] = {
+            name: self.answering(name)
+            for name in ("describe", "relation_at", "gone", "captures")
+            if name in header.asks
+        }
+        if "standings" in header.asks:
+            answering["standings"] = _RecordedStandings(self)
+        return DecoderContext(
+            server=header.server.info(),
+            catalogue=_RecordedCatalogue(self),
+            publications=header.publications,
+            options=header.options,
+            unsettled=self._unsettled,
+            text_only=header.text_only,
+            **answering,
+        )
+
+    def answering(self, question: str) -> Callable[..., Any]:
+        """Return what answers ``question``. It raises RecordingUnfit where something else was asked."""
+
+        def answer(*arguments: Any, **named: Any) -> Any:
+            key = key_of([plain(each) for each in (*arguments, *named.values())])
+            if not self._waiting or (self._waiting[0].question, self._waiting[0].key) != (
+                question,
+                key,
+            ):
+                raise RecordingUnfit(
+                    f"the decoder asks {question}, which it did not when {self._path} was recorded",
+                    path=self._path,
+                    version=self._header.version,
+                )
+            noted = self._waiting.popleft()
+            if noted.unsettled is not None:
+                self._unsettled.clear()
+                self._unsettled.update(noted.unsettled)
+            return self._value(noted)
+
+        return answer
+
+    def _value(self, noted: Answer) -> Any:
+        """Return the answer; equal relations are one object, as they were."""
+        if noted.value in self._relations:
+            return self._relations[noted.value]
+        value = msgspec.msgpack.decode(noted.value, type=KINDS[noted.question])
+        if isinstance(value, Relation):
+            self._relations[noted.value] = value
+            self._described[value.oid] = value
+        return value
+
+    def described(self, relation: Relation) -> Relation:
+        """Return the last description of ``relation``, itself where there is none."""
+        known = self._described.get(relation.oid)
+        if known is None or len(known.columns) != len(relation.columns):
+            return relation
+        return known
+
+
+class _RecordedCatalogue(Catalogue):
+    def __init__(self, answers: _Answers) -> None:
+        self._relation = answers.answering("relation")
+        self._data_type = answers.answering("data_type")
+        self._view = answers.answering("is_materialized_view")
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        return self._relation(schema, table)  # type: ignore[no-any-return]
+
+    def data_type(self, oid: int) -> DataType | None:
+        return self._data_type(oid)  # type: ignore[no-any-return]
+
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
+        return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
+
+
+class _RecordedStandings(Standings):
+    def __init__(self, answers: _Answers) -> None:
+        self._due, self._of = answers.answering("due"), answers.answering("of")
+
+    def due(self, xid: int) -> bool:
+        return self._due(xid)  # type: ignore[no-any-return]
+
+    def of(self, schema: str, table: str, xid: int) -> Hashable:
+        return self._of(schema, table, xid)  # type: ignore[no-any-return]

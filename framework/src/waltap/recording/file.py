@@ -1,0 +1,153 @@
+"""The file of a recording: gzip of entries, each a size, a checksum and MessagePack. The first is the
+`Header`.
+
+The checksum is each entry's own: gzip's stands at the end, which a file that was cut off does not have.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from waltap.decode.decoder import Frame, ServerInfo
+from waltap.recording.errors import RecordingDamaged
+
+__all__ = ["Answer", "Entry", "Frames", "Header", "Mark", "RecordingWriter", "entries"]
+
+_HEAD: Final = Struct("<II")
+"""Length of the entry, and CRC-32 of it."""
+LARGEST: Final = 1 << 31
+LEVEL: Final = 1
+"""Recording must not slow the stream down."""
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """`ServerInfo`, as it is kept."""
+
+    version_num: int
+    version: str
+    flavour: str
+    system_id: str
+    timeline: int
+    two_phase_slot: bool
+    encoding: str
+
+    @classmethod
+    def of(cls, info: ServerInfo) -> "Server":
+        """Return what is kept of ``info``."""
+        return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
+
+    def info(self) -> ServerInfo:
+        """Return it as decoders know it."""
+        return ServerInfo(**msgspec.structs.asdict(self))
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
+    """What was recorded: by which waltap, which decoder with which options, of which server.
+
+    ``asks``: which of the questions that a decoder may be without it had somebody to ask.
+    """
+
+    identifier: str
+    version: str
+    decoder: str
+    options: dict[str, object]
+    publications: tuple[str, ...]
+    server: Server
+    text_only: bool
+    asks: tuple[str, ...]
+
+
+class Frames(msgspec.Struct, frozen=True, tag="frames"):
+    """What the decoder was fed at once."""
+
+    frames: list[Frame]
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """What the decoder asked, and was told, both as MessagePack. ``unsettled`` is
+    `DecoderContext.unsettled` after it, None where it has not changed."""
+
+    question: str
+    key: bytes
+    value: bytes
+    unsettled: dict[int, int] | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, tag="mark"):
+    """Everything up to here was decoded: the end LSN of the last transaction that has ended."""
+
+    lsn: int
+
+
+Entry = Header | Frames | Answer | Mark
+
+_decoder = msgspec.msgpack.Decoder(Header | Frames | Answer | Mark)
+
+
+class RecordingWriter:
+    """Writes one recording; a file that is there is replaced. Raises: OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = gzip.open(path, "wb", compresslevel=LEVEL)  # noqa: SIM115 - closed by `close`
+        self._encode = msgspec.msgpack.Encoder().encode
+        self.frames = 0
+
+    def put(self, entry: Entry) -> None:
+        """Add one."""
+        data = self._encode(entry)
+        self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+        if type(entry) is Frames:
+            self.frames += len(entry.frames)
+
+    def close(self) -> None:
+        """End the file; may be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """Yield what a recording holds. One that was cut off, as by a kill, ends with its last whole entry.
+
+    Raises: RecordingDamaged.
+    """
+    first = True
+    try:
+        with gzip.open(path, "rb") as file:
+            while len(head := file.read(_HEAD.size)) == _HEAD.size:
+                length, checksum = _HEAD.unpack(head)
+                data = file.read(length) if length < LARGEST else b""
+                if len(data) < length:
+                    break
+                if zlib.crc32(data) != checksum:
+                    if first:
+                        break
+                    raise RecordingDamaged(
+                        f"{path} cannot be read: an entry is not what was written"
+                    )
+                entry = _decoder.decode(data)
+                if first and type(entry) is not Header:
+                    break
+                first = False
+                yield entry
+    except EOFError:
+        pass
+    except (OSError, zlib.error, msgspec.MsgspecError) as cause:
+        raise RecordingDamaged(f"{path} cannot be read: {cause}") from cause
+    if first:
+        raise RecordingDamaged(f"{path} is no recording")

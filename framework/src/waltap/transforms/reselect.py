@@ -1,0 +1,264 @@
+"""The transform ``reselect-columns``: values that the server did not send are read back from the table.
+
+What is read is what the row holds now. It may have changed since, or be gone: the value belongs to a later
+state of the row than the rest of the event, and a row that is gone leaves the placeholder. Tables whose
+values must be those of the change need REPLICA IDENTITY FULL instead.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import msgspec
+from pydantic import model_validator
+
+from waltap.capture.java_regex import NameMatcher
+from waltap.config.property import CommaList, Properties, declare
+from waltap.decode.message import Change, Insert, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.errors import ConnectionLost, Retry, SourceError, WaltapError
+from waltap.specs import SourceTransformContext
+from waltap.transactions.transaction import Batch, TransactionPart
+
+__all__ = ["Reselect", "ReselectFailed", "ReselectProperties"]
+
+log = logging.getLogger(__name__)
+
+KEYS_PER_QUERY = 1000
+RELATIONS_KEPT = 10_000
+Part = TransactionPart
+
+
+class ReselectFailed(WaltapError):
+    """Columns could not be read back, and that is to be an error; the batch was not delivered."""
+
+    code = "WT-3206"
+    retry = Retry.NEVER
+    remedy = (
+        "With reselect.error.handling.mode=warn such events keep the placeholder; "
+        "ALTER TABLE {table} REPLICA IDENTITY FULL has the server send every value."
+    )
+
+
+class ReselectProperties(Properties):
+    """Which columns are read back, and when."""
+
+    include: CommaList = declare(
+        "reselect.columns.include.list",
+        default=(),
+        summary="Patterns of columns, as schema.table:column; without any, all.",
+        examples=("public.documents:body",),
+    )
+    exclude: CommaList = declare(
+        "reselect.columns.exclude.list",
+        default=(),
+        summary="Patterns of columns that are left alone.",
+    )
+    unavailable: bool = declare(
+        "reselect.unavailable.values",
+        default=True,
+        summary="Read back values that the server did not send: large ones that the update did not touch.",
+    )
+    nulls: bool = declare(
+        "reselect.null.values",
+        default=True,
+        profile_default=False,
+        summary="Read back NULLs, too; those of columns with a default are left alone. Some databases "
+        "send NULL for large values, PostgreSQL does not: there this costs a query, and gives NULL again "
+        "or a later value.",
+    )
+    by_event_key: bool = declare(
+        "reselect.use.event.key",
+        default=False,
+        summary="Find rows by the columns of the event's key instead of the primary key.",
+    )
+    errors: Literal["warn", "fail"] = declare(
+        "reselect.error.handling.mode",
+        default="warn",
+        summary="What happens where a row is gone or a query fails: a warning, and the event stays as it "
+        "is; or the pipeline stops.",
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        if self.include and self.exclude:
+            raise ValueError(
+                "give reselect.columns.include.list or reselect.columns.exclude.list, not both"
+            )
+        NameMatcher(self.include or self.exclude)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Of a relation version: the columns that may be read back, and those that identify a row."""
+
+    columns: frozenset[int]
+    defaulted: frozenset[int]
+    key: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What is to be read back of one relation: places in the list of changes, by key."""
+
+    columns: set[int] = field(default_factory=set)
+    places: dict[Tuple, list[int]] = field(default_factory=dict)
+
+
+class Reselect:
+    """Reads columns back, with one query for a table's rows in a part of a batch."""
+
+    def __init__(self, properties: ReselectProperties, context: SourceTransformContext) -> None:
+        self._properties, self._context = properties, context
+        self._chosen = NameMatcher(properties.include or properties.exclude)
+        self._tables: dict[Relation, _Table | None] = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return ``batch`` with what could be read back. Raises: ReselectFailed, ConnectionLost."""
+        parts = [
+            self._part(part) if isinstance(part, TransactionPart) else part for part in batch.parts
+        ]
+        return msgspec.structs.replace(batch, parts=parts)
+
+    def _part(self, part: TransactionPart) -> TransactionPart:
+        wanted: dict[Relation, _Wanted] = {}
+        for place, change in enumerate(part.changes):
+            if isinstance(change, Insert | Update):
+                self._look(change, place, wanted)
+        if not wanted:
+            return part
+        changes = list(part.changes)
+        for relation, some in wanted.items():
+            self._read(relation, some, changes)
+        return msgspec.structs.replace(part, changes=changes)
+
+    def _look(self, change: Insert | Update, place: int, wanted: dict[Relation, _Wanted]) -> None:
+        """Note what is to be read back of ``change``."""
+        relation = change.relation
+        if isinstance(change, Insert) and not self._properties.nulls:
+            return
+        table = self._of(relation)
+        if table is None:
+            return
+        missing = self._missing(change, table)
+        if not missing:
+            return
+        key = self._key(relation, change.new, table.key)
+        if key is None:
+            return
+        some = wanted.setdefault(relation, _Wanted())
+        some.columns |= missing
+        some.places.setdefault(key, []).append(place)
+
+    def _missing(self, change: Insert | Update, table: _Table) -> set[int]:
+        row = self._after(change)
+        found = set()
+        if self._properties.unavailable:
+            found = {at for at in table.columns if row[at] is UNCHANGED}
+        if self._properties.nulls:
+            found |= {at for at in table.columns if row[at] is None and at not in table.defaulted}
+        return found
+
+    def _after(self, change: Insert | Update) -> Tuple:
+        """Return the new row as events will have it: what the old one tells is filled in."""
+        if isinstance(change, Insert) or not change.old:
+            return change.new
+        after = self._context.identity(change.relation).update(change).after
+        return change.new if after is None else after
+
+    def _key(self, relation: Relation, row: Tuple, key: tuple[int, ...]) -> Tuple | None:
+        values: list[Value] = []
+        for at in key:
+            value = row[at]
+            if isinstance(value, bytes):
+                read = self._context.text_of(relation.columns[at])
+                value = None if read is None else read(value)
+            if value is None or isinstance(value, Missing):
+                return None
+            values.append(value)
+        return tuple(values)
+
+    def _of(self, relation: Relation) -> _Table | None:
+        """Return what may be read back of ``relation``, None for nothing."""
+        if relation not in self._tables:
+            if len(self._tables) >= RELATIONS_KEPT:
+                self._tables.clear()
+            self._tables[relation] = self._table(relation)
+        return self._tables[relation]
+
+    def _table(self, relation: Relation) -> _Table | None:
+        capture = self._context.capture
+        if not capture.captures(relation.schema, relation.table):
+            return None
+        if (relation.schema, relation.table) == capture.signal_table:
+            return None
+        described = self._context.describe(relation)
+        names = {column.name: at for at, column in enumerate(described.columns)}
+        if self._properties.by_event_key:
+            key = tuple(capture.keys(described))
+        else:
+            key = tuple(names[name] for name in described.primary_key or () if name in names)
+        columns = frozenset(
+            at
+            for at in capture.columns(described)
+            if at not in key and self._takes(described, described.columns[at].name)
+        )
+        if not columns or not key:
+            return None
+        defaulted = frozenset(
+            at for at, column in enumerate(described.columns) if column.default is not None
+        )
+        return _Table(columns, defaulted, key)
+
+    def _takes(self, relation: Relation, column: str) -> bool:
+        if not self._chosen:
+            return True
+        found = bool(self._chosen(f"{relation.schema}.{relation.table}:{column}"))
+        return found if self._properties.include else not found
+
+    def _read(self, relation: Relation, wanted: _Wanted, changes: list[Change]) -> None:
+        table = self._of(relation)
+        assert table is not None
+        names = [relation.columns[at].name for at in sorted(wanted.columns)]
+        key_names = [relation.columns[at].name for at in table.key]
+        width, found = len(table.key), dict[Tuple, Tuple]()
+        for keys in _cut(list(wanted.places)):
+            try:
+                rows = self._context.rows_now(relation, [*key_names, *names], key_names, keys)
+            except ConnectionLost:
+                raise
+            except SourceError as error:
+                self._failed(relation, f"columns of {relation.name} cannot be read back", error)
+                return
+            found |= {row[:width]: row[width:] for row in rows}
+        gone = 0
+        for key, places in wanted.places.items():
+            values = found.get(key)
+            if values is None:
+                gone += 1
+                continue
+            read = dict(zip(sorted(wanted.columns), values, strict=True))
+            for place in places:
+                change = changes[place]
+                assert isinstance(change, Insert | Update)
+                missing = self._missing(change, table)
+                new = tuple(
+                    read[at] if at in missing else value for at, value in enumerate(change.new)
+                )
+                changes[place] = msgspec.structs.replace(change, new=new)
+        if gone:
+            self._failed(relation, f"{gone} rows of {relation.name} are gone: not read back", None)
+
+    def _failed(self, relation: Relation, problem: str, cause: SourceError | None) -> None:
+        if self._properties.errors == "fail":
+            raise ReselectFailed(problem, table=relation.name) from cause
+        said = problem if cause is None else f"{problem}: {cause.problem}"
+        log.warning(said, extra={"relation": relation.name})
+
+
+def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:
+    for at in range(0, len(keys), KEYS_PER_QUERY):
+        yield keys[at : at + KEYS_PER_QUERY]

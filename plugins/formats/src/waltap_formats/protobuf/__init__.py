@@ -1,0 +1,1 @@
+"""Protobuf, in the wire form of Confluent's serialisers."""

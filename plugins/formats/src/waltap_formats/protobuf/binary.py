@@ -1,0 +1,261 @@
+"""Connect values as Protobuf's binary form: one function per schema, made of those of its parts.
+
+Fields stand in the order of their numbers, those of value 0, "" and false are left out where the schema
+does not tell them from null: the bytes are those of Confluent's converter. Source: Protobuf's "Encoding".
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from waltap.format.unfit import Unfit, required
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_formats.avro.binary import RANGES
+from waltap_formats.protobuf.calendar import civil_date
+from waltap_formats.protobuf.schema import LOGICAL
+from waltap_formats.varint import unsigned
+
+__all__ = ["Presence", "message_writer", "wrapped_writer"]
+
+Write = Callable[[Any], bytes]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+WIRE = {
+    Kind.INT8: VARINT,
+    Kind.INT16: VARINT,
+    Kind.INT32: VARINT,
+    Kind.INT64: VARINT,
+    Kind.BOOLEAN: VARINT,
+    Kind.FLOAT32: FIXED32,
+    Kind.FLOAT64: FIXED64,
+    Kind.STRING: BYTES,
+    Kind.BYTES: BYTES,
+}
+_DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
+_DAY_MS = 86_400_000
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""Years 1 to 9999: what google.protobuf.Timestamp has."""
+
+
+class Presence:
+    """How null is told from zero. ``optional``, ``wrappers``, ``defaults``: see `ProtobufProperties`; the
+    last: null in a field that has a default is that default."""
+
+    __slots__ = ("defaults", "optional", "wrappers")
+
+    def __init__(
+        self, *, optional: bool = False, wrappers: bool = False, defaults: bool = True
+    ) -> None:
+        self.optional, self.wrappers, self.defaults = optional, wrappers, defaults
+
+
+def message_writer(schema: Schema, how: Presence) -> Write:
+    """Return what writes structs of ``schema``. The writer raises Unfit, TypeError or KeyError."""
+    members = [
+        (field.name, _member(field, number, how))
+        for number, field in enumerate(schema.fields, start=1)
+    ]
+    return lambda value: b"".join([write(value.get(name)) for name, write in members])
+
+
+def wrapped_writer(schema: Schema) -> Write:
+    """Return what writes values that are no structs, inside the wrapper of their type."""
+    if schema.name in LOGICAL:
+        return _logical(schema)
+    write, prefix = _scalar(schema.kind), tag(1, WIRE[schema.kind])
+
+    def wrapped(value: Any) -> bytes:
+        data = write(value)
+        return b"" if _is_zero(data) else prefix + data
+
+    return wrapped
+
+
+def tag(number: int, wire: int) -> bytes:
+    """Return what precedes a field."""
+    return unsigned(number << 3 | wire)
+
+
+def _member(field: Field, number: int, how: Presence, *, entry: bool = False) -> Write:
+    """Return what writes a field with its tag; nothing for null. ``entry``: it is of a map's entry, whose
+    fields are never labelled."""
+    schema, what = field.schema, f"the field {field.name}"
+    if schema.kind is Kind.ARRAY:
+        write = _array(schema, number, how, what)
+    elif schema.kind is Kind.MAP:
+        write = _map(schema, number, how, what)
+    else:
+        write = _single(schema, number, how, labelled=how.optional and not entry)
+    null = b""
+    if schema.default is not None and how.defaults:
+        null = write(schema.default)
+    elif not schema.optional:
+
+        def strict(value: Any) -> bytes:
+            if value is None:
+                raise required(what, schema)
+            return write(value)
+
+        return strict
+    return lambda value: null if value is None else write(value)
+
+
+def _single(schema: Schema, number: int, how: Presence, *, labelled: bool) -> Write:
+    body = _body(schema, how)
+    if body is not None:
+        return _sized(body, tag(number, BYTES))
+    write, prefix = _scalar(schema.kind), tag(number, WIRE[schema.kind])
+    if labelled and schema.optional:
+        return lambda value: prefix + write(value)
+    if schema.kind is Kind.STRING or schema.kind is Kind.BYTES:
+        return lambda value: prefix + write(value) if value else b""
+
+    def implicit(value: Any) -> bytes:
+        data = write(value)
+        return b"" if _is_zero(data) else prefix + data
+
+    return implicit
+
+
+def _is_zero(data: bytes) -> bool:
+    return not any(data)
+
+
+def _sized(body: Write, prefix: bytes) -> Write:
+    def write(value: Any) -> bytes:
+        data = body(value)
+        return prefix + unsigned(len(data)) + data
+
+    return write
+
+
+def _body(schema: Schema, how: Presence) -> Write | None:
+    """Return what writes values that are messages; None: the type is a scalar."""
+    if schema.name in LOGICAL:
+        return _logical(schema)
+    if schema.kind is Kind.STRUCT:
+        return message_writer(schema, how)
+    return wrapped_writer(schema) if how.wrappers and schema.optional else None
+
+
+def _array(schema: Schema, number: int, how: Presence, what: str) -> Write:
+    items = schema.items
+    assert items is not None
+
+    def present(value: Any) -> Any:
+        if None in value:
+            raise Unfit(f"{what}: Protobuf has no null inside of an array")
+        return value
+
+    body = _body(items, how)
+    prefix = tag(number, BYTES)
+    if body is not None:
+        each = _sized(body, prefix)
+        return lambda value: b"".join(map(each, present(value)))
+    write = _scalar(items.kind)
+    if WIRE[items.kind] == BYTES:
+        return lambda value: b"".join([prefix + write(each) for each in present(value)])
+
+    def packed(value: Any) -> bytes:
+        data = b"".join(map(write, present(value)))
+        return prefix + unsigned(len(data)) + data if data else b""
+
+    return packed
+
+
+def _map(schema: Schema, number: int, how: Presence, what: str) -> Write:
+    assert schema.keys is not None
+    assert schema.values is not None
+    key = _member(Field(f"key of {what}", schema.keys), 1, how, entry=True)
+    item = _member(Field(f"value of {what}", schema.values), 2, how, entry=True)
+    entry = _sized(lambda pair: key(pair[0]) + item(pair[1]), tag(number, BYTES))
+    return lambda value: b"".join(map(entry, value.items()))
+
+
+# --- values -------------------------------------------------------------------------------------------
+
+
+def _signed(value: int) -> bytes:
+    return unsigned(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _scalar(kind: Kind) -> Write:
+    match kind:
+        case Kind.STRING:
+            return _text
+        case Kind.BYTES:
+            return lambda value: unsigned(len(value)) + value
+        case Kind.BOOLEAN:
+            return lambda value: b"\x01" if value else b"\x00"
+        case Kind.FLOAT32:
+            return _FLOAT
+        case Kind.FLOAT64:
+            return _DOUBLE
+    limit = 1 << RANGES[kind]
+
+    def integer(value: int) -> bytes:
+        if not -limit <= value < limit:
+            raise Unfit(f"a number that is no {kind.value}")
+        return _signed(value)
+
+    return integer
+
+
+def _text(value: str) -> bytes:
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which a cut may leave: Java writes ``?``
+        data = value.encode("utf-8", "replace")
+    return unsigned(len(data)) + data
+
+
+def _logical(schema: Schema) -> Write:
+    match (schema.name or "").rpartition(".")[2]:
+        case "Decimal":
+            return _decimal(int(dict(schema.parameters).get("scale", 0)))
+        case "Date":
+            return lambda days: _numbers(*civil_date(days))
+        case "Time":
+            return _time
+        case _:
+            return _instant
+
+
+def _numbers(*values: int) -> bytes:
+    """Return a message of integers, the first of them with the number 1."""
+    return b"".join(
+        [
+            tag(number, VARINT) + _signed(value)
+            for number, value in enumerate(values, start=1)
+            if value
+        ]
+    )
+
+
+def _decimal(scale: int) -> Write:
+    after = tag(3, VARINT) + _signed(scale) if scale else b""
+
+    def write(value: bytes) -> bytes:
+        precision = len(str(abs(int.from_bytes(value, "big", signed=True))))
+        return b"".join(
+            (b"\x0a", unsigned(len(value)), value, tag(2, VARINT), unsigned(precision), after)
+        )
+
+    return write
+
+
+def _time(value: int) -> bytes:
+    if not 0 <= value <= _DAY_MS:
+        raise Unfit("a time that is no time of a day")
+    seconds, ms = divmod(value, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    return _numbers(minutes // 60, minutes % 60, seconds, ms * 1_000_000)
+
+
+def _instant(value: int) -> bytes:
+    if not FIRST_MS <= value <= LAST_MS:
+        raise Unfit(
+            "a time that google.protobuf.Timestamp does not have, which ends with year 9999"
+        )
+    seconds, ms = divmod(value, 1000)
+    return _numbers(seconds, ms * 1_000_000)

@@ -1,0 +1,73 @@
+"""Protobuf with a schema registry, as Confluent's ProtobufConverter writes it."""
+
+from functools import cached_property
+
+from waltap.errors import ConfigurationError, Problem
+from waltap.format.converter import Converter, ConverterContext, Encode
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_formats.avro.binary import long_bytes
+from waltap_formats.protobuf.binary import Presence, message_writer, wrapped_writer
+from waltap_formats.protobuf.properties import ProtobufProperties
+from waltap_formats.protobuf.schema import (
+    LOGICAL,
+    PRIMITIVES,
+    WRAPPERS,
+    WRAPPERS_TEXT,
+    message_file,
+)
+from waltap_formats.registry.client import RegistryClient
+
+__all__ = ["ProtobufConverter"]
+
+
+class ProtobufConverter(Converter):
+    """Writes the wire form of Confluent's serialisers: a zero byte, the schema's id, the place of the
+    message in its file, the message."""
+
+    def __init__(self, properties: ProtobufProperties, context: ConverterContext) -> None:
+        self._properties, self._context = properties, context
+
+    @cached_property
+    def _registry(self) -> RegistryClient:
+        return RegistryClient(self._properties, stopping=self._context.stopping)
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        schema = schema or Schema(kind=Kind.STRING, optional=True)
+        options = self._properties
+        if schema.kind is Kind.STRUCT:
+            file = message_file(
+                schema, optional=options.optional, wrappers=options.wrappers, scrub=options.scrub
+            )
+            how = Presence(
+                optional=options.optional,
+                wrappers=options.wrappers,
+                defaults=not options.ignore_default,
+            )
+            write = message_writer(schema, how)
+            prefix = self.prefix(topic, file.full_name, file.text()) + b"\x00"
+        else:
+            if schema.kind not in PRIMITIVES:
+                place = f"{self._context.side}.converter"
+                problem = f"Protobuf has no form for {topic}'s values that are no structs"
+                raise ConfigurationError([Problem(place, problem)])
+            write = wrapped_writer(schema)
+            prefix = self.prefix(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
+            prefix += _place(schema)
+        null = None
+        if schema.default is not None and not options.ignore_default:
+            null = prefix + write(schema.default)
+        return lambda value: null if value is None else prefix + write(value)
+
+    def prefix(self, topic: str, name: str, text: str) -> bytes:
+        """Return what precedes values of a schema, which is registered. Raises: as `RegistryClient`."""
+        subject = self._properties.subject(self._context.side, topic, name)
+        number = self._registry.id_of(subject, text, "PROTOBUF")
+        return b"\x00" + number.to_bytes(4, "big")
+
+
+def _place(schema: Schema) -> bytes:
+    """Return the place of a wrapper in its file, as message indexes are written."""
+    if schema.name in LOGICAL:
+        return b"\x00"
+    place = WRAPPERS.index(PRIMITIVES[schema.kind])
+    return long_bytes(1) + long_bytes(place) if place else b"\x00"

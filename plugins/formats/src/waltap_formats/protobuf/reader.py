@@ -1,0 +1,228 @@
+"""Protobuf messages read by the text of their schema, as plain documents. Source: Protobuf's encoding."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from waltap_formats.avro.reader import scaled
+from waltap_formats.protobuf.schema import WRAPPERS_FILE, WRAPPERS_TEXT, Member
+from waltap_formats.protobuf.text import NotProto, ReadFile, ReadMessage, read_text
+from waltap_formats.wire import Unreadable, Wire
+
+__all__ = ["protobuf_reader"]
+
+BUILT_IN: Final = {
+    WRAPPERS_FILE: WRAPPERS_TEXT,
+    "google/protobuf/timestamp.proto": 'syntax="proto3";package google.protobuf;'
+    "message Timestamp{int64 seconds=1;int32 nanos=2;}",
+    "google/protobuf/duration.proto": 'syntax="proto3";package google.protobuf;'
+    "message Duration{int64 seconds=1;int32 nanos=2;}",
+    "google/protobuf/empty.proto": 'syntax="proto3";package google.protobuf;message Empty{}',
+    "google/protobuf/any.proto": 'syntax="proto3";package google.protobuf;'
+    "message Any{string type_url=1;bytes value=2;}",
+    "google/type/date.proto": 'syntax="proto3";package google.type;'
+    "message Date{int32 year=1;int32 month=2;int32 day=3;}",
+    "google/type/timeofday.proto": 'syntax="proto3";package google.type;'
+    "message TimeOfDay{int32 hours=1;int32 minutes=2;int32 seconds=3;int32 nanos=4;}",
+    "confluent/type/decimal.proto": 'syntax="proto3";package confluent.type;'
+    "message Decimal{bytes value=1;uint32 precision=2;int32 scale=3;}",
+}
+"""Files that registries do not keep, since every library has them."""
+
+DECIMAL: Final = "confluent.type.Decimal"
+WRAPPER: Final = "google.protobuf."
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+DEEPEST: Final = 100
+
+
+def _signed(wire: Wire, bits: int) -> int:
+    value = wire.unsigned() & (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+SCALARS: Final[dict[str, tuple[int, Callable[[Wire], Any], Any]]] = {
+    "int32": (VARINT, lambda wire: _signed(wire, 32), 0),
+    "int64": (VARINT, lambda wire: _signed(wire, 64), 0),
+    "uint32": (VARINT, Wire.unsigned, 0),
+    "uint64": (VARINT, Wire.unsigned, 0),
+    "sint32": (VARINT, Wire.zigzag, 0),
+    "sint64": (VARINT, Wire.zigzag, 0),
+    "bool": (VARINT, lambda wire: wire.unsigned() != 0, False),
+    "fixed32": (FIXED32, lambda wire: wire.number("I"), 0),
+    "sfixed32": (FIXED32, lambda wire: wire.number("i"), 0),
+    "float": (FIXED32, lambda wire: wire.number("f"), 0.0),
+    "fixed64": (FIXED64, lambda wire: wire.number("Q"), 0),
+    "sfixed64": (FIXED64, lambda wire: wire.number("q"), 0),
+    "double": (FIXED64, lambda wire: wire.number("d"), 0.0),
+    "string": (LENGTH, lambda wire: wire.text(wire.unsigned()), ""),
+    "bytes": (LENGTH, lambda wire: wire.take(wire.unsigned()), b""),
+}
+"""Type → wire type, what reads it, its default."""
+
+
+def protobuf_reader(text: str, imported: Iterable[str] = ()) -> Callable[[bytes], Any]:
+    """Return what reads what follows a schema's id: the message's place in the file, and the message.
+
+    ``imported``: the texts of files that it imports, besides the well-known ones. Both raise: Unreadable.
+    """
+    try:
+        file = read_text(text)
+        files = [file, *(read_text(each) for each in (*imported, *BUILT_IN.values()))]
+    except NotProto as error:
+        raise Unreadable(f"the schema cannot be read: {error}") from error
+    types = _Types(files)
+
+    def read(data: bytes) -> Any:
+        wire = Wire(data)
+        count = wire.zigzag()
+        path = [wire.zigzag() for _ in range(min(count, DEEPEST))] if count > 0 else [0]
+        found, name = None, file.package
+        within: list[Any] = list(file.messages)
+        for place in path:
+            if not 0 <= place < len(within):
+                raise Unreadable(f"the schema has no message {path}")
+            found = within[place]
+            name = ".".join(filter(None, (name, found.name)))
+            within = found.messages
+        assert found is not None
+        return types.plain(name, types.message(wire, name, found, 0))
+
+    return read
+
+
+class _Types:
+    """All messages and enums of some files, by full name."""
+
+    def __init__(self, files: Iterable[ReadFile]) -> None:
+        self._messages: dict[str, tuple[ReadMessage, bool]] = {}
+        self._enums: dict[str, Mapping[int, str]] = {}
+        for file in files:
+            self._add(file.package, file.messages, file.enums, proto3=file.proto3)
+
+    def _add(
+        self,
+        space: str,
+        messages: Iterable[Any],
+        enums: Mapping[str, Mapping[int, str]],
+        *,
+        proto3: bool,
+    ) -> None:
+        for name, labels in enums.items():
+            self._enums.setdefault(_full(space, name), labels)
+        for message in messages:
+            name = _full(space, message.name)
+            self._messages.setdefault(name, (message, proto3))
+            self._add(name, message.messages, message.enums, proto3=proto3)
+
+    def message(self, wire: Wire, name: str, message: ReadMessage, depth: int) -> dict[str, Any]:
+        """Return the fields of a message that is the rest of ``wire``."""
+        if depth > DEEPEST:
+            raise Unreadable("messages are nested too deeply")
+        members = {member.number: member for member in message.members}
+        found: dict[str, Any] = {}
+        while wire.left:
+            tag = wire.unsigned()
+            member, kind = members.get(tag >> 3), tag & 7
+            if member is None:
+                _pass_over(wire, kind)
+                continue
+            self._take(wire, kind, member, name, found, depth)
+        return {
+            member.name: found.get(member.name, self._absent(member, message, name))
+            for member in message.members
+            if member.name in found or self._absent(member, message, name) is not None
+        }
+
+    def plain(self, name: str, value: dict[str, Any]) -> Any:
+        """Return what a message of well-known type stands for."""
+        if name == DECIMAL:
+            unscaled = int.from_bytes(value.get("value", b""), "big", signed=True)
+            return scaled(unscaled, value.get("scale", 0))
+        if name.startswith(WRAPPER) and name.endswith("Value") and value.keys() == {"value"}:
+            return value["value"]
+        return value
+
+    def _take(
+        self,
+        wire: Wire,
+        kind: int,
+        member: Member,
+        name: str,
+        found: dict[str, Any],
+        depth: int,
+    ) -> None:
+        known = SCALARS.get(member.type)
+        full = "" if known else self._find(member.type, name)
+        if full in self._enums:
+            labels = self._enums[full]
+            known = VARINT, lambda wire: labels.get(n := _signed(wire, 32), n), None
+        repeated = member.label == "repeated"
+        if known is not None:
+            wanted, read, _ = known
+            if kind == LENGTH != wanted and repeated:  # packed
+                part = Wire(wire.take(wire.unsigned()))
+                while part.left:
+                    found.setdefault(member.name, []).append(read(part))
+                return
+            if kind != wanted:
+                raise Unreadable(f"the field {member.name} is no {member.type}")
+            value = read(wire)
+        else:
+            if kind != LENGTH:
+                raise Unreadable(f"the field {member.name} is no message")
+            message = self._messages[full][0]
+            part = Wire(wire.take(wire.unsigned()))
+            fields = self.message(part, full, message, depth + 1)
+            if message.entry:
+                found.setdefault(member.name, {})[str(fields.get("key"))] = fields.get("value")
+                return
+            value = self.plain(full, fields)
+        if repeated:
+            found.setdefault(member.name, []).append(value)
+        else:
+            found[member.name] = value
+
+    def _absent(self, member: Member, message: ReadMessage, name: str) -> Any:
+        """Return what a field has that is not there; None where its absence is told."""
+        if member.label == "repeated":
+            return {} if self._is_map(member, name) else []
+        proto3 = name not in self._messages or self._messages[name][1]
+        told = member.label or member.name in message.chosen
+        if member.type in SCALARS and not told and proto3:
+            return SCALARS[member.type][2]
+        return None
+
+    def _is_map(self, member: Member, name: str) -> bool:
+        if member.type in SCALARS:
+            return False
+        full = self._find(member.type, name)
+        return full in self._messages and self._messages[full][0].entry
+
+    def _find(self, kind: str, within: str) -> str:
+        """Return the full name of a type that is named ``kind`` inside a message. Raises: Unreadable."""
+        if kind.startswith("."):
+            kind, within = kind[1:], ""
+        while True:
+            full = _full(within, kind)
+            if full in self._messages or full in self._enums:
+                return full
+            if not within:
+                raise Unreadable(f"the schema has no type {kind}")
+            within = within.rpartition(".")[0]
+
+
+def _pass_over(wire: Wire, kind: int) -> None:
+    match kind:
+        case 0:
+            wire.unsigned()
+        case 1:
+            wire.take(8)
+        case 2:
+            wire.take(wire.unsigned())
+        case 5:
+            wire.take(4)
+        case _:
+            raise Unreadable(f"a field of wire type {kind}")
+
+
+def _full(space: str, name: str) -> str:
+    return f"{space}.{name}" if space else name

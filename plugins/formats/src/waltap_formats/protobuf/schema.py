@@ -1,0 +1,309 @@
+"""Protobuf schemas of Connect schemas, as Confluent's ProtobufConverter makes them, and their text.
+
+A struct is a message, named by the last part of its name; what it contains is defined inside it. Fields
+are numbered from 1. The text is, to the letter, what kafka-connect-protobuf-converter 7.0 registers, so
+that a topic that the other product wrote gets no new version. Source: what that converter gives.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote
+
+from waltap.errors import ConfigurationError, Problem
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = ["LOGICAL", "PRIMITIVES", "WRAPPERS", "WRAPPERS_TEXT", "Member", "Message", "ProtoFile",
+           "message_file"]  # fmt: skip
+
+PRIMITIVES = {
+    Kind.INT8: "int32",
+    Kind.INT16: "int32",
+    Kind.INT32: "int32",
+    Kind.INT64: "int64",
+    Kind.FLOAT32: "float",
+    Kind.FLOAT64: "double",
+    Kind.BOOLEAN: "bool",
+    Kind.STRING: "string",
+    Kind.BYTES: "bytes",
+}
+LOGICAL = {
+    "org.apache.kafka.connect.data.Decimal": ("confluent.type.Decimal", "confluent/type/decimal.proto"),
+    "org.apache.kafka.connect.data.Date": ("google.type.Date", "google/type/date.proto"),
+    "org.apache.kafka.connect.data.Time": ("google.type.TimeOfDay", "google/type/timeofday.proto"),
+    "org.apache.kafka.connect.data.Timestamp": (
+        "google.protobuf.Timestamp",
+        "google/protobuf/timestamp.proto",
+    ),
+}  # fmt: skip
+"""Name of a Connect schema → message and file that stand for it."""
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+WRAPPERS = ("double", "float", "int64", "uint64", "int32", "uint32", "bool", "string", "bytes")
+"""Types that google/protobuf/wrappers.proto has a message for, in its order."""
+
+WRAPPERS_FILE = "google/protobuf/wrappers.proto"
+SPELLED = {"int32": "Int32", "int64": "Int64", "uint32": "UInt32", "uint64": "UInt64"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def wrapper(kind: str) -> str:
+    """Return the message that wraps a primitive type."""
+    return f"{SPELLED.get(kind, kind.capitalize())}Value"
+
+
+WRAPPERS_TEXT = (
+    'syntax = "proto3";\npackage google.protobuf;\n\n'
+    'option java_package = "com.google.protobuf";\n'
+    'option java_outer_classname = "WrappersProto";\n'
+    "option java_multiple_files = true;\n"
+    'option go_package = "google.golang.org/protobuf/types/known/wrapperspb";\n'
+    "option cc_enable_arenas = true;\n"
+    'option objc_class_prefix = "GPB";\n'
+    'option csharp_namespace = "Google.Protobuf.WellKnownTypes";\n\n'
+    + "".join(
+        f'message {wrapper(kind)} {{\n  {kind} value = 1 [json_name = "value"];\n}}\n'
+        for kind in WRAPPERS
+    )
+)
+"""What is registered for values that are no structs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A field of a message. ``label``: "", optional or repeated; ``parameters``: what Connect has more."""
+
+    name: str
+    number: int
+    type: str
+    label: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """A message with those that are defined inside it."""
+
+    name: str
+    members: list[Member] = field(default_factory=list)
+    messages: list["Message"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtoFile:
+    """A file with one message at its top."""
+
+    package: str
+    imports: tuple[str, ...]
+    message: Message
+
+    @property
+    def full_name(self) -> str:
+        """Return the name of the message."""
+        return f"{self.package}.{self.message.name}" if self.package else self.message.name
+
+    def text(self) -> str:
+        """Return it as Confluent's library prints it."""
+        lines = ['syntax = "proto3";']
+        if self.package:
+            lines.append(f"package {self.package};")
+        if self.imports:
+            lines += ["", *(f'import "{name}";' for name in self.imports)]
+        return "\n".join([*lines, "", *_printed(self.message)]) + "\n"
+
+
+def message_file(
+    schema: Schema, *, optional: bool = False, wrappers: bool = False, scrub: bool = False
+) -> ProtoFile:
+    """Return the file of a struct schema. The options are those of `ProtobufProperties`.
+
+    Raises: ConfigurationError for names and shapes that Protobuf does not take.
+    """
+    assert schema.kind is Kind.STRUCT
+    return _Builder(optional=optional, wrappers=wrappers, scrub=scrub).file(schema)
+
+
+class _Builder:
+    """Builds one file."""
+
+    def __init__(self, *, optional: bool, wrappers: bool, scrub: bool) -> None:
+        self._optional, self._wrappers, self._scrub = optional, wrappers, scrub
+        self._imports: dict[str, None] = {}
+        self._unnamed = 0
+
+    def file(self, schema: Schema) -> ProtoFile:
+        *space, name = (self._scrubbed(part) for part in self._named(schema.name).split("."))
+        message = self._message(_checked(name, "schema.name.adjustment.mode", "message"), schema)
+        return ProtoFile(package=".".join(space), imports=tuple(self._imports), message=message)
+
+    def _message(self, name: str, schema: Schema, *, entry: bool = False) -> Message:
+        """Return the message of a struct. ``entry``: it is of a map; its fields have neither label nor
+        parameters."""
+        made, inside = Message(name=name), _Inside(name)
+        for number, member in enumerate(schema.fields, start=1):
+            called = _checked(self._scrubbed(member.name), "field.name.adjustment.mode", "field")
+            if any(other.name == called for other in made.members):
+                problem = f"two fields of {name} are called {called}"
+                raise ConfigurationError([Problem("field.name.adjustment.mode", problem)])
+            found = self._member(called, number, member.schema, made, inside)
+            if entry:
+                label = "" if found.label == "optional" else found.label
+                found = replace(found, label=label, parameters=())
+            made.members.append(found)
+        return made
+
+    def _member(
+        self, name: str, number: int, schema: Schema, within: Message, inside: "_Inside"
+    ) -> Member:
+        label, of = "", schema
+        if schema.kind is Kind.ARRAY:
+            assert schema.items is not None
+            label, of = "repeated", schema.items
+            if of.kind is Kind.ARRAY:
+                problem = f"Protobuf has no arrays of arrays: the field {name} of {within.name}"
+                raise ConfigurationError([Problem("value.converter", problem)])
+        elif schema.kind is Kind.MAP:
+            label = "repeated"
+        elif self._optional and schema.optional:
+            label = "optional"
+        type_, parameters = self._type(name, of, within, inside)
+        return Member(name=name, number=number, type=type_, label=label, parameters=parameters)
+
+    def _type(
+        self, name: str, schema: Schema, within: Message, inside: "_Inside"
+    ) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Return the type of a field, and its parameters; what it needs is defined in ``within``."""
+        if schema.name in LOGICAL:
+            made, place = LOGICAL[schema.name]
+            self._imports[place] = None
+            return made, _decimal(schema) if schema.name == DECIMAL else ()
+        if schema.kind is Kind.STRUCT:
+            called = self._short(schema.name)
+            called, known = inside.place(f"{called}Message" if called == name else called, schema)
+            if not known:
+                within.messages.append(self._message(called, schema))
+            return called, ()
+        if schema.kind is Kind.MAP:
+            assert schema.keys is not None
+            assert schema.values is not None
+            entry = "".join(
+                part[:1].upper() + part[1:] for part in self._short(schema.name).split("_")
+            )
+            called, known = inside.place(f"{entry}Entry", schema)
+            if not known:
+                pair = Field("key", schema.keys), Field("value", schema.values)
+                of = Schema(kind=Kind.STRUCT, fields=pair)
+                within.messages.append(self._message(called, of, entry=True))
+            return called, ()
+        kind = PRIMITIVES[schema.kind]
+        small = schema.kind in {Kind.INT8, Kind.INT16}
+        parameters = (("connect.type", schema.kind.value),) if small else ()
+        if self._wrappers and schema.optional:
+            self._imports[WRAPPERS_FILE] = None
+            kind = f"google.protobuf.{wrapper(kind)}"
+        return kind, parameters
+
+    def _named(self, name: str | None) -> str:
+        if name:
+            return name
+        self._unnamed += 1
+        return f"ConnectDefault{self._unnamed}"
+
+    def _short(self, name: str | None) -> str:
+        short = self._scrubbed(self._named(name).rpartition(".")[2])
+        return _checked(short, "schema.name.adjustment.mode", "message")
+
+    def _scrubbed(self, name: str) -> str:
+        """Return a name as Confluent's converter scrubs it."""
+        if not self._scrub or not name or (_NAME.fullmatch(name) and name[0] != "_"):
+            return name
+        escaped = (
+            quote(name, safe="*-._").replace("~", "%7E").replace("%20", "+")
+        )  # as Java's URLEncoder
+        if escaped[0].isdigit() or escaped[0] == "_":
+            escaped = f"x{escaped}"
+        return re.sub(r"[^A-Za-z0-9_]", "_", escaped)
+
+
+class _Inside:
+    """The names of messages inside one: another struct of a name that is taken gets a number."""
+
+    def __init__(self, outer: str) -> None:
+        self._taken: dict[str, object] = {outer: None}
+
+    def place(self, name: str, schema: Schema) -> tuple[str, bool]:
+        """Return the name of ``schema``, and whether it is defined already."""
+        number, chosen = 1, name
+        of = schema.fields if schema.kind is Kind.STRUCT else schema
+        while chosen in self._taken and self._taken[chosen] != of:
+            number += 1
+            chosen = f"{name}{number}"
+        known = chosen in self._taken
+        self._taken[chosen] = of
+        return chosen, known
+
+
+def _decimal(schema: Schema) -> tuple[tuple[str, str], ...]:
+    given = dict(schema.parameters)
+    names = (("precision", "connect.decimal.precision"), ("scale", "scale"))
+    return tuple((made, given[name]) for made, name in names if name in given)
+
+
+def _checked(name: str, place: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        problem = f'Protobuf takes no {what} "{name}"'
+        allowed = "avro, avro_unicode, or scrub.invalid.names=true of the converter"
+        raise ConfigurationError([Problem(place, problem, allowed=allowed)])
+    return name
+
+
+# --- text ---------------------------------------------------------------------------------------------
+
+
+def _printed(message: Message) -> Iterator[str]:
+    if not message.members and not message.messages:
+        yield f"message {message.name} {{}}"
+        return
+    yield f"message {message.name} {{"
+    for member in message.members:
+        for line in _member_lines(member):
+            yield f"  {line}"
+    if message.messages:
+        yield ""
+        for inner in message.messages:
+            for line in _printed(inner):
+                yield f"  {line}"
+    yield "}"
+
+
+def _member_lines(member: Member) -> Iterator[str]:
+    label = f"{member.label} " if member.label else ""
+    begin = f"{label}{member.type} {member.name} = {member.number}"
+    if not member.parameters:
+        yield f"{begin} [deprecated = false];" if member.label == "optional" else f"{begin};"
+        return
+    meta = list(_meta_lines(member.parameters))
+    if member.label == "optional":
+        yield f"{begin} ["
+        yield "  deprecated = false,"
+        yield from (f"  {line}" for line in meta)
+        yield "];"
+        return
+    yield f"{begin} [{meta[0]}"
+    yield from meta[1:-1]
+    yield f"{meta[-1]}];"
+
+
+def _meta_lines(parameters: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    yield "(confluent.field_meta) = {"
+    yield "  params: ["
+    for place, (name, value) in enumerate(parameters):
+        pair = [f'key: "{name}"', f'value: "{value}"']
+        if name != "connect.type":  # the order of a Java hash map
+            pair.reverse()
+        yield "    {"
+        yield f"      {pair[0]},"
+        yield f"      {pair[1]}"
+        yield "    }," if place + 1 < len(parameters) else "    }"
+    yield "  ]"
+    yield "}"

@@ -1,0 +1,148 @@
+"""The topic in which a Connect worker keeps offsets: read to its end, and written behind it."""
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from waltap.errors import SinkError
+from waltap_kafka import client
+from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
+from waltap_kafka.failure import Failures
+from waltap_kafka.properties import KafkaSinkProperties
+
+__all__ = ["TopicOffsets", "topic_offsets"]
+
+SCHEME: Final = "kafka://"
+PREFIX: Final = "producer."
+STEP_S: Final = 0.25
+WAIT_S: Final = 120.0
+MANY: Final = 1000
+
+
+class TopicOffsets:
+    """The last value of each key counts; one without a value is taken back. Records are written as a
+    worker writes them: all replicas have them, and a key stays in its partition."""
+
+    def __init__(self, servers: str, topic: str, settings: Mapping[str, str]) -> None:
+        self._servers, self._topic = servers, topic
+        self._watch = ClientWatch(f"offsets of Kafka Connect at {servers}")
+        self._failures = Failures(
+            servers=servers, transactional_id="-", position_topic=topic, creates_topics=False
+        )
+        self._settings = {
+            **client_settings(settings, PREFIX),
+            "bootstrap.servers": servers,
+            **self._watch.settings(),
+        }
+
+    def read(self) -> Mapping[bytes, bytes]:
+        """Return every offset. Raises: SinkError, ConfigurationError."""
+        own = {"group.id": f"waltap-{uuid.uuid4()}", "enable.auto.commit": False}
+        own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
+        settings = {name: value for name, value in self._settings.items() if name in OF_BOTH_ENDS}
+        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
+        reader = client.consumer({**settings, **own}, PREFIX)
+        try:
+            places = self._places(reader)
+            return self._last_values(reader, places)
+        except KafkaException as raised:
+            error = self._watch.trouble or kafka_error(raised)
+            raise self._failures.of(error, topic=self._topic) from raised
+        finally:
+            reader.close()
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """Write one record, and wait until the broker has it. Raises: SinkError, ConfigurationError."""
+        reported: list[KafkaError | None] = []
+
+        def report(error: KafkaError | None, _message: Message) -> None:
+            reported.append(error)
+
+        made = client.producer(
+            {
+                "partitioner": "murmur2_random",
+                **self._settings,
+                "acks": "all",
+                "enable.idempotence": True,
+            },
+            PREFIX,
+        )
+        found = client.reach(made, self._watch, self._servers, **self._fields())
+        if self._topic not in found.topics:
+            raise self._missing()
+        made.produce(self._topic, key=key, value=value, on_delivery=report)
+        made.flush(WAIT_S)
+        if not reported:
+            text = f"topic {self._topic} took no record in {WAIT_S:.0f} s"
+            raise KafkaNotDelivered(text, topic=self._topic)
+        if reported[0] is not None:
+            raise self._failures.of(self._watch.trouble or reported[0], topic=self._topic)
+
+    def _fields(self) -> dict[str, object]:
+        return {"positions": self._topic, "transactional_id": "-"}
+
+    def _missing(self) -> SinkError:
+        return KafkaTopicMissing(
+            f"topic {self._topic}, for the offsets of Kafka Connect, does not exist",
+            topic=self._topic,
+        )
+
+    def _places(self, reader: Consumer) -> list[TopicPartition]:
+        found = client.reach(reader, self._watch, self._servers, **self._fields()).topics
+        if self._topic not in found:
+            raise self._missing()
+        return [TopicPartition(self._topic, number) for number in found[self._topic].partitions]
+
+    def _last_values(self, reader: Consumer, places: list[TopicPartition]) -> dict[bytes, bytes]:
+        values: dict[bytes, bytes] = {}
+        left = {place.partition for place in places}
+        reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places])
+        deadline = time.monotonic() + WAIT_S
+        while left:
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the end was not reached"))
+            for message in reader.consume(MANY, STEP_S):
+                error = message.error()
+                if error is None:
+                    key, value = message.key(), message.value()
+                    if key is not None and value is not None:
+                        values[key] = value
+                    elif key is not None:
+                        values.pop(key, None)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise KafkaException(error)
+        return values
+
+
+OF_BOTH_ENDS: Final = frozenset(
+    {"bootstrap.servers", "security.protocol", "error_cb", "logger", "client.id", "client.rack"}
+)
+"""Settings of a producer that a consumer needs, too; beside those of TLS and SASL."""
+
+
+def topic_offsets(place: str, own: object) -> TopicOffsets | None:
+    """Return the topic that ``place`` names, None where it is none of Kafka's; ``own`` are the properties
+    of the profile's sink."""
+    sink = own if isinstance(own, KafkaSinkProperties) else None
+    settings = {} if sink is None else dict(sink.producer)
+    if place.startswith(SCHEME):
+        servers, _, topic = place.removeprefix(SCHEME).partition("/")
+        servers = servers or ("" if sink is None else sink.servers)
+        return TopicOffsets(servers, topic, settings) if servers and topic else None
+    if "://" in place or sink is None:
+        return None
+    return TopicOffsets(sink.servers, place, settings)

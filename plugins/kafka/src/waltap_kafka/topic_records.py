@@ -1,0 +1,177 @@
+"""The records of topics, from a place on: what ``waltap tail kafka://…`` reads."""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from waltap.config.secrecy import redacted
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem, SinkError
+from waltap.reading.stored_record import CONSUMER, StoredRecord
+from waltap_kafka import client
+from waltap_kafka.client import REFUSALS, ClientWatch, kafka_error
+from waltap_kafka.client_settings import client_settings
+from waltap_kafka.errors import KafkaTopicUnread
+
+__all__ = ["TopicRecords"]
+
+SCHEME: Final = "kafka://"
+FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
+ASK_S: Final = 15.0
+MANY: Final = 500
+PASSING: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
+class TopicRecords:
+    """Reads every partition that the topics have when it begins. It joins no group and commits nothing."""
+
+    def __init__(self, place: str, start: str, settings: Mapping[str, str]) -> None:
+        servers, _, names = place[len(SCHEME) :].partition("/")
+        self._servers, self._start = servers, start
+        self.topics: Sequence[str] = tuple(dict.fromkeys(n for n in names.split(",") if n))
+        self._given = {n: v for n, v in settings.items() if n.startswith(CONSUMER)}
+        self._watch = ClientWatch(f"Kafka at {servers}")
+        self._consumer: Consumer | None = None
+        self._unread: set[tuple[str | None, int | None]] = set()
+        self._closed = False
+
+    @property
+    def at_end(self) -> bool:
+        """Tell whether every partition has been read to its end once."""
+        return self._consumer is not None and not self._unread
+
+    def read(self, seconds: float) -> Sequence[StoredRecord]:
+        """Return what comes. Raises: KafkaTopicUnread, ConfigurationError."""
+        if self._closed:
+            return ()
+        try:
+            if self._consumer is None:
+                self._consumer = self._opened()
+            return self._came(self._consumer, seconds)
+        except ConfigurationError as error:
+            raise ConfigurationError(error.problems, origin=COMMAND_LINE) from error
+        except KafkaException as raised:
+            raise self._failure(redacted(kafka_error(raised).str())) from raised
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._closed = True
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _opened(self) -> Consumer:
+        if not (self._servers and self.topics) or "@" in self._servers:
+            problem = Problem("kafka://", "does not name brokers and topics", allowed=FORM)
+            raise ConfigurationError([problem], origin=COMMAND_LINE)
+        consumer = client.consumer(
+            {
+                "group.id": f"waltap-tail-{uuid.uuid4()}",  # librdkafka wants one; it is not joined
+                "isolation.level": "read_committed",
+                **client_settings(self._given, CONSUMER),
+                "bootstrap.servers": self._servers,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                **self._watch.settings(),
+            },
+            CONSUMER,
+        )
+        try:
+            self._assign(consumer)
+        except BaseException:
+            consumer.close()
+            raise
+        return consumer
+
+    def _assign(self, consumer: Consumer) -> None:
+        try:
+            found = client.reach(consumer, self._watch, self._servers).topics
+        except SinkError as cause:
+            raise self._failure(cause.problem) from cause
+        places: list[TopicPartition] = []
+        for name in self.topics:
+            # a topic that may not be described is listed with an error, or not at all
+            error = found[name].error if name in found else None
+            if error is not None:
+                raise self._failure(f"topic {name}: {redacted(error.str())}")
+            if name not in found or not found[name].partitions:
+                raise self._failure(f"topic {name} does not exist")
+            places += [
+                self._begin(consumer, TopicPartition(name, partition))
+                for partition in found[name].partitions
+            ]
+        self._unread = {(place.topic, place.partition) for place in places}
+        consumer.assign(places)
+
+    def _begin(self, consumer: Consumer, place: TopicPartition) -> TopicPartition:
+        """Return the place with the offset to begin at, which is one that there is or the end."""
+        first, end = consumer.get_watermark_offsets(place, ASK_S)
+        asked = {"beginning": first, "end": end}.get(self._start)
+        offset = int(self._start) if asked is None else asked
+        return TopicPartition(place.topic, place.partition, min(max(offset, first), end))
+
+    def _came(self, consumer: Consumer, seconds: float) -> Sequence[StoredRecord]:
+        records: list[StoredRecord] = []
+        deadline = time.monotonic() + seconds
+        while not records:
+            left = deadline - time.monotonic()
+            for message in consumer.consume(MANY, max(0.0, left)):
+                error = message.error()
+                if error is None:
+                    records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self._unread.discard((message.topic(), message.partition()))
+                elif error.code() in REFUSALS or not (error.retriable() or error.code() in PASSING):
+                    raise KafkaException(error)
+            if self.at_end or left <= 0:
+                break
+        trouble = self._watch.trouble
+        if records:
+            self._watch.passed()
+        elif trouble is not None and trouble.code() in REFUSALS:
+            raise self._failure(redacted(trouble.str()))
+        return records
+
+    def _failure(self, text: str) -> KafkaTopicUnread:
+        said = text.rstrip(".")
+        where = "" if self._servers in said else f" of {self._servers}"
+        return KafkaTopicUnread(f"{said}{where}", servers=self._servers)
+
+
+def _record(message: Message) -> StoredRecord:
+    kind, timestamp = message.timestamp()
+    headers: Any = message.headers() or []
+    return StoredRecord(
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in headers),
+    )
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

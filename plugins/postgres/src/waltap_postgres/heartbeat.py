@@ -1,0 +1,34 @@
+"""What is done on the server with each heartbeat: ``heartbeat.action.query``."""
+
+import logging
+from typing import Any
+
+import psycopg
+
+from waltap.errors import Retry
+from waltap_postgres.connection import driver_error
+from waltap_postgres.properties import PostgresProperties
+
+__all__ = ["act"]
+
+log = logging.getLogger(__name__)
+
+
+def act(connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties) -> None:
+    """Run the query, where there is one; one that is wrong is a warning.
+
+    Raises: SourceError for a failure that may pass.
+    """
+    if properties.heartbeat_action_query is None:
+        return
+    try:
+        connection.execute(properties.heartbeat_action_query.encode())
+    except psycopg.Error as error:
+        meaning = driver_error(error, properties)
+        if meaning.retry is not Retry.NEVER:
+            raise meaning from error
+        log.warning(
+            "heartbeat.action.query failed: %s",
+            meaning.problem,
+            extra={"error_code": meaning.code},
+        )

@@ -1,0 +1,1 @@
+"""The sink ``http``: records as requests, one each or many."""

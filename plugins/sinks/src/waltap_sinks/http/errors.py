@@ -1,0 +1,38 @@
+"""What may go wrong between the sink ``http`` and its address."""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = ["HttpLoginRefused", "HttpRefused", "HttpUnavailable"]
+
+
+class HttpUnavailable(SinkError):
+    """The address does not answer, or answers that it cannot take requests now."""
+
+    code = "WT-5601"
+    retry = Retry.SAME_BATCH
+    remedy = (
+        "Look whether the service at {place} is up, and how much it takes (429 says: too much); nothing "
+        "is confirmed meanwhile, and delivery goes on with the same records. url, timeout.ms and "
+        "retry.timeout.ms are properties of the sink."
+    )
+
+
+class HttpRefused(SinkError):
+    """The address refuses a request: another try would not help."""
+
+    code = "WT-5602"
+    remedy = (
+        "Look at what {place} wants: url, body and the format of the profile decide what it gets. Nothing "
+        "behind the record was confirmed: after a correction the next start goes on there. A table "
+        "[[transforms]] of type filter leaves out what the service is not to have."
+    )
+
+
+class HttpLoginRefused(SinkError):
+    """The address, or the one that gives tokens, refuses who we are."""
+
+    code = "WT-5603"
+    remedy = (
+        "Correct the auth.* properties of the sink, header.Authorization or signature.secret, whichever "
+        "{place} asks for, and start again: it goes on where it was."
+    )

@@ -1,0 +1,159 @@
+"""What the sink ``http`` can be told."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from waltap.config.property import Properties, declare, declare_family
+
+__all__ = ["HttpProperties"]
+
+
+class HttpProperties(Properties):
+    """Where records are posted to, in which form, and as whom."""
+
+    url: str = declare(
+        "url",
+        pattern=r"^[hH][tT][tT][pP][sS]?://[^\s/?#]+\S*$",
+        secret=True,
+        summary="Address that records are posted to. No message shows more of it than the host.",
+        examples=("https://ingest.example.com/changes",),
+    )
+    body: Literal["record", "lines", "array", "cloudevents"] = declare(
+        "body",
+        default="record",
+        summary="What one request holds: the value of one record, with its key and headers in HTTP "
+        "headers; JSON lines of several records, with topic, key, value and headers; the same as a JSON "
+        "array; or a batch of structured CloudEvents (format cloudevents).",
+    )
+    batch_records: int = declare(
+        "batch.size",
+        default=500,
+        ge=1,
+        summary="Most records of one request, where it holds several.",
+        unit="records",
+    )
+    batch_bytes: int = declare(
+        "batch.max.bytes",
+        default=1024 * 1024,
+        ge=1,
+        summary="Largest body of a request that holds several records; a larger record goes alone.",
+        unit="bytes",
+    )
+    concurrency: int = declare(
+        "concurrency",
+        default=1,
+        ge=1,
+        le=256,
+        summary="How many requests may be under way at a time. Records of one key go one after the other, "
+        "whatever this is; with 1, all do.",
+    )
+    tombstones: bool = declare(
+        "tombstones",
+        default=False,
+        summary="Whether tombstones are sent, with an empty body or null; else they are left out.",
+    )
+    timeout_ms: int = declare(
+        "timeout.ms",
+        default=60_000,
+        ge=1,
+        summary="How long one try may take to connect, and to answer.",
+        unit="ms",
+    )
+    retry_ms: int = declare(
+        "retry.interval.ms",
+        default=500,
+        ge=1,
+        summary="First wait before a request is sent again; further ones double, up to 30 s. What the "
+        "server asks for in Retry-After is longer where it is longer.",
+        unit="ms",
+    )
+    retry_total_ms: int = declare(
+        "retry.timeout.ms",
+        default=300_000,
+        ge=0,
+        summary="How long a request is tried before the failure is told; the engine then goes on as "
+        "errors.max.retries says.",
+        unit="ms",
+    )
+    headers: dict[str, str] = declare_family(
+        "header.NAME",
+        pattern=r"header\.[A-Za-z0-9!#$%&'*+.^_`|~-]+",
+        summary="A header of every request.",
+    )
+    prefix: str = declare(
+        "headers.prefix",
+        default="X-DEBEZIUM-",
+        pattern="[A-Za-z0-9_-]*",
+        advanced=True,
+        summary="What stands before the names of a record's headers, and before TOPIC and KEY, with "
+        "body=record. Headers of binary CloudEvents have the names of their HTTP binding.",
+    )
+    encode: bool = declare(
+        "headers.encode.base64",
+        default=True,
+        advanced=True,
+        summary="Whether key and headers of a record are sent as base64, which every value survives.",
+    )
+    user: str | None = declare(
+        "auth.user",
+        default=None,
+        summary="User of basic authentication; auth.password is the password.",
+    )
+    password: str | None = declare(
+        "auth.password", default=None, secret=True, summary="Password of basic authentication."
+    )
+    token: str | None = declare(
+        "auth.token", default=None, secret=True, summary="Token of bearer authentication."
+    )
+    oauth_url: str | None = declare(
+        "auth.oauth2.token.url",
+        default=None,
+        pattern=r"^[hH][tT][tT][pP][sS]?://[^\s/?#]+\S*$",
+        summary="Address that gives tokens for client credentials (OAuth 2.0).",
+    )
+    oauth_client: str | None = declare(
+        "auth.oauth2.client.id", default=None, summary="Client of OAuth 2.0."
+    )
+    oauth_secret: str | None = declare(
+        "auth.oauth2.client.secret", default=None, secret=True, summary="Its secret."
+    )
+    oauth_scope: str | None = declare(
+        "auth.oauth2.scope", default=None, summary="Scope to ask for; words with blanks between."
+    )
+    signing_secret: str | None = declare(
+        "signature.secret",
+        default=None,
+        min_length=1,
+        secret=True,
+        summary="Key of the HMAC-SHA256 in the header webhook-signature, as Standard Webhooks defines it: "
+        "any text, or whsec_ with base64 behind it; empty: no signature.",
+    )
+    ssl_ca: str | None = declare(
+        "ssl.ca",
+        default=None,
+        path=True,
+        summary="File of the certificates to trust; by default those that Python's certifi knows.",
+    )
+    ssl_certificate: str | None = declare(
+        "ssl.certificate", default=None, path=True, summary="File of the client's own certificate."
+    )
+    ssl_key: str | None = declare(
+        "ssl.key", default=None, path=True, summary="File of its key, where that is another."
+    )
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        ways = {
+            "auth.user": self.user,
+            "auth.token": self.token,
+            "auth.oauth2.token.url": self.oauth_url,
+        }
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are two ways to log in: give one")
+        if self.oauth_url is not None and None in (self.oauth_client, self.oauth_secret):
+            raise ValueError(
+                "auth.oauth2.token.url needs auth.oauth2.client.id and auth.oauth2.client.secret"
+            )
+        return self

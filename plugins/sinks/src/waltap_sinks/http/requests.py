@@ -1,0 +1,144 @@
+"""From records to requests. Sans-IO."""
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from waltap.format.record import Header, Record
+from waltap.json.lines import JsonLines
+
+__all__ = ["Request", "lanes", "packer"]
+
+JSON: Final = "application/json"
+CLOUD_EVENTS: Final = "ce_"
+"""How Kafka's binding of CloudEvents begins the names of headers; that of HTTP has a dash."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A body with its headers; ``topic`` is that of its first record, for messages."""
+
+    body: bytes
+    headers: dict[str, str]
+    topic: str
+    records: int = 1
+
+
+Pack = Callable[[Sequence[Record]], Iterator[Request]]
+
+
+def lanes(records: Iterable[Record], count: int) -> list[list[Record]]:
+    """Share ``records`` among ``count`` lists, those of one topic and key in the same one, in order."""
+    if count == 1:
+        return [list(records)]
+    shared: list[list[Record]] = [[] for _ in range(count)]
+    for record in records:
+        place = record.topic.encode() if record.key is None else record.key
+        shared[zlib.crc32(place) % count].append(record)
+    return [lane for lane in shared if lane]
+
+
+def packer(
+    body: str,
+    *,
+    most: int,
+    most_bytes: int,
+    prefix: str = "",
+    encode: bool = True,
+    tombstones: bool = False,
+) -> Pack:
+    """Return what makes requests of records, in their order. ``body`` and the rest as the properties of
+    the sink have them."""
+    if body == "record":
+        return lambda records: _singles(records, prefix, encode=encode, tombstones=tombstones)
+    line = JsonLines().line
+    begin, between, end, kind = b"[", b",", b"]", JSON
+    if body == "lines":
+        begin, between, end, kind = b"", b"", b"", "application/x-ndjson"
+    elif body == "cloudevents":
+        kind, tombstones = "application/cloudevents-batch+json", False
+
+    def item(record: Record) -> bytes:
+        if body == "cloudevents":
+            return record.value or b""
+        return line(record) if body == "lines" else line(record)[:-1]
+
+    def many(records: Sequence[Record]) -> Iterator[Request]:
+        gathered: list[bytes] = []
+        size, topic = 0, ""
+        for record in records:
+            if record.value is None and not tombstones:
+                continue
+            made = item(record)
+            if gathered and (len(gathered) >= most or size + len(made) > most_bytes):
+                yield _joined(gathered, topic)
+                gathered, size = [], 0
+            topic = topic if gathered else record.topic
+            gathered.append(made)
+            size += len(made) + len(between)
+        if gathered:
+            yield _joined(gathered, topic)
+
+    def _joined(items: list[bytes], topic: str) -> Request:
+        return Request(
+            body=begin + between.join(items) + end,
+            headers={"Content-Type": kind},
+            topic=topic,
+            records=len(items),
+        )
+
+    return many
+
+
+def _singles(
+    records: Iterable[Record], prefix: str, *, encode: bool, tombstones: bool
+) -> Iterator[Request]:
+    for record in records:
+        if record.value is None and not tombstones:
+            continue
+        headers = {"Content-Type": JSON, f"{prefix}TOPIC": _plain(record.topic)}
+        if record.key is not None:
+            headers[f"{prefix}KEY"] = _value(record.key, encode=encode)
+        for header in record.headers:
+            name, value = _header(header, prefix, encode=encode)
+            headers[name] = value
+        yield Request(body=record.value or b"", headers=headers, topic=record.topic)
+
+
+def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:
+    name, value = header
+    if name.lower() == "content-type":
+        return "Content-Type", _plain(_unquoted(value))
+    if name.startswith(CLOUD_EVENTS):
+        return f"ce-{name[len(CLOUD_EVENTS) :]}", _plain(_unquoted(value))
+    return f"{prefix}{_token(name)}", _value(value, encode=encode)
+
+
+def _unquoted(value: bytes) -> str:
+    """Return the text of a header whose value may be rendered as JSON."""
+    if value[:1] == b'"':
+        return str(msgspec.json.decode(value))
+    return value.decode("utf-8", "replace")
+
+
+def _value(value: bytes, *, encode: bool) -> str:
+    return base64.b64encode(value).decode() if encode else _plain(value.decode("utf-8", "replace"))
+
+
+def _plain(text: str) -> str:
+    """Return a text as HTTP can have it: what is beyond ASCII, or not to be seen, percent-encoded."""
+    kept = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
+    return "".join(kept)
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def _token(name: str) -> str:
+    """Return a header's name as HTTP can have it."""
+    return "".join(
+        c if c.isascii() and (c.isalnum() or c in "!#$&'*+.^_`|~-") else "_" for c in name
+    )

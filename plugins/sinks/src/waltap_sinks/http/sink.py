@@ -1,0 +1,267 @@
+"""The sink ``http``: posts records, in the order of their keys, until the address has taken each."""
+
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from waltap.errors import SinkError
+from waltap.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.plugin_errors import LibraryMissing
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check, StopRequested
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch
+from waltap.version import VERSION
+from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
+from waltap_sinks.http.login import ClientCredentials, login_of
+from waltap_sinks.http.properties import HttpProperties
+from waltap_sinks.http.requests import Request, lanes, packer
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["HttpSink"]
+
+LONGEST_WAIT_S: Final = 30.0
+LOOK_S: Final = 0.05
+LONGEST_ANSWER: Final = 1 << 16
+"""Bytes of an answer's body that are read, so that the connection can be used again. Nothing is asked of
+them."""
+
+
+class HttpSink(Sink):
+    """Posts each record until it is taken. Delivery: at least once, in order per key.
+
+    A batch is shared among ``concurrency`` lanes by key; `write` returns when every lane is empty, so what
+    was written is at the address and `flush` has nothing to do. A batch that is given again after
+    HttpUnavailable goes on behind what was taken.
+    """
+
+    def __init__(self, properties: HttpProperties, context: SinkContext) -> None:
+        self._properties, self._context = properties, context
+        self.capabilities = SinkCapabilities(
+            records=True,
+            json_only=properties.body != "record",
+            partitions=True,
+            resumes_snapshots=True,
+        )
+        parts = urlsplit(properties.url)
+        self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._pack = packer(
+            properties.body,
+            most=properties.batch_records,
+            most_bytes=properties.batch_bytes,
+            prefix=properties.prefix,
+            encode=properties.encode,
+            tombstones=properties.tombstones,
+        )
+        secret = properties.signing_secret
+        self._signature = None if secret is None else WebhookSignature(secret)
+        self._client: httpx.Client | None = None
+        self._credentials: ClientCredentials | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._accepted = Positions()
+        self._pending: tuple[Batch, list[_Lane]] | None = None
+
+    def check(self) -> list[Check]:
+        """Say where records go. Nothing is sent: a request that is not a record might do something there.
+
+        Raises: LibraryMissing.
+        """
+        self._new_client().close()
+        return [Check(name="sink http", verdict="ok", found=self._place)]
+
+    def open(self) -> None:
+        """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""
+        self._client = self._new_client()
+        if self._properties.oauth_url is not None:
+            self._credentials = ClientCredentials(self._properties, self._client)
+        if self._properties.concurrency > 1:
+            self._threads = ThreadPoolExecutor(
+                self._properties.concurrency, thread_name_prefix="waltap-http"
+            )
+
+    def write(self, batch: Batch) -> None:
+        """Send the batch's records. Raises: HttpUnavailable, HttpRefused, HttpLoginRefused,
+        StopRequested."""
+        if self._pending is None or self._pending[0] is not batch:
+            shared = lanes(batch.records or (), self._properties.concurrency)
+            self._pending = batch, [_Lane(self._pack(lane)) for lane in shared]
+        self._send([lane for lane in self._pending[1] if not lane.empty])
+        self._pending = None
+        self._accepted = self._accepted.moved(batch.partition, batch.position)
+
+    def flush(self) -> Positions | None:
+        """Return the position of the last batch taken, of each partition."""
+        return self._accepted or None
+
+    def close(self) -> None:
+        """Let go of the connections; may be called twice."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- requests -----------------------------------------------------------------------------------
+
+    def _send(self, waiting: "list[_Lane]") -> None:
+        """Empty the lanes, each in its order; every one comes to its end before a failure is raised."""
+        if self._threads is None or len(waiting) == 1:
+            for lane in waiting:
+                self._empty(lane)
+            return
+        running = [self._threads.submit(self._empty, lane) for lane in waiting]
+        failures = [failure for each in running if (failure := each.exception()) is not None]
+        for failure in failures:
+            if not isinstance(failure, HttpUnavailable):
+                raise failure
+        if failures:
+            raise failures[0]
+
+    def _empty(self, lane: "_Lane") -> None:
+        while (request := lane.next()) is not None:
+            self._deliver(request, lane.identifier)
+            lane.taken()
+
+    def _deliver(self, request: Request, identifier: str) -> None:
+        """Send one request until it is taken."""
+        given = self._properties
+        until = time.monotonic() + given.retry_total_ms / 1000
+        wait = given.retry_ms / 1000
+        refused = ""
+        while True:
+            self._context.may_write()
+            try:
+                token = self._credentials.token(other_than=refused) if self._credentials else ""
+                error, asked = self._post(request, identifier, token)
+            except HttpUnavailable as unavailable:
+                error, asked = unavailable, 0.0
+            if error is None:
+                return
+            renewed = isinstance(error, HttpLoginRefused) and bool(token) and token != refused
+            if not renewed and not isinstance(error, HttpUnavailable):
+                raise error
+            if renewed:  # it may have been withdrawn before its time
+                refused = token
+                continue
+            left = until - time.monotonic()
+            if left <= 0:
+                raise error
+            pause = max(asked, wait * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+            self._wait(min(pause, left))  # what a year is asked for is to be told, too
+            wait = min(LONGEST_WAIT_S, wait * 2)
+
+    def _post(
+        self, request: Request, identifier: str, token: str
+    ) -> tuple[SinkError | None, float]:
+        """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
+        import httpx
+
+        assert self._client is not None, "open comes first"
+        now = time.time()
+        headers = dict(request.headers)
+        if self._signature is not None:
+            headers |= self._signature.headers(identifier, int(now), request.body)
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            with self._client.stream(
+                "POST", self._properties.url, content=request.body, headers=headers
+            ) as answer:
+                self._read_through(answer)
+        except httpx.HTTPError as cause:
+            return self._unavailable(f"{type(cause).__name__}: {cause}"), 0.0
+        status = answer.status_code
+        if answer.is_success:
+            return None, 0.0
+        if status in TRIES_AGAIN:
+            asked = retry_after(answer.headers.get("retry-after", ""), now)
+            return self._unavailable(f"it answers {status}"), asked
+        kind = HttpLoginRefused if status in {401, 403, 407} else HttpRefused
+        many = f"{request.records} records, the first of {request.topic}"
+        what = many if request.records > 1 else f"a record of {request.topic}"
+        return kind(f"{self._place} answers {status} to {what}", place=self._place), 0.0
+
+    def _read_through(self, answer: "httpx.Response") -> None:
+        """Read the body; of one that is too long, or takes too long, the connection is given up."""
+        until, size = time.monotonic() + self._properties.timeout_ms / 1000, 0
+        for piece in answer.iter_raw():
+            size += len(piece)
+            if size > LONGEST_ANSWER or time.monotonic() > until or self._context.stopping():
+                return
+
+    def _unavailable(self, why: str) -> HttpUnavailable:
+        return HttpUnavailable(f"{self._place} takes no records: {why}", place=self._place)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, but for a stop. Raises: StopRequested."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._context.stopping():
+                raise StopRequested
+            time.sleep(min(LOOK_S, left))
+
+    def _new_client(self) -> "httpx.Client":
+        """Return a client with the profile's settings. Raises: LibraryMissing, SinkError."""
+        try:
+            import httpx
+        except ImportError as cause:
+            raise LibraryMissing("the sink http needs httpx", extra="http") from cause
+        given = self._properties
+        headers = {"User-Agent": f"waltap/{VERSION}"}
+        headers |= {name.removeprefix("header."): value for name, value in given.headers.items()}
+        if given.token is not None:
+            headers["Authorization"] = f"Bearer {given.token}"
+        return httpx.Client(
+            timeout=given.timeout_ms / 1000,
+            headers=headers,
+            auth=login_of(given),
+            verify=self._trust(),
+            limits=httpx.Limits(max_connections=given.concurrency + 1),
+        )
+
+    def _trust(self) -> "ssl.SSLContext | bool":
+        given = self._properties
+        if given.ssl_ca is None and given.ssl_certificate is None:
+            return True
+        import httpx
+
+        try:
+            context = httpx.create_ssl_context()
+            if given.ssl_ca is not None:
+                context = ssl.create_default_context(cafile=given.ssl_ca)
+            if given.ssl_certificate is not None:
+                context.load_cert_chain(given.ssl_certificate, given.ssl_key)
+        except (OSError, ssl.SSLError) as cause:
+            raise HttpLoginRefused(
+                f"the files of ssl.ca, ssl.certificate and ssl.key cannot be used: {cause}",
+                place=self._place,
+            ) from cause
+        return context
+
+
+class _Lane:
+    """Requests that go one after the other. What was not taken stays at the head, with its identifier."""
+
+    def __init__(self, requests: Iterator[Request]) -> None:
+        self._requests = requests
+        self._head = next(requests, None)
+        self.identifier = f"msg_{uuid4()}"
+
+    @property
+    def empty(self) -> bool:
+        return self._head is None
+
+    def next(self) -> Request | None:
+        return self._head
+
+    def taken(self) -> None:
+        self._head = next(self._requests, None)
+        self.identifier = f"msg_{uuid4()}"

@@ -1,0 +1,263 @@
+"""Changes to statements: folded by key where nobody can see between them, one by one where that fails."""
+
+from collections.abc import Iterable, Sequence
+
+from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import UNCHANGED, Tuple
+from waltap.events import (
+    CHANGED,
+    DELETES,
+    INSERTS,
+    TRUNCATES,
+    UPDATES,
+    EventContext,
+    EventPlan,
+    Plans,
+    runs,
+)
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap_sinks.sql.fold import Fold
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TableName, TableShape
+from waltap_sinks.sql.tables import Tables
+from waltap_sinks.sql.target import Bound, Target
+
+__all__ = ["Applier", "Shapes"]
+
+UNSURE_FOR = 64
+"""How many batches the new rows of a table go in by upserts, after one of them was there already."""
+
+
+class Shapes(Plans[TableShape]):
+    """The shape of each relation version; None for one that is not captured."""
+
+    def __init__(self, context: EventContext, properties: SqlProperties, *, schemas: bool) -> None:
+        super().__init__(context, lambda plan: TableShape(plan, properties, schemas=schemas))
+
+    def build(self, relation: Relation, described: Relation) -> TableShape:
+        """Return the shape of ``relation``, with the key that the replica identity knows rows by."""
+        return self._build(EventPlan(relation, described, self._context, by_row=True))
+
+
+class Applier:
+    """Applies changes to the target, in the transaction that is open there.
+
+    `add` folds, `settle` writes; what must not be folded is written in between. ``at`` is the table being
+    written, for whoever tells of a failure.
+    """
+
+    def __init__(
+        self, target: Target, tables: Tables, shapes: Shapes, properties: SqlProperties
+    ) -> None:
+        self._target, self._tables, self._shapes = target, tables, shapes
+        self._properties = properties
+        self._inserts_only = properties.mode == "insert"
+        self._folds: dict[TableName, Fold] = {}
+        self._appended: dict[TableShape, list[Tuple]] = {}
+        self._unsure: dict[TableName, int] = {}
+        self.at: Bound | None = None
+
+    def forget(self) -> None:
+        """Drop what was not written: the transaction was undone."""
+        self._folds, self._appended = {}, {}
+
+    def distrust(self) -> None:
+        """Expect for a while that rows which are new at the source may be in the target."""
+        for name in self._folds:
+            self._unsure[name] = UNSURE_FOR
+
+    # --- taking changes ---------------------------------------------------------------------------
+
+    def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TableShape]:
+        """Return the shapes of the captured relations of ``parts`` that no table is known of yet."""
+        relations: dict[Relation, None] = {}
+        for part in parts:
+            if isinstance(part, SnapshotRows):
+                relations[part.relation] = None
+                continue
+            for change in part.changes:
+                if isinstance(change, Truncate):
+                    relations.update(dict.fromkeys(change.relations))
+                elif not isinstance(change, LogicalMessage):
+                    relations[change.relation] = None
+        shapes = (self._shapes.of(relation) for relation in relations)
+        return [shape for shape in shapes if shape and not self._tables.is_bound(shape)]
+
+    def add(self, changes: Sequence[Change], ts: int) -> None:
+        """Take changes of transactions that committed at ``ts`` (µs since 1970 UTC), or of one."""
+        for kind, relation, run in runs(changes):
+            if relation is None:
+                if kind is TRUNCATES:
+                    for change in run:
+                        self._truncate(change)  # type: ignore[arg-type]
+                continue
+            shape = self._shapes.of(relation)
+            if shape is None:
+                continue
+            if kind is INSERTS:
+                self._insert(shape, [change.new for change in run])  # type: ignore[union-attr]
+            elif self._inserts_only:
+                continue
+            elif shape.key_of is None:
+                self._keyless(shape, kind, run)
+            else:
+                self._keyed(shape, kind, run, ts)
+
+    def _fold(self, shape: TableShape) -> Fold:
+        fold = self._folds.get(shape.name)
+        if fold is None or fold.shape is not shape:
+            if fold:
+                self.settle()  # its rows have other columns
+            fold = self._folds[shape.name] = Fold(shape)
+        return fold
+
+    def _insert(self, shape: TableShape, rows: list[Tuple]) -> None:
+        if shape.key_of is None:
+            self._appended.setdefault(shape, []).extend(rows)
+        else:
+            self._fold(shape).insert(rows)
+
+    def _keyed(self, shape: TableShape, kind: str, run: Sequence[Change], ts: int) -> None:
+        fold = self._fold(shape)
+        if kind is UPDATES:
+            for change in run:
+                fold.put(change.new)  # type: ignore[union-attr]
+        elif kind is CHANGED:
+            for change in run:
+                assert isinstance(change, Update)
+                self._changed(shape, change, ts)
+        elif kind is DELETES and self._properties.delete_mode != "ignore":
+            for change in run:
+                assert isinstance(change, Delete)
+                images = shape.plan.delete(change)
+                if images is not None:
+                    assert shape.key_of is not None
+                    fold.delete(shape.key_of(images[1]), ts)
+
+    def _changed(self, shape: TableShape, change: Update, ts: int) -> None:
+        fold, key_of = self._fold(shape), shape.key_of
+        assert key_of is not None
+        _before, row, old = shape.plan.update(change)
+        if old is None:
+            fold.put(row)
+        elif self._properties.delete_mode != "delete":
+            self._move(shape, key_of(old), row)  # the row lives on: nothing of it is marked deleted
+        elif not fold.move(key_of(old), row, ts):
+            self._move(shape, key_of(old), row)
+
+    def _move(self, shape: TableShape, old: object, row: Tuple) -> None:
+        """Give a row of the target another key, in place: it has values that were not sent."""
+        self.settle()
+        self.at = self._tables.of(shape)
+        self._target.move(self.at, [values[0] for values in shape.keys([old])], row)
+
+    def _keyless(self, shape: TableShape, kind: str, run: Sequence[Change]) -> None:
+        """Apply changes of a table whose rows are known as a whole only."""
+        self.settle()
+        table = self.at = self._tables.of(shape)
+        for change in run:
+            if isinstance(change, Update):
+                before, row, _old = shape.plan.update(change)
+                if before is None:
+                    continue  # nothing tells which row it was
+                self._target.delete_row(table, before)
+                self._target.insert(table, [row])
+            elif isinstance(change, Delete) and self._properties.delete_mode != "ignore":
+                images = shape.plan.delete(change)
+                if images is not None:
+                    self._target.delete_row(table, images[0])
+
+    def _truncate(self, change: Truncate) -> None:
+        if self._inserts_only or self._properties.truncate == "skip":
+            return
+        found = (self._shapes.of(relation) for relation in change.relations)
+        shapes = [shape for shape in found if shape is not None]
+        self.settle()
+        if not shapes:
+            return
+        tables = [self._tables.of(shape) for shape in shapes]
+        self.at = tables[0]
+        told = self._properties.truncate == "as_sent"
+        self._target.truncate(
+            tables, cascade=told and change.cascade, restart=told and change.restart_identity
+        )
+
+    def read(self, shape: TableShape, rows: Sequence[Tuple]) -> None:
+        """Take rows that were read while their table was streamed: they may be there or not."""
+        if shape.key_of is None:
+            self._appended.setdefault(shape, []).extend(rows)
+        elif self._inserts_only:
+            self._fold(shape).insert(rows)
+        else:
+            self._fold(shape).upsert(rows)
+
+    def load(self, shape: TableShape, rows: Sequence[Tuple]) -> None:
+        """Add the rows of a snapshot, of a table that was emptied for it."""
+        self.at = self._tables.of(shape)
+        self._target.insert(self.at, rows)
+
+    def empty(self, shape: TableShape) -> None:
+        """Delete every row of the table."""
+        self.at = self._tables.of(shape)
+        self._target.delete_all(self.at)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write what was folded: what goes, children first; then what changes, then what is new."""
+        folds = {self._tables.of(fold.shape): fold for fold in self._folds.values() if fold}
+        order = self._target.ordered(list(folds)) if len(folds) > 1 else list(folds)
+        for table in reversed(order):
+            self._gone(table, folds[table])
+        for step in (self._puts, self._fresh):
+            for table in order:
+                step(table, folds[table])
+        for shape, rows in self._appended.items():
+            self.at = self._tables.of(shape)
+            self._target.insert(self.at, rows)
+        for fold in folds.values():
+            fold.clear()
+        self._appended = {}
+
+    def _gone(self, table: Bound, fold: Fold) -> None:
+        if not fold.gone:
+            return
+        self.at = table
+        if table.soft is None:
+            self._target.delete(table, list(fold.gone))
+        else:
+            self._target.mark_deleted(table, list(fold.gone), list(fold.gone.values()))
+
+    def _puts(self, table: Bound, fold: Fold) -> None:
+        if not fold.puts:
+            return
+        self.at = table
+        whole: list[Tuple] = []
+        partial: dict[tuple[int, ...], list[Tuple]] = {}
+        for row in fold.puts.values():
+            if UNCHANGED in row:
+                unsent = tuple(n for n, value in enumerate(row) if value is UNCHANGED)
+                partial.setdefault(unsent, []).append(row)
+            else:
+                whole.append(row)
+        if whole:
+            self._target.upsert(table, whole)
+        for rows in partial.values():
+            self._target.update(table, fold.shape.sent(rows[0]), rows)
+
+    def _fresh(self, table: Bound, fold: Fold) -> None:
+        if not fold.fresh:
+            return
+        self.at = table
+        rows = list(fold.fresh.values())
+        name = fold.shape.name
+        left = self._unsure.get(name, 0)
+        if left:
+            self._unsure[name] = left - 1
+        if self._inserts_only:
+            self._target.upsert(table, rows, keep=True)
+        elif left or table.soft is not None:  # a row that was marked deleted may come again
+            self._target.upsert(table, rows)
+        else:
+            self._target.insert(table, rows)

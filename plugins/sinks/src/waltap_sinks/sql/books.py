@@ -1,0 +1,201 @@
+"""What a target keeps of a pipeline: its position, written with the data, and how tables were bound."""
+
+import json
+from dataclasses import dataclass, field
+
+from waltap.source.position import Position, lsn_text, parse_lsn
+from waltap_sinks.sql.errors import SqlFenced
+from waltap_sinks.sql.shape import TableName
+from waltap_sinks.sql.target import Target
+
+__all__ = ["Books", "KnownTable"]
+
+
+@dataclass(slots=True)
+class KnownTable:
+    """A table as it was bound last: ``columns`` maps the source's numbers of columns to names."""
+
+    name: TableName
+    columns: dict[int, str] = field(default_factory=dict)
+
+
+class Books:
+    """The table of positions, one row for each pipeline, and the table of what was bound, beside it.
+
+    ``generation`` counts the openings: a commit goes through only for the instance that opened last.
+    """
+
+    def __init__(self, target: Target, table: TableName, pipeline: str) -> None:
+        self._target, self._pipeline, self._generation = target, pipeline, 0
+        self._table = table
+        self._tables = TableName(table.schema, f"{table.name}_tables")
+        self._made = False
+        self._known: dict[int, KnownTable] | None = None
+
+    @property
+    def known(self) -> dict[int, KnownTable]:
+        """Return tables as they were bound last, by the source's OIDs."""
+        if self._known is None:
+            self._known = self._read_tables()
+        return self._known
+
+    def forget(self) -> None:
+        """Read anew what was bound: a transaction was undone."""
+        self._known = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the table of positions."""
+        return str(self._table)
+
+    def read(self) -> Position | None:
+        """Return the position that is kept; None without one, or without the table."""
+        if self._target.describe(self._table) is None:
+            return None
+        rows = self._select()
+        return _position(rows[0]) if rows else None
+
+    def _select(self, ending: str = "") -> list[tuple[str | None, str | None, int, int]]:
+        q = self._target.quoted
+        names = ", ".join(map(q, ("end_lsn", "commit_lsn", "change_index", "generation")))
+        return self._target.run(
+            f"SELECT {names} FROM {self._target.quoted_table(self._table)}"
+            f" WHERE {q('pipeline')} = %s{ending}",
+            [self._pipeline],
+        )
+
+    def open(self, *, resumes: bool) -> Position | None:
+        """Be the instance that writes, in a transaction of its own; return the position that is kept.
+
+        It waits for a transaction of the instance before that is being committed. Without ``resumes`` what
+        is kept belongs to another history, and is forgotten.
+        """
+        target = self._target
+        q, table = target.quoted, target.quoted_table(self._table)
+        self._make()
+        target.begin()
+        found = self._select(target.for_update)
+        if not found:
+            target.run(
+                f"INSERT INTO {table} ({q('pipeline')}, {q('change_index')}, {q('generation')})"
+                " VALUES (%s, 0, 0)",
+                [self._pipeline],
+            )
+            found = self._select(target.for_update)
+        self._generation = int(found[0][3]) + 1
+        position = _position(found[0]) if resumes else None
+        target.run(
+            f"UPDATE {table} SET {q('generation')} = %s WHERE {q('pipeline')} = %s",
+            [self._generation, self._pipeline],
+        )
+        if not resumes:
+            self._store(None)
+            target.run(
+                f"DELETE FROM {target.quoted_table(self._tables)} WHERE {q('pipeline')} = %s",
+                [self._pipeline],
+            )
+        self.forget()
+        target.commit()
+        return position
+
+    def _make(self) -> None:
+        target = self._target
+        number, word, time = target.number_type, target.word_type, target.time_type
+        if target.describe(self._table) is None:
+            target.create(
+                self._table,
+                [
+                    ("pipeline", word),
+                    ("end_lsn", word),
+                    ("commit_lsn", word),
+                    ("change_index", number),
+                    ("generation", number),
+                    ("written_at", time),
+                ],
+                ["pipeline"],
+            )
+            target.commit()
+        if target.describe(self._tables) is None:
+            target.create(
+                self._tables,
+                [
+                    ("pipeline", word),
+                    ("source_oid", number),
+                    ("target_schema", word),
+                    ("target_table", word),
+                    ("columns", target.text_type),
+                ],
+                ["pipeline", "source_oid"],
+            )
+            target.commit()
+
+    def store(self, position: Position) -> None:
+        """Write ``position`` into the open transaction. Raises: SqlFenced."""
+        self._store(position)
+
+    def _store(self, position: Position | None) -> None:
+        target, q = self._target, self._target.quoted
+        sets = ", ".join(f"{q(name)} = %s" for name in ("end_lsn", "commit_lsn", "change_index"))
+        values: list[object] = [None, None, 0]
+        if position is not None:
+            inside = lsn_text(position.commit_lsn) if position.commit_lsn else None
+            values = [lsn_text(position.end_lsn), inside, position.index]
+        count = target.change(
+            f"UPDATE {target.quoted_table(self._table)} SET {sets},"
+            f" {q('written_at')} = CURRENT_TIMESTAMP"
+            f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s",
+            [*values, self._pipeline, self._generation],
+        )
+        if count != 1:
+            raise SqlFenced(
+                f"another instance of {self._pipeline} writes there, or its row of {self.name} is gone",
+                pipeline=self._pipeline,
+                positions=self.name,
+            )
+
+    # --- tables ---
+
+    def _read_tables(self) -> dict[int, KnownTable]:
+        target, q = self._target, self._target.quoted
+        names = ", ".join(map(q, ("source_oid", "target_schema", "target_table", "columns")))
+        rows = target.run(
+            f"SELECT {names} FROM {target.quoted_table(self._tables)} WHERE {q('pipeline')} = %s",
+            [self._pipeline],
+        )
+        return {
+            int(oid): KnownTable(
+                TableName(schema or None, name),
+                {int(number): column for number, column in json.loads(columns).items()},
+            )
+            for oid, schema, name, columns in rows
+        }
+
+    def note(self, oid: int, table: KnownTable) -> None:
+        """Keep how the relation ``oid`` was bound, in the open transaction."""
+        if self.known.get(oid) == table:
+            return
+        target, q = self._target, self._target.quoted
+        place = target.quoted_table(self._tables)
+        target.run(
+            f"DELETE FROM {place} WHERE {q('pipeline')} = %s AND {q('source_oid')} = %s",
+            [self._pipeline, oid],
+        )
+        names = ("pipeline", "source_oid", "target_schema", "target_table", "columns")
+        target.run(
+            f"INSERT INTO {place} ({', '.join(map(q, names))}) VALUES (%s, %s, %s, %s, %s)",
+            [
+                self._pipeline,
+                oid,
+                table.name.schema or "",
+                table.name.name,
+                json.dumps(table.columns),
+            ],
+        )
+        self.known[oid] = table
+
+
+def _position(row: tuple[str | None, str | None, int, int]) -> Position | None:
+    end_lsn, commit_lsn, index, _generation = row
+    if end_lsn is None:
+        return None
+    return Position(parse_lsn(end_lsn), parse_lsn(commit_lsn) if commit_lsn else 0, int(index))

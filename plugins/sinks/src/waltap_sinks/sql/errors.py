@@ -1,0 +1,181 @@
+"""What can go wrong with a database as destination.
+
+SinkError
+├── SqlUnreachable         WT-5701   it does not answer, or ended the connection
+├── SqlRefused             WT-5702   it does not let us in, or not do it
+├── SqlConstraintViolated  WT-5703   a change breaks a constraint that the target has
+├── SqlColumnMissing       WT-5704   a column or table of the target is gone, and may not be made
+├── SqlValueUnfit          WT-5705   a value does not fit the target's column
+├── SqlTableUnfit          WT-5706   what has the table's name cannot be written as one
+├── SqlConflict            WT-5707   deadlock, lock timeout, serialization failure: again
+├── SqlFenced              WT-5708   another instance took over
+├── SqlCommitUnknown       WT-5709   the connection was lost in mid-commit
+├── SqlNameTaken           WT-5710   two tables of the source have one table of the target
+├── SqlFailed              WT-5711   the target refused a statement for another reason
+├── SqlTransactionGap      WT-5712   a transaction arrived without its beginning
+├── SqlDriverMissing       WT-5713   the library that speaks with the database is not installed
+└── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
+"""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "SqlColumnMissing",
+    "SqlCommitUnknown",
+    "SqlConflict",
+    "SqlConflictMidway",
+    "SqlConstraintViolated",
+    "SqlDriverMissing",
+    "SqlFailed",
+    "SqlFenced",
+    "SqlNameTaken",
+    "SqlRefused",
+    "SqlTableUnfit",
+    "SqlTransactionGap",
+    "SqlUnreachable",
+    "SqlValueUnfit",
+]
+
+
+class SqlUnreachable(SinkError):
+    """The target does not answer, or ended the connection; what was not committed comes again."""
+
+    code = "WT-5701"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap connects again by itself; if this lasts, check that the server of {url} is up, reachable, "
+        "and has room for one more connection."
+    )
+
+
+class SqlRefused(SinkError):
+    """The target does not know the user, or does not allow what the sink does."""
+
+    code = "WT-5702"
+    remedy = (
+        "Check user and password of the sink's url. The user needs CREATE on the schema, or tables that "
+        "are there with schema.evolution = none; and SELECT, INSERT, UPDATE and DELETE on these and on "
+        "the table of positions ({positions})."
+    )
+
+
+class SqlConstraintViolated(SinkError):
+    """A change that the source took breaks a constraint of the target: UNIQUE, CHECK, NOT NULL, a foreign
+    key to a table that is not captured, or an exclusion."""
+
+    code = "WT-5703"
+    remedy = (
+        "Drop the constraint in the target, or change the rows there that are in the way ({table}), and "
+        "start again: delivery goes on with the transaction that commits at {position}."
+    )
+
+
+class SqlColumnMissing(SinkError):
+    """The target lacks a table or column that a change has, and schema.evolution does not allow to
+    make it."""
+
+    code = "WT-5704"
+    remedy = (
+        "Create it: {statement}; or set schema.evolution = basic; or leave the column out with "
+        "column.exclude.list. Then start again: nothing was confirmed."
+    )
+
+
+class SqlValueUnfit(SinkError):
+    """A value of the source is too long, too large or of another kind than the target's column takes."""
+
+    code = "WT-5705"
+    remedy = (
+        "Widen the column of {table} (ALTER TABLE), or set schema.evolution = basic where it is "
+        "none, and start again: delivery goes on with the transaction that commits at {position}."
+    )
+
+
+class SqlTableUnfit(SinkError):
+    """The target has something of the table's name that rows cannot be put into by key: a view, or a table
+    without a unique index on the columns that identify a row."""
+
+    code = "WT-5706"
+    remedy = (
+        "Give it what it lacks: {statement}; or let table.name.format lead to another name. Then "
+        "start again: nothing was confirmed."
+    )
+
+
+class SqlConflict(SinkError):
+    """Another session of the target was in the way: a deadlock, a lock timeout, a
+    serialization failure. The transaction was undone and is tried again."""
+
+    code = "WT-5707"
+    retry = Retry.SAME_BATCH
+    remedy = (
+        "waltap tries again by itself; if this lasts, see which sessions of the target write or lock "
+        "the same tables, and end them."
+    )
+
+
+class SqlConflictMidway(SqlConflict):
+    """The same, where earlier batches of a large transaction were undone too."""
+
+    code = "WT-5714"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap delivers the transaction again by itself; if this lasts, see which sessions of the "
+        "target write or lock the same tables, and end them."
+    )
+
+
+class SqlFenced(SinkError):
+    """Another instance of this pipeline has begun to write to the target: this one's work was undone."""
+
+    code = "WT-5708"
+    remedy = (
+        "Leave one instance running. If they are two pipelines, give each a `name` of its own: "
+        "{pipeline} is taken in {positions}."
+    )
+
+
+class SqlCommitUnknown(SinkError):
+    """The connection was lost while a transaction was being committed. The table of positions knows what
+    became of it: it is asked when the sink opens again."""
+
+    code = "WT-5709"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap connects again and reads {positions}: what was committed is not applied again, what was "
+        "not comes again."
+    )
+
+
+class SqlNameTaken(SinkError):
+    """Two tables of the source lead to one table of the target."""
+
+    code = "WT-5710"
+    remedy = (
+        "Let table.name.format have the schema in it, or leave one out with table.exclude.list."
+    )
+
+
+class SqlFailed(SinkError):
+    """The target refused a statement for a reason that has no error of its own here."""
+
+    code = "WT-5711"
+    remedy = (
+        "See what the target says, put it right there, and start again: delivery goes on with the "
+        "transaction that commits at {position}."
+    )
+
+
+class SqlTransactionGap(SinkError):
+    """The middle of a transaction arrived, but this sink has not seen its beginning."""
+
+    code = "WT-5712"
+    retry = Retry.RECONNECT
+    remedy = "Delivery starts again from the table of positions; if this lasts, report it as a bug."
+
+
+class SqlDriverMissing(SinkError):
+    """The library that speaks with this kind of database is not installed."""
+
+    code = "WT-5713"
+    remedy = "Install it: pip install {package}"

@@ -1,0 +1,593 @@
+"""PostgreSQL as target: its own text goes in as it came out, by COPY and by arrays."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import sqlalchemy
+from psycopg import sql
+
+from waltap.config.secrecy import redacted
+from waltap.decode.relation import TypeKind
+from waltap.decode.tuple_image import Missing, Tuple
+from waltap.errors import SinkError
+from waltap.sink.sink import SinkContext
+from waltap.transactions.row_block import RowBlock
+from waltap_sinks.sql.copy_text import array_literal, copy_lines
+from waltap_sinks.sql.errors import (
+    SqlColumnMissing,
+    SqlConflict,
+    SqlConstraintViolated,
+    SqlFailed,
+    SqlRefused,
+    SqlTableUnfit,
+    SqlUnreachable,
+    SqlValueUnfit,
+)
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import ShapeColumn, TableName
+from waltap_sinks.sql.target import (
+    Bound,
+    BoundColumn,
+    Described,
+    ExistingColumn,
+    Target,
+    chunks,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PostgresTarget"]
+
+COPY_ROWS: Final = 64
+"""From so many new rows on COPY is worth its round trips."""
+
+AT_ONCE: Final = 10_000
+"""Rows of one statement."""
+
+PIECE_ROWS: Final = 1_000
+"""Rows of COPY that are written at a time."""
+
+BUILT_IN: Final = 10_000
+"""OIDs below are of types that every server has."""
+
+WITHOUT_EQUALITY: Final = frozenset(
+    {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
+)
+"""Types whose values are compared by their text."""
+
+SESSION: Final = {
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "lc_monetary": "C",
+    "extra_float_digits": "3",
+    "standard_conforming_strings": "on",
+    # keys are looked up in their index, also where the server does not know yet how large a table is
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""Values are read as the source's session wrote them."""
+
+COLUMNS: Final = """
+    SELECT c.relkind::text, a.attname::text, format_type(a.atttypid, a.atttypmod),
+      format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a'
+    FROM pg_class c LEFT JOIN pg_attribute a
+      ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.oid = to_regclass(%s) ORDER BY a.attnum
+"""
+UNIQUE: Final = """
+    SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
+      ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indimmediate AND i.indisvalid
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+    GROUP BY i.indexrelid
+"""
+REFERENCES: Final = """
+    SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
+    WHERE contype = 'f' AND conrelid <> confrelid
+"""
+WIDER: Final = (
+    ("smallint", "integer", "bigint", "numeric"),
+    ("real", "double precision"),
+    ("date", "timestamp without time zone"),
+)
+"""Types of which each holds the values of those before it."""
+
+
+class PostgresTarget(Target):
+    """A connection to a PostgreSQL server.
+
+    Rows are sent as arrays of text that a statement unnests and casts, many new ones by COPY. Where the
+    user may, the session has the role ``replica``: foreign keys and triggers are the source's affair.
+    """
+
+    def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
+        self._properties, self._pipeline = properties, context.pipeline
+        self.url = redacted(properties.url)
+        self._raw: psycopg.Connection[Any] | None = None
+        self._pool: Any = None
+        self._replica = False
+        self._statements: dict[tuple[object, ...], str] = {}
+
+    # --- life ---
+
+    def open(self) -> None:
+        import pyarrow.compute  # noqa: F401 - now, not when the first changes wait
+
+        url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
+        engine = sqlalchemy.create_engine(
+            url,
+            poolclass=sqlalchemy.pool.NullPool,
+            connect_args={
+                "connect_timeout": 10,
+                "application_name": f"waltap {self._pipeline}"[:63],
+            },
+        )
+        self._pool = engine.raw_connection()
+        raw = self._raw = self._pool.driver_connection
+        for name, value in SESSION.items():
+            raw.execute("SELECT set_config(%s, %s, false)", [name, value])
+        raw.execute(
+            "SELECT set_config('lock_timeout', %s, false)",
+            [f"{self._properties.lock_timeout_ms}ms"],
+        )
+        if self._properties.foreign_keys == "auto":
+            with contextlib.suppress(psycopg.errors.InsufficientPrivilege), raw.transaction():
+                raw.execute("SET SESSION session_replication_role = replica")
+                self._replica = True
+        raw.commit()
+
+    def close(self) -> None:
+        raw, pool = self._raw, self._pool
+        self._raw = self._pool = None
+        if raw is not None:
+            with contextlib.suppress(psycopg.Error):
+                raw.close()
+        if pool is not None:
+            pool.invalidate()
+
+    @property
+    def raw(self) -> "psycopg.Connection[Any]":
+        """Return the open connection."""
+        assert self._raw is not None, "not opened"
+        return self._raw
+
+    def begin(self) -> None:
+        if not self._replica:
+            self.raw.execute("SET CONSTRAINTS ALL DEFERRED")
+
+    def commit(self) -> None:
+        self.raw.commit()
+
+    def rollback(self) -> None:
+        if self._raw is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._raw.rollback()
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        with self.raw.transaction():
+            yield
+
+    # --- tables ---
+
+    def quoted(self, name: str) -> str:
+        return sql.Identifier(name).as_string(self.raw)
+
+    def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
+        # without parameters a % in a name is no placeholder
+        cursor = self.raw.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def change(self, statement: str, parameters: Sequence[object]) -> int:
+        return self.raw.execute(statement.encode(), parameters).rowcount
+
+    def describe(self, name: TableName) -> Described | None:
+        written = self.quoted_table(name)
+        rows = self.run(COLUMNS, [written])
+        if not rows:
+            return None
+        columns = {
+            column: ExistingColumn(
+                column, type_, bare, written=not generated, settable=not (generated or always)
+            )
+            for _kind, column, type_, bare, generated, always in rows
+            if column is not None
+        }
+        unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
+        return Described(columns, unique, is_table=rows[0][0] in "rpf")
+
+    def type_for(self, column: ShapeColumn) -> str:
+        """Return the same type where the target knows it, else text."""
+        found = column.column
+        kind = found.data_type
+        if found.type_oid < BUILT_IN:
+            ((name,),) = self.run(
+                "SELECT format_type(%s::oid, %s::int)", [found.type_oid, found.typmod]
+            )
+            return str(name)
+        text = found.type_text or ("" if kind is None else f"{kind.schema}.{kind.name}")
+        try:
+            with self.attempt():
+                ((name,),) = self.run(
+                    "SELECT format_type(to_regtype(%s), %s::int)", [text, found.typmod]
+                )
+        except psycopg.Error:
+            name = None
+        if name is not None:
+            return str(name)
+        return "text[]" if kind is not None and kind.kind is TypeKind.ARRAY else "text"
+
+    def widened(self, existing: str, wanted: str) -> bool:
+        return is_wider(existing, wanted)
+
+    def add_column(self, name: TableName, column: str, type_: str, missing: str | None) -> None:
+        table, quoted = self.quoted_table(name), self.quoted(column)
+        if missing is None:
+            self.run(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {quoted} {type_}")
+            return
+        value = sql.Literal(missing).as_string(self.raw)  # a constant: no row is written
+        self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_} DEFAULT {value}")
+        self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} DROP DEFAULT")
+
+    def alter_type(self, name: TableName, column: str, type_: str) -> None:
+        table, quoted = self.quoted_table(name), self.quoted(column)
+        self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}")
+
+    def ordered(self, tables: Sequence[Bound]) -> list[Bound]:
+        if self._replica or len(tables) < 2:
+            return list(tables)
+        oids = {
+            table: self.run("SELECT to_regclass(%s)::oid", [table.quoted])[0][0] for table in tables
+        }
+        graph: dict[int, set[int]] = {oid: set() for oid in oids.values()}
+        for child, parent in self.run(REFERENCES):
+            if child in graph and parent in graph:
+                graph[child].add(parent)
+        try:
+            order = list(TopologicalSorter(graph).static_order())
+        except CycleError:
+            return list(tables)
+        return sorted(tables, key=lambda table: order.index(oids[table]))
+
+    # --- rows ---
+
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
+        if len(rows) >= COPY_ROWS:
+            self._copy(table, rows)
+        else:
+            self._unnested(partial(_insert, table, ""), "insert", table, table.columns, rows)
+
+    def _copy(self, table: Bound, rows: Sequence[Tuple]) -> None:
+        columns = [column for column in table.columns if column.existing.written]
+        names = ", ".join(column.quoted for column in columns)
+        statement = f"COPY {table.quoted} ({names}) FROM STDIN"
+        with self.raw.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            for some in chunks(rows, PIECE_ROWS):  # the server reads one while the next is made
+                copy.write(copy_lines(_texts(table, columns, some)))
+
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+        kind = "keep" if keep else "upsert"
+        build = partial(_insert, table, _on_conflict(table, keep=keep))
+        for some in chunks(rows, AT_ONCE):
+            self._unnested(build, kind, table, table.columns, some)
+
+    def _unnested(
+        self,
+        build: Any,
+        kind: str,
+        table: Bound,
+        columns: Sequence[BoundColumn],
+        rows: Sequence[Tuple],
+    ) -> int:
+        written = [column for column in columns if column.existing.written]
+        literals = [array_literal(values) for values in _texts(table, written, rows)]
+        place = (kind, table, *(column.quoted for column in written))
+        statement = self._statements.get(place)
+        if statement is None:
+            statement = self._statements[place] = build(written)
+        return self.raw.execute(statement.encode(), literals).rowcount
+
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+        sent = {column.index for column in columns}
+        chosen = [column for column in table.columns if column.source.index in sent]
+        for some in chunks(rows, AT_ONCE):
+            count = self._unnested(partial(_update, table), "update", table, chosen, some)
+            if count < len(some):
+                build = partial(_insert, table, _on_conflict(table, keep=True))
+                self._unnested(build, "keep", table, chosen, some)
+
+    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
+        sent = [c for c in table.columns if not isinstance(row[c.source.index], Missing)]
+        sets = ", ".join(f"{_written(c)} = %s::{_cast(c)}" for c in sent if c.existing.settable)
+        where = " AND ".join(f"{_written(key)} = %s::{_cast(key)}" for key in table.key)
+        values = [next(iter(_values(c, [row]))) for c in sent if c.existing.settable]
+        statement = f"UPDATE {_percent(table.quoted)} SET {sets}{_alive(table)} WHERE {where}"
+        keys = [
+            table.shape.values(key.source, [value])[0]
+            for key, value in zip(table.key, old, strict=True)
+        ]
+        self.raw.execute(statement.encode(), [*values, *keys])
+
+    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
+        for some in chunks(keys, AT_ONCE):
+            literals = _key_literals(table, some)
+            source, where = _keys(table)
+            statement = f"DELETE FROM {_percent(table.quoted)} AS t USING {source} WHERE {where}"
+            self.raw.execute(statement.encode(), literals)
+
+    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        assert table.soft is not None
+        source, where = _keys(table, ("waltap_ts", "int8"))
+        moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
+        statement = (
+            f"UPDATE {_percent(table.quoted)} AS t SET {_percent(table.soft)} = {moment}"
+            f" FROM {source} WHERE {where}"
+        )
+        literals = [*_key_literals(table, keys), array_literal([str(ts) for ts in times])]
+        self.raw.execute(statement.encode(), literals)
+
+    def delete_row(self, table: Bound, row: Tuple) -> None:
+        tests, values = [], []
+        for column in table.columns:
+            if isinstance(row[column.source.index], Missing) or not column.existing.written:
+                continue
+            name, cast = _written(column), _cast(column)
+            if column.existing.bare in WITHOUT_EQUALITY:
+                name, cast = f"{name}::text", "text"
+            tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
+            values.append(_values(column, [row])[0])
+        table_name = _percent(table.quoted)
+        statement = (
+            f"DELETE FROM {table_name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid"
+            f" FROM {table_name} WHERE {' AND '.join(tests) or 'true'} LIMIT 1)"
+        )
+        self.raw.execute(statement.encode(), values)
+
+    def delete_all(self, table: Bound) -> None:
+        self.run(f"DELETE FROM {table.quoted}")
+
+    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+        names = ", ".join(table.quoted for table in tables)
+        words = (" RESTART IDENTITY" if restart else "") + (" CASCADE" if cascade else "")
+        self.run(f"TRUNCATE {names}{words}")
+
+    # --- failures ---
+
+    def speaks(self, error: BaseException) -> bool:
+        return isinstance(error, (psycopg.Error, sqlalchemy.exc.SQLAlchemyError, OSError))
+
+    def lost(self, error: BaseException) -> bool:
+        if isinstance(error, sqlalchemy.exc.DBAPIError):
+            error = error.orig or error
+        if not isinstance(error, psycopg.Error):
+            return isinstance(error, OSError)
+        state = error.sqlstate or ""
+        return state[:2] in {"08", "57"} or self._raw is None or self._raw.closed
+
+    def conflict(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None)
+        return state in {"40001", "40P01", "55P03"}
+
+    def failure(
+        self, error: BaseException, *, table: Bound | None, position: str, positions: str
+    ) -> SinkError:
+        if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
+            error = error.orig
+        fields = {
+            "url": self.url,
+            "table": "the table" if table is None else str(table.shape.name),
+            "position": position,
+            "positions": positions,
+        }
+        state = getattr(error, "sqlstate", None) or ""
+        where = "" if table is None else f"{table.shape.name}: "
+        text = where + _said(error)
+        if state[:2] == "28" or state in {"42501", "3D000"} or _refused(error):
+            return SqlRefused(text, **fields)
+        if self.lost(error) or (isinstance(error, psycopg.OperationalError) and not state):
+            return SqlUnreachable(text, **fields)
+        if self.conflict(error):
+            return SqlConflict(text, **fields)
+        if state[:2] == "53":
+            return SqlUnreachable(text, **fields)
+        if state[:2] == "23":
+            return SqlConstraintViolated(text, **fields)
+        if state[:2] in {"22", "21"} or state in {"42804", "42846"}:
+            return SqlValueUnfit(text + self._columns_told(error, table), **fields)
+        if state in {"42703", "42P01", "3F000"}:
+            statement = f"ALTER TABLE {fields['table']} ADD COLUMN …"
+            return SqlColumnMissing(text, statement=statement, **fields)
+        if state in {"42P10", "42809"}:
+            key = "" if table is None else ", ".join(key.quoted for key in table.key)
+            statement = f"ALTER TABLE {fields['table']} ADD PRIMARY KEY ({key})"
+            return SqlTableUnfit(text, statement=statement, **fields)
+        return SqlFailed(text, **fields)
+
+    def _columns_told(self, error: BaseException, table: Bound | None) -> str:
+        """Return the columns that a message names by their type alone."""
+        if table is None:
+            return ""
+        names = [c.existing.name for c in table.columns if f"type {c.existing.type}" in str(error)]
+        return f" (column {' or '.join(names)})" if names else ""
+
+
+def _said(error: BaseException) -> str:
+    """Return what the server says, without values of rows, which stand behind ``: "``."""
+    if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
+        return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
+    text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
+    return text if "violates" in text or "column" in text else text.partition(":")[0]
+
+
+REFUSALS: Final = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "permission denied",
+)
+"""What a server says that lets nobody in; the driver tells no SQLSTATE of it."""
+
+
+def _refused(error: BaseException) -> bool:
+    text = str(error)
+    return "FATAL:" in text and any(words in text for words in REFUSALS)
+
+
+def is_wider(existing: str, wanted: str) -> bool:
+    """Tell whether ``wanted`` holds values that ``existing`` does not; both as PostgreSQL prints types."""
+    if existing in {wanted, "text"}:
+        return False
+    if wanted == "text":
+        return True
+    old, new = _parsed(existing), _parsed(wanted)
+    for family in WIDER:
+        if old[0] in family and new[0] in family and old[0] != new[0]:
+            return family.index(new[0]) > family.index(old[0])
+    if old[0] in {"character", "character varying"} and new[0] in {
+        "character",
+        "character varying",
+    }:
+        return _longer(old[1][:1], new[1][:1])
+    if old[0] != new[0]:
+        return False
+    if old[0] == "numeric":
+        if not old[1]:
+            return False
+        if not new[1]:
+            return True
+        (precision, scale), (wide, fine) = _digits(old[1]), _digits(new[1])
+        return wide - fine > precision - scale or fine > scale
+    return _longer(old[1][:1], new[1][:1])
+
+
+def _longer(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    return bool(old) and (not new or new > old)
+
+
+def _digits(modifiers: tuple[int, ...]) -> tuple[int, int]:
+    return modifiers[0], modifiers[1] if len(modifiers) > 1 else 0
+
+
+def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a type's name and its modifiers: ``timestamp(3) without time zone`` → (…, (3,))."""
+    match = re.search(r"\(([\d,-]+)\)", text)
+    if match is None:
+        return text, ()
+    return text[: match.start()] + text[match.end() :], tuple(map(int, match[1].split(",")))
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+def _percent(text: str) -> str:
+    """Return SQL that stands in a statement with placeholders."""
+    return text.replace("%", "%%")
+
+
+def _written(column: BoundColumn) -> str:
+    return _percent(column.quoted)
+
+
+def _cast(column: BoundColumn) -> str:
+    return _percent(column.existing.bare)
+
+
+def _insert(table: Bound, ending: str, columns: Sequence[BoundColumn]) -> str:
+    names = ", ".join(map(_written, columns))
+    casts = ", ".join(f"c{n}::{_cast(column)}" for n, column in enumerate(columns))
+    return (
+        f"INSERT INTO {_percent(table.quoted)} AS t ({names}) OVERRIDING SYSTEM VALUE"
+        f" SELECT {casts} FROM {_unnest(len(columns))}{ending}"
+    )
+
+
+def _unnest(count: int) -> str:
+    arrays = ", ".join(["%s::text[]"] * count)
+    names = ", ".join(f"c{n}" for n in range(count))
+    return f"unnest({arrays}) AS s({names})"
+
+
+def _on_conflict(table: Bound, *, keep: bool) -> str:
+    names = ", ".join(map(_written, table.key))
+    keys = {key.quoted for key in table.key}
+    sets = [
+        f"{_written(column)} = EXCLUDED.{_written(column)}"
+        for column in table.columns
+        if column.quoted not in keys and column.existing.settable
+    ]
+    if table.soft is not None:
+        sets.append(f"{_percent(table.soft)} = NULL")
+    if keep or not sets:
+        return f" ON CONFLICT ({names}) DO NOTHING"
+    return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
+
+
+def _alive(table: Bound) -> str:
+    return "" if table.soft is None else f", {_percent(table.soft)} = NULL"
+
+
+def _update(table: Bound, columns: Sequence[BoundColumn]) -> str:
+    keys = {key.quoted for key in table.key}
+    settable = [c for c in columns if c.quoted not in keys and c.existing.settable]
+    casts = ", ".join(
+        f"c{n}::{_cast(column)} AS {_written(column)}" for n, column in enumerate(columns)
+    )
+    # an update that sends the key alone sets it to itself, so that missing rows are counted
+    sets = ", ".join(f"{_written(c)} = s.{_written(c)}" for c in settable or table.key)
+    where = " AND ".join(f"t.{_written(key)} = s.{_written(key)}" for key in table.key)
+    return (
+        f"UPDATE {_percent(table.quoted)} AS t SET {sets}{_alive(table)}"
+        f" FROM (SELECT {casts} FROM {_unnest(len(columns))}) AS s WHERE {where}"
+    )
+
+
+def _keys(table: Bound, *more: tuple[str, str]) -> tuple[str, str]:
+    """Return SQL of a relation ``k`` of keys, and the condition that joins it to ``t``."""
+    casts = [f"c{n}::{_cast(key)} AS {_written(key)}" for n, key in enumerate(table.key)]
+    casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
+    source = f"(SELECT {', '.join(casts)} FROM {_unnest(len(casts))}) AS k"
+    return source, " AND ".join(f"t.{_written(key)} = k.{_written(key)}" for key in table.key)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _key_literals(table: Bound, keys: Sequence[Any]) -> list[str]:
+    return [
+        array_literal(table.shape.values(key.source, values))
+        for key, values in zip(table.key, table.shape.keys(keys), strict=True)
+    ]
+
+
+def _texts(
+    table: Bound, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
+) -> "list[Sequence[str | None] | pa.StringArray]":
+    """Return a sequence of texts for each of ``columns``; those of a `RowBlock` stay Arrow's."""
+    if isinstance(rows, RowBlock):
+        return [
+            rows.columns[column.source.index]
+            if column.source.mask is None
+            else rows.mapped(column.source.index, column.source.mask)
+            for column in columns
+        ]
+    by_index = list(zip(*rows, strict=True))
+    return [table.shape.values(column.source, by_index[column.source.index]) for column in columns]
+
+
+def _values(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
+    source = column.source
+    values: Sequence[Any] = [row[source.index] for row in rows]
+    if any(isinstance(value, bytes) for value in values):
+        read = None if source.mapping is None else source.mapping.from_binary
+        assert read is not None
+        values = [read(value) if isinstance(value, bytes) else value for value in values]
+    return values if source.mask is None else [source.mask(value) for value in values]

@@ -1,0 +1,112 @@
+"""What the SQL sink can be told."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from waltap.config.property import Properties, declare
+
+__all__ = ["SqlProperties"]
+
+
+class SqlProperties(Properties):
+    """The target, what its tables are called, and what changes become there."""
+
+    url: str = declare(
+        "url",
+        summary="The target, as SQLAlchemy writes it: KIND://USER:PASSWORD@HOST:PORT/DATABASE.",
+        examples=("postgresql://app:secret@db/shop", "sqlite:////var/lib/shop.db"),
+    )
+    table_format: str = declare(
+        "table.name.format",
+        default="",
+        summary="Name of a table in the target, of {schema}, {table} and {topic}; a dot stands between "
+        "schema and name. Empty: {schema}.{table} where the target has schemas, else {table}, with the "
+        "schema and _ in front unless that is public.",
+        examples=("replica.{table}", "{schema}_{table}"),
+    )
+    mode: Literal["upsert", "insert"] = declare(
+        "insert.mode",
+        default="upsert",
+        summary="upsert: rows as the source has them. insert: new rows are added, where a row of that key "
+        "is not there yet; updates, deletes and truncates are not applied.",
+    )
+    delete_mode: Literal["delete", "soft", "ignore"] = declare(
+        "delete.mode",
+        default="delete",
+        summary="What a delete becomes: the row goes; it stays, with the time of the delete in "
+        "soft.delete.column; or nothing.",
+    )
+    soft_column: str = declare(
+        "soft.delete.column",
+        default="deleted_at",
+        min_length=1,
+        summary="Column for delete.mode = soft: null for rows that are there, else when the source "
+        "deleted them. A row that comes again is there again.",
+    )
+    truncate: Literal["as_sent", "table", "skip"] = declare(
+        "truncate.mode",
+        default="as_sent",
+        summary="What a TRUNCATE becomes: the same, with CASCADE and RESTART IDENTITY where the source "
+        "said so; that of the named tables alone; or nothing.",
+    )
+    evolution: Literal["basic", "none"] = declare(
+        "schema.evolution",
+        default="basic",
+        summary="basic: tables are created, columns added, widened and renamed as the source's are; "
+        "nothing is dropped. none: the target's tables stay as they are.",
+    )
+    position_table: str = declare(
+        "position.table",
+        default="waltap_position",
+        min_length=1,
+        summary="Table of the target that keeps each pipeline's position, written in the transaction of "
+        "the data. SCHEMA.TABLE, or TABLE in the user's own schema.",
+    )
+    transaction_rows: int = declare(
+        "transaction.max.rows",
+        default=1_000_000,
+        ge=1,
+        summary="Changes of one source transaction that go into one transaction of the target; only a "
+        "larger one is split.",
+        unit="rows",
+        advanced=True,
+    )
+    foreign_keys: Literal["auto", "check"] = declare(
+        "foreign.keys",
+        default="auto",
+        summary="auto: where the user may, the target does not check foreign keys of what is applied, as "
+        "in PostgreSQL's own replication (session_replication_role = replica); else as check. check: "
+        "checked at the end of the transaction where deferrable, and written parents first.",
+        advanced=True,
+    )
+    lock_timeout_ms: int = declare(
+        "lock.timeout.ms",
+        default=30_000,
+        ge=1,
+        summary="How long a statement waits for a lock of another session of the target before the batch "
+        "is undone and tried again.",
+        unit="ms",
+        advanced=True,
+    )
+
+    @model_validator(mode="after")
+    def _names_are_told_apart(self) -> "SqlProperties":
+        if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
+            raise ValueError("table.name.format: {table} or {topic} must be in it")
+        return self
+
+
+def _fields(text: str) -> list[str]:
+    from string import Formatter
+
+    try:
+        names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"table.name.format: {error}") from error
+    for name in names:
+        if name not in {"schema", "table", "topic"}:
+            raise ValueError(
+                f"table.name.format: {{{name}}} is none of {{schema}}, {{table}}, {{topic}}"
+            )
+    return [f"{{{name}}}" for name in names]

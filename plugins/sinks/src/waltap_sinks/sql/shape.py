@@ -1,0 +1,133 @@
+"""A table of the source as the target is to have it, compiled once per relation version."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
+from waltap.events import EventPlan
+from waltap.mapping.type_mapping import ColumnMapping
+from waltap_sinks.sql.properties import SqlProperties
+
+__all__ = ["ShapeColumn", "TableName", "TableShape"]
+
+
+class TableName(NamedTuple):
+    """A table of the target; ``schema`` None: wherever the user's tables are."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def parsed(cls, text: str, *, schemas: bool) -> "TableName":
+        """Return what ``SCHEMA.TABLE``, or ``TABLE``, names."""
+        schema, dot, name = text.rpartition(".")
+        return cls(schema if dot and schemas else None, name)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeColumn:
+    """One column. ``index`` is its place in tuples, ``name`` what the target calls it; ``column`` has the
+    base type of a domain. ``mask`` changes values, NULL too; what was not sent stays not sent."""
+
+    index: int
+    name: str
+    column: Column
+    mapping: ColumnMapping | None
+    mask: Callable[[Value], Value] | None
+    key: bool
+
+
+class TableShape:
+    """What the target needs to know of one relation version.
+
+    ``columns`` are those that are written, in the source's order: captured, and of types that somebody
+    maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
+    the key of a tuple: a value, or a tuple of them.
+    """
+
+    __slots__ = ("columns", "key", "key_of", "name", "plan", "relation", "source")
+
+    def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
+        self.plan, self.relation = plan, plan.relation
+        self.source = plan.relation.name
+        self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
+        identifying = plan.identifying
+        masks = plan.masks(whole=frozenset(identifying))
+        named = {c.index: c.field for c in plan.columns if c.mapping is not None}
+        mappings = {column.index: column.mapping for column in plan.columns}
+        relation = plan.relation
+        indexes = sorted({*named, *identifying})
+        self.columns = tuple(
+            ShapeColumn(
+                index,
+                named.get(index, relation.columns[index].name),
+                _base(relation.columns[index]),
+                mappings.get(index),
+                masks.get(index),
+                index in identifying,
+            )
+            for index in indexes
+        )
+        by_index = {column.index: column for column in self.columns}
+        self.key = tuple(by_index[index] for index in identifying)
+        self.key_of: Callable[[Tuple], Any] | None = (
+            itemgetter(*identifying) if identifying else None
+        )
+
+    def sent(self, row: Tuple) -> tuple[ShapeColumn, ...]:
+        """Return the columns that ``row`` has a value of."""
+        return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)
+
+    def keys(self, keys: Sequence[Any]) -> list[Sequence[Value]]:
+        """Return values of the key's columns, one sequence for each, of what `key_of` gave."""
+        if len(self.key) == 1:
+            return [keys]
+        return list(zip(*keys, strict=True))
+
+    def values(self, column: ShapeColumn, values: Sequence[Value]) -> Sequence[Value]:
+        """Return what of ``values`` goes to the target: masked, and as text where it came as bytes."""
+        if bytes in set(map(type, values)):
+            read = None if column.mapping is None else column.mapping.from_binary
+            if read is None:
+                raise TypeError("a value in send format of a type that is read as text only")
+            values = [read(value) if isinstance(value, bytes) else value for value in values]
+        if column.mask is not None:
+            values = [column.mask(value) for value in values]
+        return values
+
+
+def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TableName:
+    """Return what the target calls ``relation``; the properties say by what rule."""
+    if not pattern:
+        if schemas:
+            return TableName(relation.schema, relation.table)
+        prefix = "" if relation.schema == "public" else f"{relation.schema}_"
+        return TableName(None, prefix + relation.table)
+    named = {"schema": relation.schema, "table": relation.table, "topic": topic}
+    head, dot, tail = pattern.partition(".")
+    if dot and schemas:
+        return TableName(head.format(**named), tail.format(**named))
+    return TableName(None, pattern.format(**named))
+
+
+def _base(column: Column) -> Column:
+    """Return ``column`` with the base type of a domain."""
+    data_type: DataType | None = column.data_type
+    typmod = column.typmod
+    if data_type is None or data_type.kind is not TypeKind.DOMAIN:
+        return column
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        if typmod == -1:
+            typmod = data_type.base_typmod
+        data_type = data_type.base
+    return msgspec.structs.replace(
+        column, data_type=data_type, type_oid=data_type.oid, typmod=typmod, type_text=None
+    )

@@ -1,0 +1,364 @@
+"""A database as sink: rows as the source has them and the position become durable in one transaction."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from waltap.decode.message import Change
+from waltap.errors import SinkError, WaltapError
+from waltap.sink.fail_stop import FailStop
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
+from waltap.source.position import Position, lsn_text
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.sql.applier import Applier, Shapes
+from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
+from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TableName
+from waltap_sinks.sql.tables import Tables
+from waltap_sinks.sql.target import Target
+
+__all__ = ["SqlSink"]
+
+log = logging.getLogger(__name__)
+
+Parts = Sequence[TransactionPart | SnapshotRows]
+
+
+class SqlSink(Sink):
+    """Applies changes to the tables of a database.
+
+    Life cycle: open, (write*, flush)*, close. `write` commits whole source transactions, with the position
+    after them, in one transaction of the target: a reader there sees states that the source had. Only of a
+    transaction larger than a batch the target's stays open until its end has come, or until
+    ``transaction.max.rows``; and that of an initial snapshot until every table was read. Exactly once:
+    `open` returns the position that was committed, and what is delivered again below it is left out.
+    Single-threaded.
+    """
+
+    capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
+
+    def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
+        self._properties, self._context = properties, context
+        self._target: Target = target_of(properties, context)
+        self._fail_stop = FailStop(self._target.url)
+        self._gap = FailStop(self._target.url)
+        """After a failed write nothing follows; what was committed before it stays promised."""
+        table = TableName.parsed(properties.position_table, schemas=self._target.schemas)
+        self._books = Books(self._target, table, context.pipeline)
+        self._tables = Tables(self._target, self._books, properties)
+        self._shapes = Shapes(context.events, properties, schemas=self._target.schemas)
+        self._applier = Applier(self._target, self._tables, self._shapes, properties)
+        self._reset(None)
+
+    def _reset(self, position: Position | None) -> None:
+        self._position = self._stored = position
+        self._skip_below = 0 if position is None else position.end_lsn
+        self._begun = False
+        """The target has an open transaction, of ours."""
+        self._open_commit = position.commit_lsn if position and position.commit_lsn else None
+        """Where the transaction commits of which more is to come."""
+        self._rows_open = 0
+        self._snapshot = False
+        self._emptied: set[TableName] = set()
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    def check(self) -> list[Check]:
+        """Look whether the target answers and lets us in. Raises: SinkError."""
+        try:
+            self._target.open()
+            self._books.read()
+        except Exception as error:
+            raise self._failure(error) from error
+        finally:
+            self._target.close()
+        return [Check(name="sink sql", verdict="ok", found=self._target.url)]
+
+    def open(self) -> Position | None:
+        """Connect, and return the position that was committed here last.
+
+        Waits for a commit of the instance before that is still going on, and ends that instance: it
+        commits nothing more. Raises: SinkError.
+        """
+        if self._context.types is None:
+            raise WaltapError("the SQL sink was made without a type mapper")
+        self._fail_stop.reset()
+        self._gap.reset()
+        try:
+            self._target.open()
+            position = self._books.open(resumes=self._context.resumes)
+        except Exception as error:
+            self.close()
+            raise self._failure(error) from error
+        self._applier.forget()
+        self._tables.forget()
+        self._reset(position)
+        return position
+
+    def close(self) -> None:
+        """Let go; what is not committed is undone. May be called twice."""
+        self._target.rollback()
+        self._target.close()
+        self._begun = False
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Apply ``batch``. Raises: SinkError; of a conflict the batch may come again."""
+        self._fail_stop.check()
+        self._gap.check()
+        midway = self._begun
+        try:
+            if batch.snapshot:
+                self._take_snapshot(batch)
+            else:
+                self._take(batch)
+        except Exception as error:
+            self._undo()
+            failure = self._failure(error)
+            if midway and self._target.conflict(error):
+                failure = SqlConflictMidway(failure.problem, **failure.fields)
+            if failure.retry is not failure.retry.SAME_BATCH:
+                self._gap.fail(failure)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def flush(self) -> Position | None:
+        """Return the position that is committed; one that moved without changes is committed now."""
+        self._fail_stop.check()
+        moved = self._position is not None and self._position != self._stored
+        if self._begun or self._gap.failed or not moved:
+            return self._stored
+        assert self._position is not None
+        with self._fail_stop:
+            try:
+                self._begin()
+                self._commit(self._position)
+            except Exception as error:
+                self._undo()
+                failure = self._failure(error)
+                if failure is error:
+                    raise
+                raise failure from error
+        return self._stored
+
+    def _take(self, batch: Batch) -> None:
+        waiting: list[TransactionPart | SnapshotRows] = []
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                waiting.append(part)
+            elif isinstance(part, TransactionPart):
+                taken = self._undelivered(part)
+                if taken is None:
+                    continue
+                if taken.starts and not taken.complete and waiting:
+                    self._apply(waiting, self._end_of(waiting))
+                    waiting = []
+                waiting.append(taken)
+                self._open_commit = None if taken.complete else taken.commit_lsn
+        if self._open_commit is None:
+            if waiting:
+                self._apply(waiting, batch.position)
+            elif not self._begun and (self._position is None or batch.position > self._position):
+                self._position = batch.position
+        elif waiting:
+            whole = self._rows_open + batch.events >= self._properties.transaction_rows
+            self._apply(waiting, batch.position if whole else None)
+
+    def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
+        """Return what of ``part`` is not here yet, None if all is. Raises: SqlTransactionGap."""
+        if part.commit_lsn < self._skip_below:
+            return None
+        if part.starts and self._begun and self._open_commit is not None:
+            self._undo()  # its first delivery broke off
+        stored = self._stored
+        if stored is not None and stored.commit_lsn == part.commit_lsn and stored.index:
+            part = _behind(part, stored.index)
+        elif not part.starts and self._open_commit != part.commit_lsn:
+            raise SqlTransactionGap(
+                f"a transaction goes on at change {part.first_index} without start"
+            )
+        return part
+
+    def _end_of(self, parts: Parts) -> Position | None:
+        ends = [part.end_lsn for part in parts if isinstance(part, TransactionPart)]
+        return Position(max(ends)) if ends else self._position
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _take_snapshot(self, batch: Batch) -> None:
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                self._take_rows(part)
+        if not batch.parts:
+            self._begin()
+            self._commit(batch.position)
+
+    def _take_rows(self, part: SnapshotRows) -> None:
+        shape = self._shapes.of(part.relation)
+        if part.opens:
+            self._undo()
+            self._reset(None)
+            self._snapshot = True
+        elif not self._snapshot:
+            raise SqlTransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
+        self._begin()
+        if shape is None:
+            return
+        if shape.name not in self._emptied:
+            self._emptied.add(shape.name)
+            self._applier.empty(shape)
+        if part.rows:
+            self._applier.load(shape, part.rows)
+
+    # --- transactions of the target ---------------------------------------------------------------
+
+    def _apply(self, parts: Parts, position: Position | None) -> None:
+        """Apply ``parts``, and commit them with ``position``; None: the transaction stays open."""
+        if not self._target.transactional_ddl:
+            self._bind_ahead(parts)
+        midway = self._begun
+        self._begin()
+        try:
+            if midway:
+                with self._target.attempt():
+                    self._fold(parts)
+            else:
+                self._fold(parts)
+        except Exception as error:
+            if (
+                isinstance(error, SinkError)
+                or self._target.lost(error)
+                or self._target.conflict(error)
+            ):
+                raise
+            log.debug("changes are applied one by one", exc_info=error)
+            self._applier.distrust()
+            self._again(midway=midway)
+            self._carefully(parts)
+        self._rows_open += sum(
+            len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
+            for part in parts
+        )
+        if position is not None:  # what comes again from an older offset moves nothing back
+            self._commit(position if self._stored is None else max(position, self._stored))
+
+    def _bind_ahead(self, parts: Parts) -> None:
+        """Make and alter tables before the transaction that needs them, where DDL ends one. One that is
+        under way is split there."""
+        shapes = self._applier.unbound(parts)
+        if not shapes:
+            return
+        if self._begun and isinstance(parts[0], TransactionPart):
+            end_lsn = 0 if self._stored is None else self._stored.end_lsn
+            self._commit(Position(end_lsn, parts[0].commit_lsn, parts[0].first_index))
+        self._target.begin()
+        for shape in shapes:
+            self._tables.of(shape)
+        self._target.commit()
+
+    def _fold(self, parts: Parts) -> None:
+        """Apply ``parts`` as what they come to."""
+        applier = self._applier
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                applier.add(part.changes, part.commit_ts)
+            else:
+                shape = self._shapes.of(part.relation)
+                if shape is not None and part.rows:
+                    applier.read(shape, part.rows)
+        applier.settle()
+
+    def _carefully(self, parts: Parts) -> None:
+        """Apply ``parts`` change by change, as the source did. Raises: SinkError that names the first one
+        that cannot be."""
+        applier = self._applier
+        for part in parts:
+            if isinstance(part, SnapshotRows):
+                self._tried(lambda part=part: self._fold([part]), "a snapshot")  # type: ignore[misc]
+                continue
+            for index, change in enumerate(part.changes, part.first_index):
+                where = f"{lsn_text(part.commit_lsn)}, change {index}"
+                self._tried(lambda c=change, p=part: self._one(c, p), where)  # type: ignore[misc]
+        applier.settle()
+
+    def _one(self, change: Change, part: TransactionPart) -> None:
+        self._applier.add([change], part.commit_ts)
+        self._applier.settle()
+
+    def _tried(self, apply: Callable[[], None], where: str) -> None:
+        try:
+            apply()
+        except SinkError:
+            raise
+        except Exception as error:
+            raise self._failure(error, where) from error
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._target.begin()
+            self._begun, self._rows_open = True, 0
+
+    def _commit(self, position: Position) -> None:
+        self._books.store(position)
+        self._context.may_write()
+        try:
+            self._target.commit()
+        except Exception as error:
+            if not self._target.lost(error):
+                raise
+            raise SqlCommitUnknown(
+                f"the connection to {self._target.url} was lost while a transaction was being committed",
+                positions=self._books.name,
+            ) from error
+        self._begun = self._snapshot = False
+        self._position = self._stored = position
+        self._skip_below = max(self._skip_below, position.end_lsn)
+
+    def _undo(self) -> None:
+        """Undo the target's transaction, and what is known from it."""
+        self._target.rollback()
+        self._applier.forget()
+        self._tables.forget()
+        self._books.forget()
+        self._begun = self._snapshot = False
+        self._open_commit = self._stored.commit_lsn if self._stored and self._stored.index else None
+
+    def _again(self, *, midway: bool) -> None:
+        """Begin the same anew; ``midway``: the transaction holds what came before, and goes on."""
+        if not midway:
+            self._target.rollback()
+            self._target.begin()
+        self._applier.forget()
+        self._tables.forget()
+        self._books.forget()
+
+    def _failure(self, error: Exception, where: str = "") -> SinkError:
+        if isinstance(error, SinkError):
+            return error
+        if isinstance(error, WaltapError) or not self._target.speaks(error):
+            raise error
+        position = where or ("the start" if self._stored is None else str(self._stored))
+        return self._target.failure(
+            error, table=self._applier.at, position=position, positions=self._books.name
+        )
+
+
+def _behind(part: TransactionPart, index: int) -> TransactionPart:
+    """Return ``part`` without changes of the wire before ``index``."""
+    kept, at, gaps = 0, part.first_index, dict(part.gaps)
+    for n in range(len(part.changes)):
+        at += gaps.get(n, 0)
+        if at >= index:
+            break
+        at, kept = at + 1, n + 1
+    if not kept:
+        return part
+    return msgspec.structs.replace(
+        part.split(kept)[1], complete=part.complete, end_lsn=part.end_lsn
+    )

@@ -1,0 +1,153 @@
+"""SQLite as target: one file, one writer."""
+
+import datetime as dt
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from waltap.errors import SinkError
+from waltap_sinks.sql.errors import (
+    SqlColumnMissing,
+    SqlConflict,
+    SqlConstraintViolated,
+    SqlUnreachable,
+    SqlValueUnfit,
+)
+from waltap_sinks.sql.generic import GenericTarget
+from waltap_sinks.sql.shape import ShapeColumn, TableName
+from waltap_sinks.sql.target import Described, ExistingColumn
+from waltap_sinks.sql.typed import arrow_type, json_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SqliteTarget"]
+
+EXACT_DIGITS = 15
+"""Digits that a REAL holds; a number of more is kept as text."""
+
+BUSY = ("database is locked", "database table is locked", "database schema is locked")
+
+
+class SqliteTarget(GenericTarget):
+    """A connection to a SQLite file.
+
+    Numbers are INTEGER, REAL or NUMERIC, numerics of more than 15 digits TEXT; dates and times are ISO
+    texts, in UTC where they have a zone, arrays JSON. Types are not widened: any column holds any value.
+    """
+
+    backend = "sqlite+pysqlite"
+    errors = sqlite3.Error
+    for_update = ""
+    number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "isolation_level": None,
+            "check_same_thread": False,
+            "timeout": self._properties.lock_timeout_ms / 1000,
+        }
+
+    def prepare(self) -> None:
+        if self._properties.foreign_keys == "check":
+            self.run("PRAGMA foreign_keys = ON")
+
+    def begin(self) -> None:
+        self.run("BEGIN IMMEDIATE")
+        if self._properties.foreign_keys == "check":
+            self.run("PRAGMA defer_foreign_keys = ON")
+
+    def commit(self) -> None:
+        if self._raw.in_transaction:
+            self.run("COMMIT")
+
+    def rollback(self) -> None:
+        if self._raw is not None and self._raw.in_transaction:
+            super().rollback()
+
+    # --- tables ---
+
+    def quoted(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def describe(self, name: TableName) -> Described | None:
+        kinds = self.run(
+            "SELECT type FROM sqlite_master WHERE name = %s COLLATE NOCASE", [name.name]
+        )
+        if not kinds:
+            return None
+        info = self.run("SELECT name, type, pk, hidden FROM pragma_table_xinfo(%s)", [name.name])
+        columns = {
+            column: ExistingColumn(column, kind, kind, written=not hidden, settable=not hidden)
+            for column, kind, _key, hidden in info
+        }
+        unique = [frozenset(column for column, _kind, key, _hidden in info if key)]
+        for index, partial in self.run(
+            'SELECT name, partial FROM pragma_index_list(%s) WHERE "unique"', [name.name]
+        ):
+            names = self.run("SELECT name FROM pragma_index_info(%s)", [index])
+            if not partial and all(column for (column,) in names):
+                unique.append(frozenset(column for (column,) in names))
+        return Described(columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table")
+
+    def type_for(self, column: ShapeColumn) -> str:
+        return _type_of(arrow_type(column))
+
+    def widened(self, existing: str, wanted: str) -> bool:
+        return False
+
+    def adapter(self, kind: Any) -> Any:
+        import pyarrow.types as pat
+
+        if pat.is_decimal(kind):
+            return str
+        if pat.is_timestamp(kind):
+            return _moment
+        if pat.is_date(kind) or pat.is_time(kind):
+            return dt.date.isoformat if pat.is_date(kind) else dt.time.isoformat
+        return json_text if pat.is_list(kind) else None
+
+    def moment(self, ts: int) -> object:
+        return _moment(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))
+
+    def same(self, name: str) -> str:
+        return f"{name} IS %s"
+
+    def delete_one(self, table: str, tests: str) -> str:
+        return (
+            f"DELETE FROM {table} WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
+        )
+
+    # --- failures ---
+
+    def meaning(self, error: BaseException) -> type[SinkError] | None:
+        text = str(error)
+        if isinstance(error, sqlite3.IntegrityError):
+            return SqlConstraintViolated
+        if isinstance(error, sqlite3.OperationalError):
+            if any(words in text for words in BUSY):
+                return SqlConflict
+            if "no such column" in text or "has no column" in text or "no such table" in text:
+                return SqlColumnMissing
+            if any(w in text for w in ("unable to open", "disk", "readonly", "attempt to write")):
+                return SqlUnreachable
+        if isinstance(error, (sqlite3.InterfaceError, OverflowError)):
+            return SqlValueUnfit
+        return None
+
+
+def _moment(value: dt.datetime) -> str:
+    return value.replace(tzinfo=None).isoformat(" ")
+
+
+def _type_of(kind: "pa.DataType") -> str:
+    import pyarrow.types as pat
+
+    if pat.is_boolean(kind):
+        return "BOOLEAN"
+    if pat.is_integer(kind):
+        return "INTEGER"
+    if pat.is_floating(kind):
+        return "REAL"
+    if pat.is_decimal(kind):
+        return "NUMERIC" if kind.precision <= EXACT_DIGITS else "TEXT"
+    return "BLOB" if pat.is_binary(kind) else "TEXT"

@@ -1,0 +1,208 @@
+"""The target's tables: found, made, and kept in step with the source's."""
+
+import logging
+from collections.abc import Sequence
+
+from waltap_sinks.sql.books import Books, KnownTable
+from waltap_sinks.sql.errors import SqlColumnMissing, SqlNameTaken, SqlTableUnfit
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
+from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
+
+__all__ = ["Tables"]
+
+log = logging.getLogger(__name__)
+
+
+class Tables:
+    """Binds shapes to tables of the target. What of the target is not there is made where evolution is
+    ``basic``: tables, columns, wider types, new names of what the source renamed. Nothing is dropped: a
+    column whose source is gone stays, and so does one that another of its name took the place of, under
+    another name."""
+
+    def __init__(self, target: Target, books: Books, properties: SqlProperties) -> None:
+        self._target, self._books, self._properties = target, books, properties
+        self._bound: dict[TableShape, Bound] = {}
+        self._sources: dict[TableName, str] = {}
+
+    def forget(self) -> None:
+        """Look at the target anew from now on."""
+        self._bound.clear()
+
+    def is_bound(self, shape: TableShape) -> bool:
+        """Tell whether `of` only looks up."""
+        return shape in self._bound
+
+    def of(self, shape: TableShape) -> Bound:
+        """Return the table for ``shape``. Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit, and what
+        the driver raises."""
+        found = self._bound.get(shape)
+        if found is None:
+            found = self._bind(shape)
+            # other versions of the table stood for columns that may have other names now
+            oid = shape.relation.oid
+            self._bound = {s: b for s, b in self._bound.items() if s.relation.oid != oid}
+            self._bound[shape] = found
+        return found
+
+    def _bind(self, shape: TableShape) -> Bound:
+        name, target = shape.name, self._target
+        shared = "{topic}" in self._properties.table_format
+        source = self._sources.setdefault(name, shape.source)
+        if source != shape.source and not shared:
+            if any(other.source == source for other in self._bound):
+                raise SqlNameTaken(f"{source} and {shape.source} both lead to {name}")
+            self._sources[name] = shape.source
+        evolves = self._properties.evolution == "basic"
+        known = self._books.known.get(shape.relation.oid)
+        if evolves and known is not None:
+            self._rename_table(known, name)
+        described = target.describe(name)
+        if described is None:
+            described = self._create(shape)
+        if not described.is_table:
+            raise SqlTableUnfit(
+                f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
+            )
+        if evolves and self._evolve(shape, described, known):
+            described = target.describe(name) or described
+        missing = [c.name for c in shape.columns if c.name not in described.columns]
+        soft = self._soft(shape, described)
+        if missing or (soft is not None and soft not in described.columns):
+            column = missing[0] if missing else str(soft)
+            raise SqlColumnMissing(
+                f"{name} has no column {column}",
+                statement=f"ALTER TABLE {name} ADD COLUMN {target.quoted(column)} …",
+            )
+        if shape.key and frozenset(c.name for c in shape.key) not in described.unique:
+            names = ", ".join(target.quoted(column.name) for column in shape.key)
+            raise SqlTableUnfit(
+                f"{name} has no unique index on {names}",
+                statement=f"ALTER TABLE {name} ADD PRIMARY KEY ({names})",
+            )
+        self._note(shape)
+        columns = {
+            column.index: BoundColumn(
+                column, target.quoted(column.name), described.columns[column.name]
+            )
+            for column in shape.columns
+        }
+        return Bound(
+            shape,
+            target.quoted_table(name),
+            tuple(columns.values()),
+            tuple(columns[column.index] for column in shape.key),
+            None if soft is None else target.quoted(soft),
+            only_key=len(set(described.unique)) <= 1,
+        )
+
+    def _soft(self, shape: TableShape, described: Described) -> str | None:
+        wanted = self._properties.delete_mode == "soft" and bool(shape.key)
+        return self._properties.soft_column if wanted else None
+
+    def _create(self, shape: TableShape) -> Described:
+        target, name = self._target, shape.name
+        columns = [(column.name, target.type_for(column)) for column in shape.columns]
+        key = [column.name for column in shape.key]
+        if self._properties.delete_mode == "soft" and key:
+            columns.append((self._properties.soft_column, target.time_type))
+        if self._properties.evolution == "none":
+            statement = target.create_statement(name, columns, key)
+            raise SqlColumnMissing(f"the target has no table {name}", statement=statement)
+        target.create(name, columns, key)
+        log.info("created %s in the target", name)
+        described = target.describe(name)
+        assert described is not None
+        return described
+
+    # --- in step ----------------------------------------------------------------------------------
+
+    def _rename_table(self, known: KnownTable, name: TableName) -> None:
+        if known.name == name or known.name.schema != name.schema:
+            return
+        if any(k.name == known.name for k in self._books.known.values() if k is not known):
+            return
+        if self._target.describe(name) is None and self._target.describe(known.name) is not None:
+            self._target.rename_table(known.name, name.name)
+            log.info("renamed %s to %s in the target", known.name, name)
+
+    def _evolve(self, shape: TableShape, described: Described, known: KnownTable | None) -> bool:
+        """Give the table what ``shape`` has and it has not; tell whether anything was done."""
+        columns = dict(described.columns)
+        done = self._rename_columns(shape, columns, known)
+        for column in shape.columns:
+            existing = columns.get(column.name)
+            wanted = self._target.type_for(column)
+            if existing is None:
+                self._add(shape, column, wanted)
+                done = True
+            elif existing.written and self._target.widened(existing.type, wanted):
+                self._target.alter_type(shape.name, column.name, wanted)
+                log.info(
+                    "widened %s of %s from %s to %s", column.name, shape.name, existing.type, wanted
+                )
+                done = True
+        soft = self._soft(shape, described)
+        if soft is not None and soft not in columns:
+            self._target.add_column(shape.name, soft, self._target.time_type, None)
+            done = True
+        return done
+
+    def _add(self, shape: TableShape, column: ShapeColumn, type_: str) -> None:
+        source = column.column
+        self._target.add_column(shape.name, column.name, type_, source.missing)
+        log.info("added column %s to %s in the target", column.name, shape.name)
+        if source.default is not None and source.missing is None and not source.generated:
+            log.warning(
+                "column %s of %s has a default that the server filled old rows with, without telling: "
+                "they have null in the target until they are read again (waltap signal FILE "
+                "execute-snapshot %s)",
+                column.name, shape.name, shape.source,
+            )  # fmt: skip
+
+    def _rename_columns(
+        self, shape: TableShape, columns: dict[str, ExistingColumn], known: KnownTable | None
+    ) -> bool:
+        """Follow renames by the source's numbers of columns; those that swapped names too."""
+        if known is None:
+            return False
+        wanted = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
+        moved = {
+            old: wanted[number]
+            for number, old in known.columns.items()
+            if wanted.get(number, old) != old and old in columns
+        }
+        kept = {old for n, old in known.columns.items() if wanted.get(n) == old}
+        taken = set(wanted.values())
+        replaced = [
+            old
+            for number, old in known.columns.items()
+            if number not in wanted and old in taken and old in columns and old not in kept
+        ]
+        for old in replaced:
+            number = next(n for n, name in known.columns.items() if name == old)
+            self._rename(shape.name, columns, old, f"{old}_{number}")
+        for old in [old for old, new in moved.items() if new in moved or new in columns]:
+            if moved[old] in columns and moved[old] not in moved:
+                del moved[old]  # the target has a column of that name already
+                continue
+            between = f"{old}_waltap_moves"
+            self._rename(shape.name, columns, old, between)
+            moved[between] = moved.pop(old)
+        for old, new in moved.items():
+            self._rename(shape.name, columns, old, new)
+        return bool(moved or replaced)
+
+    def _rename(
+        self, name: TableName, columns: dict[str, ExistingColumn], old: str, new: str
+    ) -> None:
+        self._target.rename_column(name, old, new)
+        columns[new] = columns.pop(old)
+        log.info("renamed column %s of %s to %s in the target", old, name, new)
+
+    def _note(self, shape: TableShape) -> None:
+        numbers: Sequence[tuple[int | None, str]] = [
+            (column.column.number, column.name) for column in shape.columns
+        ]
+        columns = {number: name for number, name in numbers if number is not None}
+        self._books.note(shape.relation.oid, KnownTable(shape.name, columns))

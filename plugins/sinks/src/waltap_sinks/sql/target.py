@@ -1,0 +1,251 @@
+"""The contract of a kind of target: what the sink asks of a database, in the words of the sink."""
+
+import abc
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from waltap.decode.tuple_image import Tuple
+from waltap.errors import SinkError
+from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
+
+__all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Target", "chunks"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingColumn:
+    """A column that the target has. ``type`` is written as the target prints it, ``bare`` is what values
+    are cast to: the type without length or precision, so that what does not fit is refused, not cut.
+    ``written``: values can be put in; not in a generated one. ``settable``: an UPDATE may set it."""
+
+    name: str
+    type: str
+    bare: str
+    written: bool = True
+    settable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A table that the target has. ``unique``: the column sets of unique indexes that an upsert can go by.
+    ``is_table``: rows can be put in."""
+
+    columns: dict[str, ExistingColumn]
+    unique: tuple[frozenset[str], ...]
+    is_table: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BoundColumn:
+    """A column of the source and what it is in the target; ``quoted`` is its name in SQL."""
+
+    source: ShapeColumn
+    quoted: str
+    existing: ExistingColumn
+
+
+@dataclass(eq=False, slots=True)
+class Bound:
+    """A shape and the target's table that its rows go to. ``quoted`` is the table's name in SQL, ``soft``
+    that of the column for soft deletes, None without. ``only_key``: no other columns must be unique."""
+
+    shape: TableShape
+    quoted: str
+    columns: tuple[BoundColumn, ...]
+    key: tuple[BoundColumn, ...]
+    soft: str | None
+    only_key: bool = True
+
+
+class Target(abc.ABC):
+    """One connection to a target. Single-threaded; `begin` … `commit` or `rollback`.
+
+    Rows are tuples of the source, values PostgreSQL's text (or its send format). What goes wrong comes out
+    as the driver's own exceptions; `failure` tells what they mean.
+    """
+
+    schemas: bool = True
+    """Whether tables have schemas."""
+    transactional_ddl: bool = True
+    """Whether tables are created and altered in the transaction of the data."""
+    url: str
+    """The address, without password."""
+
+    for_update: str = " FOR UPDATE"
+    """What a SELECT ends with that waits for, and locks, the row."""
+    number_type: str = "bigint"
+    word_type: str = "varchar(255)"
+    text_type: str = "text"
+    time_type: str = "timestamp with time zone"
+    """Types of columns of the sink's own."""
+
+    # --- life ---
+
+    @abc.abstractmethod
+    def open(self) -> None:
+        """Connect."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go; what is not committed is undone. May be called twice."""
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    @abc.abstractmethod
+    def commit(self) -> None:
+        """Commit."""
+
+    @abc.abstractmethod
+    def rollback(self) -> None:
+        """Undo the transaction, if one is open. Never raises."""
+
+    @abc.abstractmethod
+    def attempt(self) -> AbstractContextManager[None]:
+        """Return a block that is undone by itself where it raises: a savepoint."""
+
+    # --- tables ---
+
+    @abc.abstractmethod
+    def describe(self, name: TableName) -> Described | None:
+        """Return what the target has of this name; None: nothing."""
+
+    @abc.abstractmethod
+    def type_for(self, column: ShapeColumn) -> str:
+        """Return the type that the target is to give ``column``, as the target prints it."""
+
+    @abc.abstractmethod
+    def widened(self, existing: str, wanted: str) -> bool:
+        """Tell whether a column of ``existing`` type must become ``wanted`` to hold its values."""
+
+    @abc.abstractmethod
+    def quoted(self, name: str) -> str:
+        """Return an identifier as SQL."""
+
+    def quoted_table(self, name: TableName) -> str:
+        """Return a table's name as SQL."""
+        table = self.quoted(name.name)
+        return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
+
+    @abc.abstractmethod
+    def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """Run one statement, with %s for parameters; return its rows."""
+
+    @abc.abstractmethod
+    def change(self, statement: str, parameters: Sequence[object]) -> int:
+        """Run one statement as `run` does; return how many rows it changed."""
+
+    def create_schema(self, name: TableName) -> None:
+        """Make the schema of ``name`` where it is not there."""
+        if name.schema is not None:
+            self.run(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name.schema)}")
+
+    def create(
+        self, name: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> None:
+        """Make a table of (column, type)."""
+        self.create_schema(name)
+        self.run(self.create_statement(name, columns, key))
+
+    def create_statement(
+        self, name: TableName, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> str:
+        """Return the SQL that `create` runs."""
+        parts = [f"{self.quoted(column)} {type_}" for column, type_ in columns]
+        if key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
+        return f"CREATE TABLE IF NOT EXISTS {self.quoted_table(name)} ({', '.join(parts)})"
+
+    def add_column(self, name: TableName, column: str, type_: str, missing: str | None) -> None:
+        """Add a column; rows that are there get ``missing``, PostgreSQL's text of a value."""
+        table, quoted = self.quoted_table(name), self.quoted(column)
+        self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_}")
+        if missing is not None:
+            self.run(f"UPDATE {table} SET {quoted} = %s", [missing])
+
+    def alter_type(self, name: TableName, column: str, type_: str) -> None:
+        """Give a column another type; its values stay."""
+        table, quoted = self.quoted_table(name), self.quoted(column)
+        self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
+
+    def rename_column(self, name: TableName, old: str, new: str) -> None:
+        """Give a column another name."""
+        table = self.quoted_table(name)
+        self.run(f"ALTER TABLE {table} RENAME COLUMN {self.quoted(old)} TO {self.quoted(new)}")
+
+    def rename_table(self, old: TableName, new: str) -> None:
+        """Give a table another name in its schema."""
+        self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
+
+    def ordered(self, tables: Sequence[Bound]) -> list[Bound]:
+        """Return ``tables`` with those before others that these refer to by foreign keys."""
+        return list(tables)
+
+    # --- rows ---
+
+    @abc.abstractmethod
+    def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
+        """Add rows whose keys the target does not have, however many."""
+
+    @abc.abstractmethod
+    def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
+        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
+
+    @abc.abstractmethod
+    def update(self, table: Bound, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]) -> None:
+        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known."""
+
+    @abc.abstractmethod
+    def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
+        """Give the row whose key has the values ``old`` what ``row`` has values of, its key too."""
+
+    @abc.abstractmethod
+    def delete(self, table: Bound, keys: Sequence[Any]) -> None:
+        """Delete the rows of ``keys``, as `TableShape.key_of` gives them."""
+
+    @abc.abstractmethod
+    def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        """Set the column for soft deletes of the rows of ``keys``, to µs since 1970 UTC."""
+
+    @abc.abstractmethod
+    def delete_row(self, table: Bound, row: Tuple) -> None:
+        """Delete one row that is as ``row``, of a table without a key."""
+
+    @abc.abstractmethod
+    def delete_all(self, table: Bound) -> None:
+        """Delete every row, so that readers of before still see them."""
+
+    @abc.abstractmethod
+    def truncate(self, tables: Sequence[Bound], *, cascade: bool, restart: bool) -> None:
+        """Empty tables at once."""
+
+    # --- failures ---
+
+    @abc.abstractmethod
+    def speaks(self, error: BaseException) -> bool:
+        """Tell whether an exception is the driver's, or the system's: not a mistake of the code."""
+
+    @abc.abstractmethod
+    def lost(self, error: BaseException) -> bool:
+        """Tell whether the connection is gone."""
+
+    @abc.abstractmethod
+    def conflict(self, error: BaseException) -> bool:
+        """Tell whether another session was in the way, so that the same may succeed a moment later."""
+
+    @abc.abstractmethod
+    def failure(
+        self, error: BaseException, *, table: Bound | None, position: str, positions: str
+    ) -> SinkError:
+        """Return what to tell of an exception of the driver: no value of a row is in it."""
+
+
+def chunks(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Give ``rows`` in pieces of ``size``."""
+    if len(rows) <= size:
+        yield rows
+        return
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

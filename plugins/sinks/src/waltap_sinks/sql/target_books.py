@@ -1,0 +1,43 @@
+"""The books of a pipeline, for commands that read a target and write nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waltap.sink.sink import SinkContext
+from waltap_sinks.sql.books import Books
+from waltap_sinks.sql.postgresql import PostgresTarget
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TableName
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+__all__ = ["opened_books"]
+
+
+@contextmanager
+def opened_books(
+    properties: SqlProperties, pipeline: str
+) -> "Iterator[tuple[Connection[Any], Books]]":
+    """Connect to the target; give the connection, in autocommit, and the books. Raises: SinkError."""
+    context = SinkContext(pipeline=pipeline, state_dir=Path())
+    target = PostgresTarget(properties, context)
+    books = Books(target, TableName.parsed(properties.position_table, schemas=True), pipeline)
+    try:
+        try:
+            target.open()
+            target.raw.autocommit = True
+            # nothing of the sink's session fits who reads whole tables
+            target.raw.execute("RESET ALL")
+            books.read()
+        except Exception as error:
+            if not target.speaks(error):
+                raise
+            raise target.failure(
+                error, table=None, position="the start", positions=books.name
+            ) from error
+        yield target.raw, books
+    finally:
+        target.close()

@@ -1,0 +1,110 @@
+"""Rows of the source as values that drivers take, by the Arrow types of the registry."""
+
+import datetime as dt
+import json
+import logging
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from waltap.arrow.tuples import RelationCodec
+from waltap.decode.tuple_image import Tuple
+from waltap.mapping.type_mapping import TypeMapper
+from waltap.transactions.row_block import RowBlock
+from waltap_sinks.sql.shape import ShapeColumn, TableShape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TypedRows", "arrow_type", "json_text"]
+
+log = logging.getLogger(__name__)
+
+
+def arrow_type(column: ShapeColumn) -> "pa.DataType":
+    """Return the Arrow type of a column; text for what has none."""
+    import pyarrow as pa
+
+    mapping = column.mapping
+    return pa.string() if mapping is None or mapping.arrow is None else mapping.arrow.type()
+
+
+class TypedRows:
+    """Makes values of tuples, for each shape. ``adapt`` says what becomes of the values of an Arrow type,
+    None: they stay. What does not fit its type is null (``waltap.arrow.misfit``); that is told once."""
+
+    def __init__(
+        self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"
+    ) -> None:
+        self._types, self._adapt = types, adapt
+        self._codecs: dict[TableShape, RelationCodec] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def batch(self, shape: TableShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
+        """Return ``rows`` as Arrow columns of the source's names; of values that were not sent, null."""
+        codec = self._codecs.get(shape)
+        if codec is None:
+            codec = self._codecs[shape] = RelationCodec(shape.relation, self._types)
+        masks = {c.index: c.mask for c in shape.columns if c.mask is not None}
+        if masks and isinstance(rows, RowBlock):
+            columns = [
+                rows.mapped(n, masks[n]) if n in masks else column
+                for n, column in enumerate(rows.columns)
+            ]
+            rows = RowBlock(columns, len(rows))
+        elif masks:
+            rows = [
+                tuple(masks[n](value) if n in masks else value for n, value in enumerate(row))
+                for row in rows
+            ]
+        made = codec.batch(rows)
+        for (column, reason), count in codec.misfits.items():
+            if (column, reason) not in self._told:
+                self._told.add((column, reason))
+                log.warning(
+                    "column %s of %s: %s; null is written for such values (%d so far)",
+                    column, shape.source, reason, count,
+                )  # fmt: skip
+        codec.misfits = {}
+        return made
+
+    def columns(
+        self, shape: TableShape, columns: Sequence[ShapeColumn], rows: Sequence[Tuple]
+    ) -> list[list[Any]]:
+        """Return the values of ``columns``, a list for each."""
+        batch = self.batch(shape, rows)
+        return [
+            self._values(batch.column(column.column.name), arrow_type(column)) for column in columns
+        ]
+
+    def keys(self, shape: TableShape, keys: Sequence[Any]) -> list[list[Any]]:
+        """Return the values of the key's columns, of what `TableShape.key_of` gave."""
+        found = []
+        for column, values in zip(shape.key, shape.keys(keys), strict=True):
+            texts: Any = shape.values(column, values)
+            assert column.mapping is not None
+            array = texts if column.mapping.arrow is None else column.mapping.arrow.column(texts)
+            found.append(self._values(array, arrow_type(column)))
+        return found
+
+    def _values(self, array: Any, kind: "pa.DataType") -> list[Any]:
+        values: list[Any] = array.to_pylist() if hasattr(array, "to_pylist") else list(array)
+        adapt = self._adapt(kind)
+        if adapt is None:
+            return values
+        return [None if value is None else adapt(value) for value in values]
+
+
+def json_text(value: object) -> str:
+    """Return a list as JSON; numbers stay exact, times and bytes are text."""
+
+    def written(item: object) -> object:
+        if isinstance(item, bytes):
+            return item.hex()
+        if isinstance(item, (dt.date, dt.time)):
+            return item.isoformat()
+        if isinstance(item, Decimal):
+            return str(item)
+        raise TypeError(type(item).__name__)
+
+    return json.dumps(value, default=written, ensure_ascii=False)

@@ -1,0 +1,181 @@
+"""What every transform of records promises. Subclass `RecordTransformSuite` and define ``rig``.
+
+class TestMyTransform(RecordTransformSuite):
+    @pytest.fixture
+    def rig(self):
+        return RecordTransformRig(MY_SPEC, MyProperties())
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext
+from waltap.format.format import FormatContext
+from waltap.format.record_transform import (
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+)
+from waltap.json.converter import JsonConverter, JsonConverterProperties
+from waltap.mapping import envelope
+from waltap.mapping.connect_schema import Schema
+from waltap.specs import RecordTransformSpec
+from waltap_testing.format_suite import NOW, every_part
+from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.spec_promises import assert_well_formed
+
+__all__ = ["RecordTransformRig", "RecordTransformSuite", "every_record"]
+
+CAPTURE = CaptureProperties.model_validate(
+    {
+        "topic.prefix": "server",
+        "provide.transaction.metadata": True,
+        "skipped.operations": "none",
+    }
+)
+JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
+
+
+def every_record() -> list[ConnectRecord]:
+    """Return records of every kind that a pipeline makes: changes of every operation and their tombstones,
+    rows of a snapshot, transaction metadata, a logical message, a heartbeat, a notification."""
+    made = ConvertedFormat(
+        Converters(key=JSON, value=JSON, header=JSON),
+        FormatContext(
+            describe=lambda relation: relation,
+            identity=identity_kept(),
+            capture=Capture(CAPTURE),
+            database="shop",
+            run_id="00000000-0000-4000-8000-000000000000",
+            mapper=mapper,
+        ),
+    )
+    told = {
+        "id": "1",
+        "aggregate_type": "Initial Snapshot",
+        "type": "STARTED",
+        "additional_data": None,
+        "timestamp": 1,
+    }
+    notification = ConnectRecord(
+        "told", envelope.NOTIFICATION_KEY, {"id": "1"}, envelope.NOTIFICATION_VALUE, told
+    )
+    return [*made.records(every_part(), NOW), notification]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTransformRig:
+    """What the suite needs of an author: the spec, and properties to call its factory with. ``records``
+    take the place of `every_record`, for a transform that is for others."""
+
+    spec: RecordTransformSpec
+    properties: object = None
+    records: Sequence[ConnectRecord] = field(default_factory=every_record)
+
+    def build(self) -> RecordTransform:
+        """Return a new transform."""
+        context = RecordTransformContext(label=self.spec.name, capture=Capture(CAPTURE))
+        return self.spec.factory(self.properties, context)
+
+
+class RecordTransformSuite:
+    """Promises every transform of records keeps; the contract: `waltap.format.record_transform`."""
+
+    @pytest.fixture
+    def rig(self) -> RecordTransformRig:
+        """Return the transform to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a RecordTransformRig)")
+
+    def test_spec_is_well_formed(self, rig: RecordTransformRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_no_records_stay_none(self, rig: RecordTransformRig) -> None:
+        """Nothing comes of nothing."""
+        assert rig.build()([]) == []
+
+    def test_a_record_that_is_unfit_is_told_by_its_error(self, rig: RecordTransformRig) -> None:
+        """What it cannot work on raises `RecordUnfit`, and nothing else does."""
+        for record in rig.records:
+            with contextlib.suppress(RecordUnfit):
+                rig.build()([record])
+
+    def test_it_is_for_some_records(self, rig: RecordTransformRig) -> None:
+        """The suite has seen it work; a rig with ``records`` of its own may be needed."""
+        assert _fit(rig), "every record is unfit: give the rig records that it is for"
+
+    def test_records_come_out_in_a_list(self, rig: RecordTransformRig) -> None:
+        """The stage refuses what is no list of records."""
+        found = rig.build()(list(_fit(rig)))
+        assert type(found) is list
+        assert all(type(each) is ConnectRecord for each in found)
+
+    def test_what_comes_out_fits_its_schemas(self, rig: RecordTransformRig) -> None:
+        """Each side can be written by its schema: a field that is required is there."""
+        for record in rig.build()(list(_fit(rig))):
+            _written(record)
+
+    def test_records_that_come_in_stay_as_they_are(self, rig: RecordTransformRig) -> None:
+        """They are shared: with other records, and with what else was made of the row."""
+        before = [repr(each) for each in rig.records]
+        fit = _fit(rig)
+        rig.build()(list(fit))
+        assert [repr(each) for each in rig.records] == before
+
+    def test_the_same_records_give_the_same(self, rig: RecordTransformRig) -> None:
+        """From another object, in another run, after a crash: equal."""
+        one, other = rig.build()(list(_fit(rig))), rig.build()(list(_fit(rig)))
+        assert _plain(one) == _plain(other)
+
+    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: RecordTransformRig) -> None:
+        """Batches are cut by chance: each record is treated alike."""
+        records, whole = list(_fit(rig)), None
+        for most in (len(records), 1, 3):
+            transform, found = rig.build(), []
+            for at in range(0, len(records), most):
+                found += transform(records[at : at + most])
+            whole = _plain(found) if whole is None else whole
+            assert _plain(found) == whole, f"batches of {most}"
+
+    def test_what_is_made_of_a_schema_is_kept(self, rig: RecordTransformRig) -> None:
+        """Encoders are looked up by the schema object: records of one schema have one after it, too."""
+        transform, records = rig.build(), list(_fit(rig))
+        first, again = transform(list(records)), transform(list(records))
+        for one, other in zip(first, again, strict=True):
+            for side in ("key_schema", "value_schema"):
+                assert getattr(one, side) is getattr(other, side), f"{side} of {one.topic}"
+
+
+def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
+    """Return the records that the transform can work on, alone."""
+    fit, transform = [], rig.build()
+    for record in rig.records:
+        with contextlib.suppress(RecordUnfit):
+            transform([record])
+            fit.append(record)
+    return fit
+
+
+def _written(record: ConnectRecord) -> None:
+    sides: list[tuple[str, Schema | None, object]] = [
+        ("the key", record.key_schema, record.key),
+        ("the value", record.value_schema, record.value),
+        *((f"the header {name}", schema, value) for name, schema, value in record.headers),
+    ]
+    for what, schema, value in sides:
+        if schema is None and value is None:
+            continue
+        try:
+            JSON.encoder(record.topic, schema)(value)
+        except (ValueError, TypeError, KeyError, AttributeError) as cause:
+            pytest.fail(f"{what} of a record for {record.topic} does not fit its schema: {cause!r}")
+
+
+def _plain(records: Iterable[ConnectRecord]) -> list[str]:
+    return [repr(record) for record in records]

@@ -1,0 +1,168 @@
+"""What a sink promises of snapshots that break off and go on; part of `SinkSuite`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from waltap.sink.sink import Sink
+from waltap.snapshot.progress import SnapshotProgress, TableChunks
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_testing.sink_findings import assert_complete
+from waltap_testing.sink_rig import SinkRig
+from waltap_testing.workload import ITEMS, NOTES, Workload, relation
+
+__all__ = ["KINDS", "KINDS_ROW", "SnapshotsGoOn", "filled"]
+
+KINDS = relation(
+    "kinds",
+    [
+        ("id", "int4"),
+        ("serial", "int8"),
+        ("flag", "bool"),
+        ("small", "int2"),
+        ("ratio", "float8"),
+        ("price", "numeric"),
+        ("name", "text"),
+        ("data", "bytea"),
+        ("day", "date"),
+        ("at", "timestamptz"),
+        ("note", "text"),
+    ],
+    oid=16403,
+    typmods={"price": ((12 << 16) | 2) + 4},
+)
+KINDS_ROW = ("t", "-7", "0.1", "12345.60", "x", r"\x00ff", "2024-02-29", "2024-02-29 12:30:00+00")
+MOST_CHUNKS = 100
+
+
+def filled(items: int, notes: int, kinds: int) -> Workload:
+    """Return a workload whose tables hold so many rows before it begins."""
+    workload = Workload()
+    for number in range(1, items + 1):
+        workload.insert(ITEMS, number, "read")
+    for number in range(1, notes + 1):
+        workload.insert(NOTES, number, "read")
+    for number in range(1, kinds + 1):
+        workload.insert(KINDS, number, *KINDS_ROW, None)
+    workload.commit()
+    workload.begin_again()
+    return workload
+
+
+def _broken_off(sink: Sink, batches: Iterable[Batch]) -> None:
+    sink.open()
+    for batch in batches:
+        sink.write(batch)
+    sink.flush()
+    sink.close()
+
+
+def _progress(batches: Iterable[Batch]) -> SnapshotProgress:
+    """Return what an offset says of a snapshot of which ``batches`` are durable."""
+    tables: dict[str, TableChunks] = {}
+    for piece in _pieces(batches):
+        known = tables.get(str(piece.relation.oid), TableChunks(count=MOST_CHUNKS))
+        if piece.ends_chunk:
+            known = known.ended(piece.chunk, complete=piece.complete)
+        tables[str(piece.relation.oid)] = known
+    return SnapshotProgress(kind="initial", lsn=0, tables=tables)
+
+
+def _pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
+    return [part for batch in batches for part in batch.parts if isinstance(part, SnapshotRows)]
+
+
+def _going_on(batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Say of the first piece that the snapshot goes on with it."""
+    for number, piece in enumerate(_pieces(batches)):
+        piece.opens, piece.goes_on = False, not number
+    return batches
+
+
+class SnapshotsGoOn:
+    """Promises of sinks that take a snapshot which goes on (`SinkCapabilities.resumes_snapshots`)."""
+
+    @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
+    def test_a_snapshot_that_broke_off_goes_on(
+        self, rig: SinkRig, tmp_path: Path, delivered: int
+    ) -> None:
+        """Where a sink says that it takes that: what was flushed before counts, the rest follows without
+        an opening."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        records = sink.capabilities.records
+        if not sink.capabilities.resumes_snapshots:
+            pytest.skip("declares that a snapshot is taken anew")
+        workload = filled(5, 0, 4)
+        batches = workload.snapshot(tables, 2, records=records)
+        _broken_off(sink, batches[:delivered])
+        sink = rig.build(tmp_path, resumes=True, snapshot=_progress(batches[:delivered]))
+        sink.open()
+        workload.insert(NOTES, 101, "streamed")
+        workload.commit()
+        for batch in [*_going_on(batches[delivered:]), *workload.batches(10, records=records)]:
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("opened_again", [True, False])
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_a_chunk_that_comes_again_counts_once(
+        self, rig: SinkRig, tmp_path: Path, *, ended: bool, opened_again: bool
+    ) -> None:
+        """A sink that keeps position and data together, and takes a snapshot that goes on: a chunk that
+        it has taken, whole or in part, and that the offset does not know, leaves no double."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        capable = sink.capabilities
+        if not (capable.restarts_tables and capable.exactly_once):
+            pytest.skip("takes rows of a snapshot as they come")
+        workload = filled(6, 0, 4)
+        batches = workload.snapshot(tables, 2, records=capable.records)
+        if not ended:  # one chunk of three pieces
+            for number, piece in enumerate(_pieces(batches)[:3]):
+                piece.chunk, piece.ends_chunk = 0, number == 2
+        sink.open()
+        for batch in batches[:2]:
+            sink.write(batch)
+        sink.flush()
+        if opened_again:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True, snapshot=_progress([]))
+            sink.open()
+        for batch in _going_on(batches):
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        assert_complete(rig, capable, workload)
+
+    @pytest.mark.parametrize("flushed", [True, False])
+    @pytest.mark.parametrize("opened_again", [True, False])
+    def test_what_came_of_a_table_that_restarts_counts_for_nothing(
+        self, rig: SinkRig, tmp_path: Path, *, flushed: bool, opened_again: bool
+    ) -> None:
+        """Its rows come from the first on, some are gone since, and it is cut into other chunks."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        capable = sink.capabilities
+        if not capable.restarts_tables:
+            pytest.skip("takes rows of a snapshot as they come")
+        first, workload = filled(6, 0, 4), filled(6, 0, 4)
+        del workload.rows[ITEMS.name][2]
+        begun = first.snapshot(tables, 2, records=capable.records)[:2]
+        again = workload.snapshot(tables, 3, records=capable.records)
+        sink.open()
+        for batch in begun:
+            sink.write(batch)
+        if flushed or opened_again:
+            sink.flush()
+        if opened_again:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True, snapshot=_progress(begun))
+            sink.open()
+        _pieces(again)[0].restarts = True
+        for batch in _going_on(again):
+            sink.write(batch)
+            sink.flush()
+        sink.close()
+        broken_off = first.events if rig.keeps_history and not capable.exactly_once else ()
+        assert_complete(rig, capable, workload, broken_off=broken_off)

@@ -1,0 +1,1 @@
+"""Transforms of records, as Kafka Connect and Debezium have them."""

@@ -1,0 +1,237 @@
+"""Cast: fields, or the whole, as another type."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, Self
+
+from msgspec.structs import replace
+from pydantic import model_validator
+
+from waltap.config.property import CommaList, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.java_number import float_text
+from waltap_transforms.connect.java_number import (
+    DECIMAL,
+    decimal_of,
+    scale_of,
+    single,
+    to_double,
+    to_integer,
+    to_single,
+    to_text,
+)
+from waltap_transforms.connect.sides import (
+    Change,
+    NullToDefault,
+    Row,
+    map_of,
+    sides,
+    struct_of,
+)
+from waltap_transforms.connect.temporal import TEMPORAL, milliseconds, plain_text
+
+__all__ = ["CAST"]
+
+PURPOSE = "cast fields of"
+TARGETS = {
+    "int8": Kind.INT8,
+    "int16": Kind.INT16,
+    "int32": Kind.INT32,
+    "int64": Kind.INT64,
+    "float32": Kind.FLOAT32,
+    "float64": Kind.FLOAT64,
+    "boolean": Kind.BOOLEAN,
+    "string": Kind.STRING,
+}
+BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+LOGICAL = TEMPORAL | {DECIMAL}
+COMPOUND = frozenset({Kind.ARRAY, Kind.MAP, Kind.STRUCT})
+
+To = Callable[[Any], Any]
+
+
+class CastProperties(NullToDefault):
+    """What is cast to what."""
+
+    spec: CommaList = declare(
+        "spec",
+        summary="Fields and their types, as field:type, or one type for the whole: "
+        f"{', '.join(TARGETS)}.",
+        examples=("id:string", "price:float64"),
+        min_length=1,
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        self.targets()
+        return self
+
+    def targets(self) -> dict[str | None, Kind]:
+        """Return field → type, None → that of the whole. Raises: ValueError."""
+        found: dict[str | None, Kind] = {}
+        for entry in self.spec:
+            *names, word = (part.strip() for part in entry.split(":"))
+            if len(names) > 1:
+                raise ValueError(f"spec: {entry!r} is not field:type")
+            if word.lower() not in TARGETS:
+                raise ValueError(f"spec: {word!r} is no type: {', '.join(TARGETS)}")
+            found[names[0] if names else None] = TARGETS[word.lower()]
+        if None in found and len(self.spec) > 1:
+            raise ValueError("spec: the type of the whole stands alone")
+        return found
+
+
+def _change(properties: CastProperties) -> Change:
+    targets = properties.targets()
+    whole = targets.get(None)
+
+    def made(schema: Schema) -> tuple[Schema, To]:
+        if whole is not None:
+            if schema.name in LOGICAL:
+                raise RecordUnfit(f"it is a {schema.name}, of which only fields can be cast")
+            return _cast_schema(schema, whole, basics=schema), _caster(schema, whole, "it")
+        return _cast_struct(schema, targets, with_defaults=properties.null_to_default)
+
+    memory = SchemaMemory(made)
+
+    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        if value is None:
+            return schema, value
+        if schema is not None:
+            if whole is None:
+                struct_of(schema, value, PURPOSE)
+            updated, cast = memory.of(schema)
+            return updated, cast(value)
+        if whole is not None:
+            return None, _plain(value, whole, "it")
+        row = dict(map_of(value, PURPOSE))
+        for name, target in targets.items():
+            assert name is not None
+            found = row.get(name)
+            row[name] = None if found is None else _plain(found, target, f"the field {name}")
+        return None, row
+
+    return change
+
+
+def _cast_struct(
+    schema: Schema, targets: dict[str | None, Kind], *, with_defaults: bool
+) -> tuple[Schema, To]:
+    fields, casts, defaults = [], [], []
+    for field in schema.fields:
+        target, default = targets.get(field.name), field.schema.default
+        if default is not None and with_defaults:
+            defaults.append((field.name, default))
+        if target is None:
+            fields.append(field)
+            continue
+        what = f"the field {field.name}"
+        fields.append(Field(field.name, _cast_schema(field.schema, target, basics=None)))
+        casts.append((field.name, _caster(field.schema, target, what)))
+
+    def cast(row: Row) -> Row:
+        made = dict(row)
+        for name, default in defaults:
+            if made.get(name) is None:
+                made[name] = default
+        for name, of in casts:
+            value = made.get(name)
+            if value is not None:
+                made[name] = of(value)
+        return made
+
+    return replace(schema, fields=tuple(fields)), cast
+
+
+def _cast_schema(schema: Schema, target: Kind, *, basics: Schema | None) -> Schema:
+    """Return the schema of cast values: optional as ``schema`` is, with its default cast; the whole keeps
+    name, version, doc and parameters too (``basics``)."""
+    default = schema.default
+    if default is not None:
+        default = _caster(schema, target, "the default")(default)
+    made = Schema(kind=target, optional=schema.optional, default=default)
+    if basics is None:
+        return made
+    return replace(
+        made,
+        name=basics.name,
+        version=basics.version,
+        doc=basics.doc,
+        parameters=basics.parameters,
+    )
+
+
+def _caster(schema: Schema, target: Kind, what: str) -> To:
+    """Return what casts values of ``schema``; it raises RecordUnfit."""
+    if schema.kind in COMPOUND:
+        return _refusal(f"{what} is of type {schema.kind.value}, which cannot be cast")
+    read: To = lambda value: value  # noqa: E731 - it is replaced below
+    if schema.kind is Kind.BYTES:
+        if schema.name == DECIMAL:
+            scale = scale_of(schema)
+            read = lambda value: decimal_of(value, scale)  # noqa: E731
+        elif target is Kind.STRING:
+            return lambda value: b64encode(value).decode()
+        else:
+            return _refusal(f"{what} is of type bytes, which can be cast to string only")
+    elif schema.name in TEMPORAL and target is Kind.STRING:
+        return lambda value: plain_text(milliseconds(schema, value))
+    elif schema.kind is Kind.FLOAT32:
+        read = lambda value: single(float(value))  # noqa: E731
+    elif schema.kind is Kind.FLOAT64:
+        read = float
+    to = _to(target, schema)
+
+    def cast(value: Any) -> Any:
+        try:
+            return to(read(value))
+        except ValueError as cause:
+            raise RecordUnfit(f"{what} is out of the range of {target.value}: {cause}") from cause
+
+    return cast
+
+
+def _to(target: Kind, schema: Schema | None) -> To:
+    if target in BITS:
+        bits = BITS[target]
+        return lambda value: to_integer(value, bits)
+    if target is Kind.FLOAT32:
+        return to_single
+    if target is Kind.FLOAT64:
+        return to_double
+    if target is Kind.BOOLEAN:
+        return _truth
+    return lambda value: to_text(value, schema)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "true"
+    return to_integer(value, 64) != 0
+
+
+def _refusal(problem: str) -> To:
+    def refuse(_value: Any) -> Any:
+        raise RecordUnfit(problem)
+
+    return refuse
+
+
+def _plain(value: Any, target: Kind, what: str) -> Any:
+    """Return a value without schema as ``target``."""
+    kinds = {bool: Kind.BOOLEAN, int: Kind.INT64, float: Kind.FLOAT64, str: Kind.STRING}
+    kinds |= {bytes: Kind.BYTES, list: Kind.ARRAY, dict: Kind.MAP}
+    cast = _caster(Schema(kind=kinds[type(value)]), target, what)(value)
+    # nothing tells a float later: its digits are those that Java prints of one
+    return float(float_text(cast)) if target is Kind.FLOAT32 else cast
+
+
+CAST = sides(
+    "Cast",
+    "Casts fields of the {side}, or the {side} as a whole, to another type.",
+    CastProperties,
+    _change,
+)

@@ -1,0 +1,113 @@
+"""Flatten: the fields of structs within structs, side by side."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.connect.sides import Change, Row, map_of, of_fields, sides, struct_of
+
+__all__ = ["FLATTEN"]
+
+PURPOSE = "flatten"
+
+Leaf = tuple[str, tuple[str, ...], Any]
+"""(name, steps to the value, default that null has)."""
+
+
+class FlattenProperties(Properties):
+    """How the names of fields are joined."""
+
+    delimiter: str = declare(
+        "delimiter",
+        default=".",
+        summary="What stands between the names of a field and of its struct.",
+    )
+
+
+def _change(properties: FlattenProperties) -> Change:
+    delimiter = properties.delimiter
+
+    def made(schema: Schema) -> tuple[Schema, list[Leaf]]:
+        if schema.kind is not Kind.STRUCT:
+            raise RecordUnfit(f"it needs a struct to {PURPOSE}, and found {schema.kind.value}")
+        leaves: list[Leaf] = []
+        default = schema.default if isinstance(schema.default, dict) else None
+        fields = _fields(schema, (), delimiter, leaves, optional=schema.optional, given=default)
+        return of_fields(schema, fields), leaves
+
+    memory = SchemaMemory(made)
+
+    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        if value is None:
+            return schema, value
+        if schema is None:
+            row: Row = {}
+            _flatten_map(map_of(value, PURPOSE), "", delimiter, row)
+            return None, row
+        struct = struct_of(schema, value, PURPOSE)
+        updated, leaves = memory.of(schema)
+        return updated, {name: _at(struct, steps, default) for name, steps, default in leaves}
+
+    return change
+
+
+def _at(row: Any, steps: tuple[str, ...], default: Any) -> Any:
+    """Return the value that ``steps`` lead to: null where a struct on the way is null."""
+    *parents, last = steps
+    for step in parents:
+        row = row.get(step)
+        if row is None:
+            return None
+    value = row.get(last)
+    return default if value is None else value
+
+
+def _fields(
+    schema: Schema,
+    above: tuple[str, ...],
+    delimiter: str,
+    leaves: list[Leaf],
+    *,
+    optional: bool,
+    given: dict[str, Any] | None,
+) -> Iterator[Field]:
+    """Give the fields that ``schema`` becomes: optional where it or what is above is, with the defaults
+    that they have or that come from above (``given``)."""
+    for field in schema.fields:
+        steps = (*above, field.name)
+        name, own = delimiter.join(steps), field.schema
+        may_lack = optional or own.optional
+        default = own.default
+        if default is None and given is not None:
+            default = given.get(field.name)
+        if own.kind is Kind.MAP:
+            raise RecordUnfit(f"the field {name} is a map, which cannot be flattened")
+        if own.kind is Kind.STRUCT:
+            inner = default if isinstance(default, dict) else None
+            yield from _fields(own, steps, delimiter, leaves, optional=may_lack, given=inner)
+            continue
+        leaves.append((name, steps, own.default))
+        yield Field(name, replace(own, optional=may_lack, default=default))
+
+
+def _flatten_map(found: Row, prefix: str, delimiter: str, out: Row) -> None:
+    for key, value in found.items():
+        name = f"{prefix}{delimiter}{key}" if prefix else key
+        if value.__class__ is dict:
+            _flatten_map(value, name, delimiter, out)
+        else:
+            out[name] = value
+
+
+FLATTEN = sides(
+    "Flatten",
+    "Puts the fields of structs within the {side} side by side.",
+    FlattenProperties,
+    _change,
+)

@@ -1,0 +1,179 @@
+"""Numbers as Java casts, reads and prints them.
+
+Values are Connect's: int, float, bool, str, and Decimal for java.math.BigDecimal.
+"""
+
+import math
+import re
+import struct
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap.mapping.java_number import double_text, float_text
+
+__all__ = [
+    "DECIMAL",
+    "big_decimal",
+    "decimal_bytes",
+    "decimal_of",
+    "scale_of",
+    "single",
+    "to_double",
+    "to_integer",
+    "to_single",
+    "to_text",
+]
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+)
+_HEX_FLOAT = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
+)
+_BIG_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,10})?")
+BLANKS = "".join(map(chr, range(33)))
+LONGEST_SHIFT = 200_000
+"""More digits than any number of PostgreSQL's has."""
+SMALLEST, LARGEST = 1e-46, 3.5e38
+"""Beyond these, floats are 0 or infinite."""
+_LARGEST_SINGLE = Fraction(2**128 - 2**103)
+"""From here on the nearest float is infinite."""
+
+
+def scale_of(schema: Schema) -> int:
+    """Return the scale of a schema of decimals."""
+    return int(dict(schema.parameters).get("scale", "0"))
+
+
+def decimal_of(unscaled: bytes, scale: int) -> Decimal:
+    """Return the number whose unscaled value ``unscaled`` holds."""
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def decimal_bytes(number: Decimal, scale: int) -> bytes:
+    """Return the unscaled value of ``number``. Raises: ValueError when it has more digits than fit."""
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    whole, shift = int("".join(map(str, digits))), exponent + scale
+    if shift > LONGEST_SHIFT:
+        raise ValueError("too long a number")
+    if shift >= 0:
+        whole *= int(10**shift)
+    elif -shift < LONGEST_SHIFT and whole % 10**-shift == 0:
+        whole //= 10**-shift
+    elif whole:
+        raise ValueError("more digits after the point than the schema has")
+    whole = -whole if sign else whole
+    return whole.to_bytes((whole + (whole < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+
+def big_decimal(text: str) -> Decimal:
+    """Return what Java's BigDecimal reads. Raises: ValueError."""
+    if not _BIG_DECIMAL.fullmatch(text):
+        raise ValueError("not a number")
+    return Decimal(text)
+
+
+def to_integer(value: Any, bits: int) -> int:
+    """Return ``value`` as an integer of ``bits``; what is too large wraps, floats stick at the limits of
+    an int or long first. Raises: ValueError for a text that is no such number."""
+    if isinstance(value, str):
+        if not _INTEGER.fullmatch(value):
+            raise ValueError("not a whole number")
+        number = int(value)
+        if number != _wrapped(number, bits):
+            raise ValueError("out of range")
+        return number
+    if isinstance(value, float):
+        return _wrapped(_whole(value, 64 if bits == 64 else 32), bits)
+    if isinstance(value, Decimal) and not 0 <= value.adjusted() < LONGEST_SHIFT:
+        return 0  # a fraction, or a number whose lower bits are all 0
+    return _wrapped(int(value), bits)
+
+
+def _whole(value: float, bits: int) -> int:
+    if math.isnan(value):
+        return 0
+    most = (1 << (bits - 1)) - 1
+    if math.isinf(value):
+        return most if value > 0 else -most - 1
+    return max(-most - 1, min(most, int(value)))
+
+
+def _wrapped(number: int, bits: int) -> int:
+    half = 1 << (bits - 1)
+    return (number + half) % (2 * half) - half
+
+
+def to_double(value: Any) -> float:
+    """Return ``value`` as a double. Raises: ValueError for a text that is no number."""
+    if isinstance(value, str):
+        return _double_read(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def to_single(value: Any) -> float:
+    """Return ``value`` as a float. Raises: ValueError for a text that is no number."""
+    read = to_double(value)
+    if isinstance(value, float) or not SMALLEST < abs(read) < LARGEST:
+        return single(read)
+    if isinstance(value, str):
+        value = value.strip(BLANKS)
+        if _HEX_FLOAT.fullmatch(value):
+            return single(read)
+        value = value.rstrip("fFdD")
+    return _nearest(Fraction(value))
+
+
+def _double_read(text: str) -> float:
+    """Return what Java's parseDouble reads; control characters and blanks around it do not count."""
+    plain = text.strip(BLANKS)
+    if _HEX_FLOAT.fullmatch(plain):
+        return float.fromhex(
+            plain.rstrip("fFdD") if plain[-1] in "fFdD" and "p" in plain.lower() else plain
+        )
+    if not _FLOAT.fullmatch(plain):
+        raise ValueError("not a number")
+    return float(plain if plain.endswith(("NaN", "Infinity")) else plain.rstrip("fFdD"))
+
+
+def single(value: float) -> float:
+    """Return the float that is nearest to a double."""
+    try:
+        (found,) = struct.unpack(">f", struct.pack(">f", value))
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return found  # type: ignore[no-any-return]
+
+
+def _nearest(number: Fraction) -> float:
+    """Return the float that is nearest to ``number``, rounded once."""
+    if abs(number) >= _LARGEST_SINGLE:
+        return -math.inf if number < 0 else math.inf
+    (bits,) = struct.unpack(">I", struct.pack(">f", single(float(abs(number)))))
+    around = [b for b in (bits - 1, bits, bits + 1) if 0 <= b < 0x7F800000]
+    found = min(around, key=lambda b: (abs(Fraction(_of_bits(b)) - abs(number)), b & 1))
+    return -_of_bits(found) if number < 0 else _of_bits(found)
+
+
+def _of_bits(bits: int) -> float:
+    (found,) = struct.unpack(">f", struct.pack(">I", bits))
+    return found  # type: ignore[no-any-return]
+
+
+def to_text(value: Any, schema: Schema | None) -> str:
+    """Return how Java prints a number, a truth value or a text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        one = schema is not None and schema.kind is Kind.FLOAT32
+        return float_text(value) if one else double_text(value)
+    return str(value)

@@ -1,0 +1,155 @@
+"""MaskField: puts nothing of the type, or a text, in the place of fields."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import field_validator
+
+from waltap.config.property import CommaList, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.connect.java_number import (
+    DECIMAL,
+    big_decimal,
+    decimal_bytes,
+    scale_of,
+    single,
+    to_double,
+    to_integer,
+)
+from waltap_transforms.connect.sides import (
+    Change,
+    NullToDefault,
+    copied,
+    map_of,
+    sides,
+    struct_of,
+)
+from waltap_transforms.connect.temporal import TEMPORAL
+
+__all__ = ["MASK_FIELD"]
+
+PURPOSE = "mask fields of"
+BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
+NOTHING: dict[Kind, Callable[[], Any]] = {
+    Kind.BOOLEAN: lambda: False,
+    Kind.FLOAT32: lambda: 0.0,
+    Kind.FLOAT64: lambda: 0.0,
+    Kind.STRING: lambda: "",
+    Kind.ARRAY: list,
+    Kind.MAP: dict,
+    **dict.fromkeys(BITS, lambda: 0),
+}
+
+
+class MaskFieldProperties(NullToDefault):
+    """Which fields are masked, and with what."""
+
+    fields: CommaList = declare("fields", summary="Fields to mask.", min_length=1)
+    replacement: str | None = declare(
+        "replacement",
+        default=None,
+        summary="What numbers and texts get in place of 0 and the empty text.",
+    )
+
+    @field_validator("replacement")
+    @classmethod
+    def _something(cls, value: str | None) -> str | None:
+        if value == "":
+            raise ValueError("is empty: without it, texts become empty")
+        return value
+
+
+def _change(properties: MaskFieldProperties) -> Change:
+    masked, replacement = frozenset(properties.fields), properties.replacement
+
+    def made(schema: Schema) -> tuple[Any, list[tuple[str, Callable[[], Any]]]]:
+        copy = copied(schema.fields, with_defaults=properties.null_to_default)
+        masks = [
+            (field.name, _mask(field, replacement))
+            for field in schema.fields
+            if field.name in masked
+        ]
+        return copy, masks
+
+    memory = SchemaMemory(made)
+
+    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        if schema is None:
+            row = dict(map_of(value, PURPOSE))
+            for name in properties.fields:
+                row[name] = _plain(name, row.get(name), replacement)
+            return None, row
+        struct = struct_of(schema, value, PURPOSE)
+        copy, masks = memory.of(schema)
+        row = copy(struct)
+        for name, mask in masks:
+            if row.get(name) is not None:
+                row[name] = mask()
+        return schema, row
+
+    return change
+
+
+def _mask(field: Field, replacement: str | None) -> Callable[[], Any]:
+    """Return what makes the mask of a field; it raises RecordUnfit where there can be none."""
+    schema = field.schema
+    if replacement is None and schema.kind is Kind.BYTES and schema.name == DECIMAL:
+        return lambda: b"\0"
+    if replacement is None and schema.kind in NOTHING:
+        return NOTHING[schema.kind]
+    try:
+        value = None if replacement is None else _replaced(schema, replacement)
+    except ValueError as cause:
+        problem = f"replacement cannot be a {schema.kind.value} of the field {field.name}: {cause}"
+        return _unfit(problem)
+    if value is None:
+        with_what = "" if replacement is None else " with a replacement"
+        return _unfit(
+            f"the field {field.name} of type {schema.kind.value} cannot be masked{with_what}"
+        )
+    return lambda: value
+
+
+def _unfit(problem: str) -> Callable[[], Any]:
+    def mask() -> Any:
+        raise RecordUnfit(problem)
+
+    return mask
+
+
+def _replaced(schema: Schema, text: str) -> Any:
+    """Return ``text`` as a value of ``schema``, None where there is no such value. Raises: ValueError."""
+    if schema.kind is Kind.STRING:
+        return text
+    if schema.name in TEMPORAL:
+        return None
+    if schema.kind in BITS:
+        return to_integer(to_integer(big_decimal(text), 64), BITS[schema.kind])
+    if schema.kind is Kind.FLOAT64:
+        return to_double(big_decimal(text))
+    if schema.kind is Kind.FLOAT32:
+        return single(to_double(big_decimal(text)))
+    if schema.kind is Kind.BYTES and schema.name == DECIMAL:
+        return decimal_bytes(big_decimal(text), scale_of(schema))
+    return None
+
+
+def _plain(name: str, value: Any, replacement: str | None) -> Any:
+    """Return the mask of a value without schema."""
+    if value is None:
+        return None
+    kinds = {bool: Kind.BOOLEAN, int: Kind.INT64, float: Kind.FLOAT64, str: Kind.STRING}
+    kinds |= {list: Kind.ARRAY, dict: Kind.MAP}
+    kind = kinds.get(type(value), Kind.BYTES)
+    return _mask(Field(name, Schema(kind=kind)), replacement)()
+
+
+MASK_FIELD = sides(
+    "MaskField",
+    "Puts 0, nothing, or a replacement in the place of fields of the {side}.",
+    MaskFieldProperties,
+    _change,
+)

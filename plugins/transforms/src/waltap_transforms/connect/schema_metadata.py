@@ -1,0 +1,58 @@
+"""SetSchemaMetadata: another name or version for a schema."""
+
+from typing import Any, Self
+
+from msgspec.structs import replace
+from pydantic import model_validator
+
+from waltap.config.property import declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_transforms.connect.sides import Change, NullToDefault, copied, sides
+
+__all__ = ["SCHEMA_METADATA"]
+
+
+class SetSchemaMetadataProperties(NullToDefault):
+    """Name and version that the schema gets."""
+
+    name: str | None = declare("schema.name", default=None, summary="Name of the schema.")
+    version: int | None = declare("schema.version", default=None, summary="Version of the schema.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.name is None and self.version is None:
+            raise ValueError("neither schema.name nor schema.version is given")
+        return self
+
+
+def _change(properties: SetSchemaMetadataProperties) -> Change:
+    def made(schema: Schema) -> tuple[Schema, Any]:
+        name = schema.name if properties.name is None else properties.name
+        version = schema.version if properties.version is None else properties.version
+        renamed = replace(schema, name=name, version=version)
+        if schema.kind is not Kind.STRUCT:
+            raise RecordUnfit(f"it names schemas of structs, and found {schema.kind.value}")
+        return renamed, copied(schema.fields, with_defaults=properties.null_to_default)
+
+    memory = SchemaMemory(made)
+
+    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        if schema is None:
+            if value is None:
+                return schema, value
+            raise RecordUnfit("it needs a schema to name, and there is none")
+        renamed, copy = memory.of(schema)
+        return renamed, value if value is None else copy(value)
+
+    return change
+
+
+SCHEMA_METADATA = sides(
+    "SetSchemaMetadata",
+    "Gives the schema of the {side} a name or version.",
+    SetSchemaMetadataProperties,
+    _change,
+)

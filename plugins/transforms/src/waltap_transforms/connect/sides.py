@@ -1,0 +1,154 @@
+"""Keys and values: a transform of Kafka Connect's is two classes, ``NAME$Key`` and ``NAME$Value``.
+
+What such a transform does is a `Change`: from schema and value of one side to those that take their place.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransform, RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.specs import RecordTransformSpec
+from waltap_transforms.connect.spec import connect_spec
+
+__all__ = [
+    "Change",
+    "NullToDefault",
+    "Row",
+    "copied",
+    "map_of",
+    "of_fields",
+    "sides",
+    "struct_of",
+    "unique",
+]
+
+Row = dict[str, Any]
+Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]]
+
+
+class NullToDefault(Properties):
+    """What every class that copies fields takes."""
+
+    null_to_default: bool = declare(
+        "replace.null.with.default",
+        default=True,
+        summary="Give a field that is null the default of its schema, where it has one.",
+    )
+
+
+def sides(
+    java: str,
+    summary: str,
+    properties: type[Properties],
+    make: Callable[[Any], Change],
+) -> tuple[RecordTransformSpec, RecordTransformSpec]:
+    """Return the specs of ``java$Key`` and ``java$Value``; ``summary`` has {side} in it."""
+    return (
+        connect_spec(
+            f"{java}$Key",
+            summary.format(side="key"),
+            properties,
+            lambda given, _context: _on_keys(make(given)),
+        ),
+        connect_spec(
+            f"{java}$Value",
+            summary.format(side="value"),
+            properties,
+            lambda given, _context: _on_values(make(given)),
+        ),
+    )
+
+
+def _on_keys(change: Change) -> RecordTransform:
+    def transform(records: list[ConnectRecord]) -> list[ConnectRecord]:
+        out = []
+        for r in records:
+            schema, key = change(r, r.key_schema, r.key)
+            if key is not r.key or schema is not r.key_schema:
+                out.append(
+                    ConnectRecord(
+                        r.topic, schema, key, r.value_schema, r.value,
+                        r.headers, r.partition, r.timestamp,
+                    )
+                )  # fmt: skip
+            else:
+                out.append(r)
+        return out
+
+    return transform
+
+
+def _on_values(change: Change) -> RecordTransform:
+    def transform(records: list[ConnectRecord]) -> list[ConnectRecord]:
+        out = []
+        for r in records:
+            schema, value = change(r, r.value_schema, r.value)
+            if value is not r.value or schema is not r.value_schema:
+                out.append(
+                    ConnectRecord(
+                        r.topic, r.key_schema, r.key, schema, value,
+                        r.headers, r.partition, r.timestamp,
+                    )
+                )  # fmt: skip
+            else:
+                out.append(r)
+        return out
+
+    return transform
+
+
+def struct_of(schema: Schema, value: Any, purpose: str) -> Row:
+    """Return ``value`` where it is a struct. Raises: RecordUnfit."""
+    if value.__class__ is dict and schema.kind is Kind.STRUCT:
+        return value
+    raise RecordUnfit(f"it needs a struct to {purpose}, and found {_found(schema, value)}")
+
+
+def map_of(value: Any, purpose: str) -> Row:
+    """Return ``value``, which has no schema, where it is a map. Raises: RecordUnfit."""
+    if value.__class__ is dict:
+        return value
+    raise RecordUnfit(f"it needs a map to {purpose}, and found {_found(None, value)}")
+
+
+def _found(schema: Schema | None, value: Any) -> str:
+    if value is None:
+        return "null: a predicate RecordIsTombstone with negate=true keeps tombstones from it"
+    return type(value).__name__ if schema is None else schema.kind.value
+
+
+def of_fields(schema: Schema, fields: Iterable[Field]) -> Schema:
+    """Return a struct schema of ``fields`` that keeps name, version, doc and parameters of ``schema``, and
+    is neither optional nor has a default."""
+    return replace(schema, fields=unique(fields), optional=False, default=None)
+
+
+def unique(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """Return ``fields``. Raises: RecordUnfit when two have one name."""
+    found = tuple(fields)
+    if len({field.name for field in found}) < len(found):
+        names = [field.name for field in found]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise RecordUnfit(f"two fields would be called {', '.join(twice)}")
+    return found
+
+
+def copied(fields: Iterable[Field], *, with_defaults: bool) -> Callable[[Row], Row]:
+    """Return what copies rows of ``fields``; ``with_defaults``: null becomes the default of the field."""
+    defaults = [(f.name, f.schema.default) for f in fields if f.schema.default is not None]
+    if not (with_defaults and defaults):
+        return dict
+
+    def copy(row: Row) -> Row:
+        made = dict(row)
+        for name, default in defaults:
+            if made.get(name) is None:
+                made[name] = default
+        return made
+
+    return copy

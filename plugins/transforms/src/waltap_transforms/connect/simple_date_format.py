@@ -1,0 +1,313 @@
+"""Java's SimpleDateFormat in UTC and English: times by patterns such as ``yyyy-MM-dd HH:mm:ss.SSS``.
+
+Instants are in ms since 1970 UTC, as java.util.Date has them. Days before 15 October 1582 are Julian, as
+Java's GregorianCalendar counts them. Parsing is lenient as it is there: month 13 is January of the next
+year, and what follows the last part of the pattern is not looked at.
+
+Source: the documentation of java.text.SimpleDateFormat and java.util.GregorianCalendar (Java 17).
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["SimpleDateFormat"]
+
+DAY_MS = 86_400_000
+CUTOVER_DAY = -141_427  # 15 October 1582
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
+DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+LETTERS = "GyYMLwWDdFEuaHkKhmsSzZX"
+TEXTS = {
+    "G": ("BC", "AD"),
+    "a": ("AM", "PM"),
+}
+_ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some of one letter, or with ``letter`` "" a text."""
+
+    letter: str
+    count: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """An instant, in fields; ``year`` 0 is 1 BC, ``weekday`` 1 Sunday."""
+
+    year: int
+    month: int
+    day: int
+    day_of_year: int
+    weekday: int
+    ms: int
+
+
+class SimpleDateFormat:
+    """One pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        """Read ``pattern``. Years of two digits are those of the last 80 years and the next 20.
+
+        Raises: ValueError for a letter that means nothing, or a quote without its other one.
+        """
+        self.pattern = pattern
+        self._parts = _parts(pattern)
+        self._first_year = time.gmtime().tm_year - 80
+
+    def format(self, instant: int) -> str:
+        """Return ``instant`` as a text."""
+        moment = _moment(instant)
+        return "".join(
+            part.text if not part.letter else _written(part, moment) for part in self._parts
+        )
+
+    def parse(self, text: str) -> int:
+        """Return the instant that ``text`` begins with. Raises: ValueError when it does not."""
+        fields: dict[str, int] = {}
+        at = 0
+        for number, part in enumerate(self._parts):
+            if not part.letter:
+                if not text.startswith(part.text, at):
+                    raise ValueError(f"it does not match {self.pattern}")
+                at += len(part.text)
+                continue
+            at = self._take(part, text, at, fields, width=self._width(number))
+        return _instant(fields)
+
+    def _width(self, number: int) -> int:
+        """Return how many digits a part takes at most where a number follows at once, else 0."""
+        part, following = self._parts[number], self._parts[number + 1 : number + 2]
+        joined = _is_number(part) and bool(following) and _is_number(following[0])
+        return part.count if joined else 0
+
+    def _take(self, part: _Part, text: str, at: int, fields: dict[str, int], *, width: int) -> int:
+        """Read one part from ``at``; ``width``: so many digits, as another number follows at once."""
+        while at < len(text) and text[at] in " \t":
+            at += 1
+        letter = part.letter
+        if letter in "zZX":
+            return self._zone(text, at, fields)
+        if not _is_number(part):
+            return self._word(part, text, at, fields)
+        end = at + 1 if text[at : at + 1] == "-" and not width else at
+        most = at + width if width else len(text)
+        first = end
+        while end < most and text[end : end + 1].isascii() and text[end : end + 1].isdigit():
+            end += 1
+        if end == first:
+            raise ValueError(f"it does not match {self.pattern}")
+        value = int(text[at:end])
+        if letter in "yY" and part.count <= 2 and end - at == 2 and value >= 0:
+            value += self._first_year // 100 * 100
+            if value < self._first_year:
+                value += 100
+        fields[letter] = value
+        return end
+
+    def _word(self, part: _Part, text: str, at: int, fields: dict[str, int]) -> int:
+        letter = part.letter
+        names = MONTHS if letter in "ML" else DAYS if letter == "E" else TEXTS[letter]
+        for size in (None, 3):
+            if size and letter not in "MLE":
+                break
+            for number, name in enumerate(names):
+                word = name[:size]
+                if text[at : at + len(word)].casefold() == word.casefold():
+                    fields[letter] = number + (letter in "MLE")
+                    return at + len(word)
+        raise ValueError(f"it does not match {self.pattern}")
+
+    def _zone(self, text: str, at: int, fields: dict[str, int]) -> int:
+        match = _ZONE.match(text, at)
+        if match is None:
+            raise ValueError(f"it does not match {self.pattern}")
+        sign, hours, minutes = match.groups()
+        offset = 0 if sign is None else (int(hours) * 60 + int(minutes or 0)) * 60_000
+        fields["Z"] = -offset if sign == "-" else offset
+        return match.end()
+
+
+def _parts(pattern: str) -> tuple[_Part, ...]:
+    parts: list[_Part] = []
+    at = 0
+
+    def add(text: str) -> None:
+        if parts and not parts[-1].letter:
+            parts[-1] = _Part("", text=parts[-1].text + text)
+        else:
+            parts.append(_Part("", text=text))
+
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "'":
+            at = _quoted(pattern, at, add)
+        elif letter.isascii() and letter.isalpha():
+            if letter not in LETTERS:
+                raise ValueError(f"{pattern!r}: {letter} means nothing in a pattern of dates")
+            end = at
+            while end < len(pattern) and pattern[end] == letter:
+                end += 1
+            if letter == "X" and end - at > 3:
+                raise ValueError(f"{pattern!r}: at most three X")
+            parts.append(_Part(letter, end - at))
+            at = end
+        else:
+            add(letter)
+            at += 1
+    return tuple(parts)
+
+
+def _quoted(pattern: str, at: int, add: Callable[[str], None]) -> int:
+    """Add the text within quotes; two quotes are one."""
+    if pattern[at : at + 2] == "''":
+        add("'")
+        return at + 2
+    at += 1
+    text = ""
+    while at < len(pattern):
+        if pattern[at : at + 2] == "''":
+            text += "'"
+            at += 2
+        elif pattern[at] == "'":
+            add(text)
+            return at + 1
+        else:
+            text += pattern[at]
+            at += 1
+    raise ValueError(f"{pattern!r}: a quote has no other one")
+
+
+def _is_number(part: _Part) -> bool:
+    if part.letter in "ML":
+        return part.count < 3
+    return part.letter != "" and part.letter not in "GEazZX"
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def _written(part: _Part, m: _Moment) -> str:
+    letter, count = part.letter, part.count
+    hour = m.ms // 3_600_000
+    if letter in "yY":
+        year = _week_year(m) if letter == "Y" else m.year
+        year = year if year > 0 else 1 - year
+        return str(year % 100).zfill(2) if count == 2 else str(year).zfill(count)
+    if letter in "ML" and count >= 3:
+        return MONTHS[m.month - 1] if count > 3 else MONTHS[m.month - 1][:3]
+    if letter == "E":
+        return DAYS[m.weekday - 1] if count > 3 else DAYS[m.weekday - 1][:3]
+    if letter == "G":
+        return TEXTS["G"][m.year > 0]
+    if letter == "a":
+        return TEXTS["a"][hour >= 12]
+    if letter == "z":
+        return "Coordinated Universal Time" if count > 3 else "UTC"
+    if letter in "ZX":
+        return "+0000" if letter == "Z" else "Z"
+    number = {
+        "M": m.month, "L": m.month, "d": m.day, "D": m.day_of_year, "H": hour, "k": hour or 24,
+        "K": hour % 12, "h": hour % 12 or 12, "m": m.ms // 60_000 % 60, "s": m.ms // 1000 % 60,
+        "S": m.ms % 1000, "u": (m.weekday + 5) % 7 + 1, "F": (m.day - 1) // 7 + 1,
+        "w": _week_of_year(m), "W": (m.day - 1 + _first_weekday(m, m.day)) // 7 + 1,
+    }[letter]  # fmt: skip
+    return str(number).zfill(count)
+
+
+def _first_weekday(m: _Moment, day: int) -> int:
+    """Return the weekday (0: Sunday) of the day ``day - 1`` days before."""
+    return (m.weekday - 1 - (day - 1)) % 7
+
+
+def _week_of_year(m: _Moment) -> int:
+    """Return the week, of weeks that begin on Sunday; that of 1 January is the first."""
+    week = (m.day_of_year - 1 + _first_weekday(m, m.day_of_year)) // 7 + 1
+    return 1 if _week_year(m) > m.year else week
+
+
+def _week_year(m: _Moment) -> int:
+    left = (366 if _is_leap(m.year) else 365) - m.day_of_year
+    saturday = 7 - m.weekday
+    return m.year + 1 if left < saturday else m.year
+
+
+# --- calendar ---------------------------------------------------------------------------------------
+
+
+def _is_leap(year: int) -> bool:
+    if year <= 1582:
+        return year % 4 == 0
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def _moment(instant: int) -> _Moment:
+    day, ms = divmod(instant, DAY_MS)
+    year, month, of_month = _gregorian(day) if day >= CUTOVER_DAY else _julian(day)
+    of_year = day - _day_number(year, 1, 1) + 1
+    return _Moment(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
+
+
+def _gregorian(day: int) -> tuple[int, int, int]:
+    """Return (year, month, day) of a number of days since 1970, all in years that begin in March."""
+    era, rest = divmod(day + 719_468, 146_097)
+    of_era = (rest - rest // 1460 + rest // 36_524 - rest // 146_096) // 365
+    of_year = rest - (365 * of_era + of_era // 4 - of_era // 100)
+    return _from_march(of_era + era * 400, of_year)
+
+
+def _julian(day: int) -> tuple[int, int, int]:
+    era, rest = divmod(day + 719_470, 1461)
+    of_era = (rest - rest // 1460) // 365
+    return _from_march(of_era + era * 4, rest - 365 * of_era)
+
+
+def _from_march(year: int, of_year: int) -> tuple[int, int, int]:
+    moved = (5 * of_year + 2) // 153
+    day = of_year - (153 * moved + 2) // 5 + 1
+    month = moved + 3 if moved < 10 else moved - 9
+    return year + (month <= 2), month, day
+
+
+def _day_number(year: int, month: int, day: int) -> int:
+    """Return the days since 1970 of a date whose month and day may be out of range."""
+    year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
+    found = _days(year, month, gregorian=True) + day - 1
+    return found if found >= CUTOVER_DAY else _days(year, month, gregorian=False) + day - 1
+
+
+def _days(year: int, month: int, *, gregorian: bool) -> int:
+    """Return the days since 1970 of the first of a month."""
+    year -= month <= 2
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5
+    if not gregorian:
+        era, of_era = divmod(year, 4)
+        return era * 1461 + of_era * 365 + of_year - 719_470
+    era, of_era = divmod(year, 400)
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def _instant(fields: dict[str, int]) -> int:
+    """Return the instant of what was read."""
+    year = fields.get("y", fields.get("Y", 1970))
+    if fields.get("G") == 0:
+        year = 1 - year
+    if "D" in fields and "d" not in fields:
+        day = _day_number(year, 1, fields["D"])
+    else:
+        month = fields.get("M", fields.get("L", 1))
+        day = _day_number(year, month, fields.get("d", 1))
+    if "E" in fields and not {"d", "D"} & fields.keys():
+        day += (fields["E"] - 1 - (day + 4)) % 7
+    hour = fields.get("H", fields.get("k", 0) % 24)
+    if {"h", "K"} & fields.keys() and not {"H", "k"} & fields.keys():
+        hour = fields.get("h", fields.get("K", 0)) % 12 + 12 * fields.get("a", 0)
+    ms = ((hour * 60 + fields.get("m", 0)) * 60 + fields.get("s", 0)) * 1000 + fields.get("S", 0)
+    return day * DAY_MS + ms - fields.get("Z", 0)

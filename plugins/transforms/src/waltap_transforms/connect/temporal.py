@@ -1,0 +1,29 @@
+"""Kafka Connect's dates and times as milliseconds, which is what java.util.Date holds."""
+
+from typing import Any
+
+from waltap.mapping.connect_schema import Schema
+from waltap_transforms.connect.simple_date_format import SimpleDateFormat
+
+__all__ = ["DATE", "DAY_MS", "TEMPORAL", "TIME", "TIMESTAMP", "milliseconds", "plain_text"]
+
+DATE = "org.apache.kafka.connect.data.Date"
+TIME = "org.apache.kafka.connect.data.Time"
+TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
+TEMPORAL = frozenset({DATE, TIME, TIMESTAMP})
+DAY_MS = 86_400_000
+_TIMES = SimpleDateFormat("HH:mm:ss.SSS'Z'")
+_DATES = SimpleDateFormat("yyyy-MM-dd")
+_STAMPS = SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+
+
+def milliseconds(schema: Schema, value: Any) -> int:
+    """Return what a value of a temporal schema is in ms since 1970 UTC: dates are days there."""
+    return value * DAY_MS if schema.name == DATE else value  # type: ignore[no-any-return]
+
+
+def plain_text(instant: int) -> str:
+    """Return an instant as Kafka Connect prints it: a time within the first day, a date at midnight."""
+    if instant < DAY_MS:
+        return _TIMES.format(instant)
+    return (_STAMPS if instant % DAY_MS else _DATES).format(instant)

@@ -1,0 +1,115 @@
+"""Transforms of topics: RegexRouter and TimestampRouter."""
+
+from typing import Self
+
+from msgspec.structs import replace
+from pydantic import model_validator
+
+from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
+from waltap_transforms.connect.simple_date_format import SimpleDateFormat
+from waltap_transforms.connect.spec import connect_spec, each
+
+__all__ = ["TOPICS"]
+
+KEPT = 1000
+"""Topics whose successor is kept."""
+
+
+class RegexRouterProperties(Properties):
+    """Which topics become which."""
+
+    regex: str = declare(
+        "regex",
+        summary="Java regular expression that matches the whole name of a topic.",
+        examples=(r"(.*)\.public\.(.*)",),
+    )
+    replacement: str = declare(
+        "replacement",
+        summary="What takes its place; $1 is the expression's first group.",
+        examples=("$1.$2",),
+    )
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        return self
+
+
+def regex_router(
+    properties: RegexRouterProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform: in a topic that the expression matches as a whole, its first match is
+    replaced."""
+    pattern = java_pattern(properties.regex, ignore_case=False)
+    template = java_replacement(properties.replacement, pattern)
+    known: dict[str, str] = {}
+
+    def routed(record: ConnectRecord) -> ConnectRecord:
+        topic = known.get(record.topic)
+        if topic is None:
+            if len(known) >= KEPT:
+                known.clear()
+            matches = pattern.fullmatch(record.topic) is not None
+            topic = pattern.sub(template, record.topic, count=1) if matches else record.topic
+            known[record.topic] = topic
+        return record if topic == record.topic else replace(record, topic=topic)
+
+    return each(routed)
+
+
+class TimestampRouterProperties(Properties):
+    """How topics are made of topic and timestamp."""
+
+    topic_format: str = declare(
+        "topic.format",
+        default="${topic}-${timestamp}",
+        summary="The topic, with ${topic} and ${timestamp} where they are to stand.",
+    )
+    timestamp_format: str = declare(
+        "timestamp.format",
+        default="yyyyMMdd",
+        summary="Pattern of Java's SimpleDateFormat for the record's timestamp, in UTC.",
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        SimpleDateFormat(self.timestamp_format)
+        return self
+
+
+def timestamp_router(
+    properties: TimestampRouterProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform."""
+    pattern, dates = properties.topic_format, SimpleDateFormat(properties.timestamp_format)
+
+    def routed(record: ConnectRecord) -> ConnectRecord:
+        if record.timestamp is None:
+            raise RecordUnfit(
+                "the record has no timestamp: only transforms that give it one, as EventRouter does, come "
+                "before this one"
+            )
+        topic = pattern.replace("${topic}", record.topic)
+        topic = topic.replace("${timestamp}", dates.format(record.timestamp))
+        return replace(record, topic=topic)
+
+    return each(routed)
+
+
+TOPICS = (
+    connect_spec(
+        "RegexRouter",
+        "Gives records another topic where a pattern matches it.",
+        RegexRouterProperties,
+        regex_router,
+    ),
+    connect_spec(
+        "TimestampRouter",
+        "Gives records a topic with their timestamp in it.",
+        TimestampRouterProperties,
+        timestamp_router,
+    ),
+)

@@ -1,0 +1,68 @@
+"""ValueToKey: a key of fields of the value."""
+
+from typing import Any
+
+from waltap.config.property import CommaList, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.connect.sides import NullToDefault, map_of, struct_of
+from waltap_transforms.connect.spec import connect_spec
+
+__all__ = ["VALUE_TO_KEY"]
+
+PURPOSE = "copy fields from"
+
+
+class ValueToKeyProperties(NullToDefault):
+    """Which fields make the key."""
+
+    fields: CommaList = declare(
+        "fields", summary="Fields of the value that make the key, in order.", min_length=1
+    )
+
+
+def value_to_key(
+    properties: ValueToKeyProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform."""
+    names = properties.fields
+
+    def made(schema: Schema) -> tuple[Schema, list[tuple[str, Any]]]:
+        known = {field.name: field.schema for field in schema.fields}
+        for name in names:
+            if name not in known:
+                raise RecordUnfit(f"the value has no field {name}")
+        key = Schema(kind=Kind.STRUCT, fields=tuple(Field(name, known[name]) for name in names))
+        given = properties.null_to_default
+        return key, [(name, known[name].default if given else None) for name in names]
+
+    memory = SchemaMemory(made)
+
+    def keyed(r: ConnectRecord) -> ConnectRecord:
+        schema, key = None, dict[str, Any]()
+        if r.value_schema is None:
+            row = map_of(r.value, PURPOSE)
+            key = {name: row.get(name) for name in names}
+        else:
+            row = struct_of(r.value_schema, r.value, PURPOSE)
+            schema, places = memory.of(r.value_schema)
+            for name, default in places:
+                value = row.get(name)
+                key[name] = default if value is None else value
+        return ConnectRecord(
+            r.topic, schema, key, r.value_schema, r.value, r.headers, r.partition, r.timestamp
+        )
+
+    return lambda records: [keyed(record) for record in records]
+
+
+VALUE_TO_KEY = (
+    connect_spec(
+        "ValueToKey",
+        "Makes the key of fields of the value.",
+        ValueToKeyProperties,
+        value_to_key,
+    ),
+)

@@ -1,0 +1,89 @@
+"""ExtractChangedRecordState: headers with the names of the columns that an update changed, and did not."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_transforms.debezium.structure import is_envelope, member
+
+__all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]
+
+
+class ExtractChangedRecordStateProperties(Properties):
+    """The headers to write."""
+
+    changed: str | None = declare(
+        "header.changed.name",
+        default=None,
+        summary="Header with the names of the columns that changed; without it, none is written.",
+    )
+    unchanged: str | None = declare(
+        "header.unchanged.name",
+        default=None,
+        summary="Header with the names of the columns that did not change; without it, none is written.",
+    )
+
+
+class ExtractChangedRecordState:
+    """Takes a batch's records, in order, and gives them with these headers; events that are no updates, or
+    have no old row, get empty lists."""
+
+    def __init__(self, properties: ExtractChangedRecordStateProperties) -> None:
+        self._changed = _list_schema(properties.changed)
+        self._unchanged = _list_schema(properties.unchanged)
+        self._names = SchemaMemory(_names)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return [self._headed(record) for record in records]
+
+    def _headed(self, record: ConnectRecord) -> ConnectRecord:
+        if record.value is None or not is_envelope(record):
+            return record
+        assert record.value_schema is not None
+        changed, unchanged = _told_apart(record.value, self._names.of(record.value_schema))
+        headers = record.headers
+        for schema, names in ((self._changed, changed), (self._unchanged, unchanged)):
+            if schema is not None:
+                headers += ((schema.name or "", schema, names),)
+        return msgspec.structs.replace(record, headers=headers)
+
+
+def _list_schema(name: str | None) -> Schema | None:
+    if name is None or not name.strip():
+        return None
+    text = Schema(kind=Kind.STRING, optional=True)
+    return Schema(kind=Kind.ARRAY, optional=True, name=name, items=text)
+
+
+def _names(envelope: Schema) -> tuple[str, ...]:
+    member(envelope, "before", "an event", Kind.STRUCT)
+    row = member(envelope, "after", "an event", Kind.STRUCT).schema
+    return tuple(field.name for field in row.fields)
+
+
+def _told_apart(event: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    before, after = event.get("before"), event.get("after")
+    changed: list[str] = []
+    unchanged: list[str] = []
+    if before is not None and after is not None:
+        for name in names:
+            same = _equal(after.get(name), before.get(name))
+            (unchanged if same else changed).append(name)
+    return changed, unchanged
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Tell whether two values of one column are equal as Java's objects are: NaN is itself, 0.0 is not
+    -0.0."""
+    if isinstance(one, float) and isinstance(other, float):
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
+        return one == other and math.copysign(1, one) == math.copysign(1, other)
+    return bool(one == other)

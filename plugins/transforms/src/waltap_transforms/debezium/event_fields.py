@@ -1,0 +1,101 @@
+"""Members of a change event, named as Debezium's ``add.fields`` and ``add.headers`` name them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_transforms.debezium.structure import field_of
+
+__all__ = ["EventField", "event_fields"]
+
+TRANSACTION = frozenset({"id", "data_collection_order", "total_order"})
+EVENT = frozenset({"op", "ts_ms", "ts_us", "ts_ns"})
+
+
+class EventField(msgspec.Struct, frozen=True):
+    """One member: ``field`` of the event's ``struct`` (None: of the event itself), written as ``name``.
+
+    ``inside``: the struct has the field; otherwise it is the event's, put there by another transform.
+    """
+
+    struct: str | None
+    field: str
+    name: str
+    inside: bool = True
+
+    def schema_in(self, envelope: Schema) -> Schema | None:
+        """Return the schema that it is written with, None where events of ``envelope`` lack it.
+
+        Raises: RecordUnfit where there is no such struct.
+        """
+        found = field_of(self._parent(envelope), self.field) or field_of(envelope, self.field)
+        if found is None:
+            return None
+        schema = found.schema
+        if schema.kind is Kind.STRUCT:
+            raise RecordUnfit(f"{self.field} is a struct; name one of its fields")
+        return Schema(
+            kind=schema.kind,
+            optional=True,
+            name=schema.name,
+            version=schema.version,
+            doc=schema.doc,
+            parameters=schema.parameters,
+            items=schema.items,
+            keys=schema.keys,
+            values=schema.values,
+        )
+
+    def bound(self, envelope: Schema) -> "EventField":
+        """Return what reads it from events of ``envelope``."""
+        inside = field_of(self._parent(envelope), self.field) is not None
+        return msgspec.structs.replace(self, inside=inside)
+
+    def of(self, event: Mapping[str, Any]) -> Any:
+        """Return its value in ``event``; null where the struct is."""
+        if self.struct is None:
+            return event.get(self.field)
+        parent = event.get(self.struct)
+        if parent is None:
+            return None
+        return parent.get(self.field) if self.inside else event.get(self.field)
+
+    def _parent(self, envelope: Schema) -> Schema:
+        if self.struct is None:
+            return envelope
+        parent = field_of(envelope, self.struct)
+        if parent is None or parent.schema.kind is not Kind.STRUCT:
+            raise RecordUnfit(f"{self.struct} is no struct of {envelope.name}")
+        return parent.schema
+
+
+def event_fields(prefix: str, entries: Iterable[str]) -> tuple[EventField, ...]:
+    """Return what ``entries`` name. Raises: ValueError for one that is not ``[struct.]field[:name]``."""
+    found = []
+    for entry in entries:
+        path, *new = _parts(entry, ":")
+        if len(new) > 1:
+            raise ValueError(f"{entry!r} is not [struct.]field[:name]")
+        names = _parts(path, ".")
+        field = names[0] if len(names) == 1 else names[1]
+        struct = _struct_of(field) if len(names) == 1 else names[0]
+        plain = field if len(names) == 1 else f"{struct}_{field}"
+        found.append(EventField(struct, field, prefix + (new[0] if new else plain)))
+    return tuple(found)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    """Split as Java does: empty ends are left out."""
+    parts = text.split(separator)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts
+
+
+def _struct_of(field: str) -> str | None:
+    if field in TRANSACTION:
+        return "transaction"
+    return None if field in EVENT else "source"

@@ -1,0 +1,378 @@
+"""EventRouter: the events of an outbox table, each to the topic of its aggregate."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from pydantic import field_validator, model_validator
+
+from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.capture.name_adjustment import field_namer
+from waltap.config.property import CommaList, Properties, declare
+from waltap.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
+from waltap_transforms.debezium.structure import Member, field_of, is_envelope, member
+from waltap_transforms.debezium.tracing import Tracing
+
+__all__ = ["EventRouter", "EventRouterProperties"]
+
+logger = logging.getLogger(__name__)
+
+SCHEMAS_KEPT = 10_000
+_BLANK = "".join(map(chr, range(33)))
+_UNITS = {
+    "io.debezium.time.Timestamp": 1,
+    "io.debezium.time.MicroTimestamp": 1_000,
+    "io.debezium.time.NanoTimestamp": 1_000_000,
+}
+"""Parts of a millisecond that columns of time count in, by the name of their schema."""
+
+
+class Placement(NamedTuple):
+    """Where a further column of the outbox goes: header, envelope or partition, and by what name."""
+
+    column: str
+    place: str
+    name: str
+
+
+class EventRouterProperties(Properties):
+    """What the columns of the outbox table are, and where its events go."""
+
+    event_id: str = declare(
+        "table.field.event.id",
+        default="id",
+        summary="Column with the identifier of the event; it becomes the header `id`.",
+    )
+    event_key: str = declare(
+        "table.field.event.key",
+        default="aggregateid",
+        summary="Column that becomes the record's key.",
+    )
+    event_type: str = declare(
+        "table.field.event.type",
+        default="type",
+        summary="Accepted for Debezium's sake, which does not use it either: "
+        "`table.fields.additional.placement` takes the column along.",
+        advanced=True,
+    )
+    event_timestamp: str | None = declare(
+        "table.field.event.timestamp",
+        default=None,
+        summary="Column with the record's timestamp; by default it is `ts_ms` of the event.",
+    )
+    payload: str = declare(
+        "table.field.event.payload",
+        default="payload",
+        summary="Column that becomes the record's value.",
+    )
+    additional: CommaList = declare(
+        "table.fields.additional.placement",
+        default=(),
+        summary="Further columns, as column:place or column:place:name; the place is header, envelope "
+        "(beside the payload) or partition.",
+        examples=("type:header:eventType,version:envelope",),
+    )
+    additional_missing: Literal["error", "ignore"] = declare(
+        "table.field.additional.missing",
+        default="error",
+        summary="What happens where the table lacks one of these columns.",
+    )
+    schema_version: str | None = declare(
+        "table.field.event.schema.version",
+        default=None,
+        summary="Column with the version of the value's schema, where columns are placed in the envelope.",
+    )
+    invalid: Literal["warn", "error", "fatal"] = declare(
+        "table.op.invalid.behavior",
+        default="warn",
+        summary="What happens at an update of the table, which an outbox should never see: it is left out "
+        "with a warning or an error in the log, or the pipeline stops.",
+    )
+    expand: bool = declare(
+        "table.expand.json.payload",
+        default=False,
+        summary="Make a struct of a payload that is the text of a JSON object; other text stays as it is.",
+    )
+    expand_nulls: Literal["ignore", "optional_bytes"] = declare(
+        "table.json.payload.null.behavior",
+        default="ignore",
+        summary="Fields of such a payload that are null: left out, or null with the type bytes.",
+    )
+    field_names: Literal["none", "avro", "avro_unicode"] = declare(
+        "field.name.adjustment.mode",
+        default="none",
+        summary="How field names of such a payload are adjusted to what Avro takes.",
+        advanced=True,
+    )
+    route_by: str = declare(
+        "route.by.field",
+        default="aggregatetype",
+        summary="Column that decides about the topic.",
+    )
+    regex: str = declare(
+        "route.topic.regex",
+        default="(?<routedByValue>.*)",
+        summary="Pattern (Java's) that the column's value must match as a whole; one that does not is the "
+        "topic itself.",
+    )
+    replacement: str = declare(
+        "route.topic.replacement",
+        default="outbox.event.${routedByValue}",
+        summary="The topic, with the pattern's groups as `$1` or `${name}`.",
+    )
+    tombstones: bool = declare(
+        "route.tombstone.on.empty.payload",
+        default=False,
+        summary="Make a tombstone of an event whose payload is null or empty.",
+    )
+    span_context: str = declare(
+        "tracing.span.context.field",
+        default="tracingspancontext",
+        summary="Column with the context of the span in which the event was written, as "
+        "`java.util.Properties`.",
+        advanced=True,
+    )
+    span_operation: str = declare(
+        "tracing.operation.name",
+        default="debezium-read",
+        summary="Name of the span of reading.",
+        advanced=True,
+    )
+    span_required: bool = declare(
+        "tracing.with.context.field.only",
+        default=True,
+        summary="Trace only events that have such a context.",
+        advanced=True,
+    )
+
+    @field_validator("additional")
+    @classmethod
+    def _placed(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        placements(value)
+        return value
+
+    @model_validator(mode="after")
+    def _routable(self) -> "EventRouterProperties":
+        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        return self
+
+
+def placements(entries: tuple[str, ...]) -> list[Placement]:
+    """Return what ``entries`` say. Raises: ValueError for one that is not column:place[:name]."""
+    found = []
+    for entry in entries:
+        column, *rest = (part.strip() for part in entry.split(":"))
+        if len(rest) not in (1, 2) or rest[0].lower() not in ("header", "envelope", "partition"):
+            raise ValueError(
+                f"{entry!r} is not column:place or column:place:name with header, envelope or "
+                "partition as place"
+            )
+        found.append(Placement(column, rest[0].lower(), rest[1] if rest[1:] else column))
+    return found
+
+
+class EventRouter:
+    """Takes a batch's records, in order, and gives those that they become."""
+
+    def __init__(self, properties: EventRouterProperties, context: RecordTransformContext) -> None:
+        self._of, self._context = properties, context
+        self._placements = placements(properties.additional)
+        self._pattern = java_pattern(properties.regex, ignore_case=False)
+        self._template = java_replacement(properties.replacement, self._pattern)
+        self._outboxes = SchemaMemory(self._outbox)
+        self._wrappers: dict[tuple[int, int, int | None], tuple[_Outbox, Schema, Schema]] = {}
+        self._payloads = None
+        if properties.expand:
+            self._payloads = JsonPayload(
+                nulls=properties.expand_nulls == "optional_bytes",
+                field_name=field_namer(properties.field_names),
+            )
+        self._told: set[str] = set()
+        self._tracing = Tracing(
+            properties.span_context,
+            properties.span_operation,
+            required=properties.span_required,
+            tell=self._tell,
+        )
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        out = []
+        for record in records:
+            if record.value is None:
+                continue
+            if not is_envelope(record):
+                out.append(record)
+                continue
+            op = record.value.get("op")
+            if op == "u":
+                self._update()
+            elif op != "d":
+                out.append(self._event(record))
+        return out
+
+    def _update(self) -> None:
+        if self._of.invalid == "fatal":
+            raise RecordUnfit("a row of the outbox was updated")
+        self._tell("updates of the outbox are left out: only new rows are events", self._of.invalid)
+
+    def _tell(self, text: str, level: str = "warn") -> None:
+        """Warn of ``text``, or log it as an error, once."""
+        if text in self._told:
+            return
+        self._told.add(text)
+        text = f"{self._context.label}: {text}"
+        if level == "error":
+            logger.error(text)
+        else:
+            self._context.warn(text)
+
+    def _event(self, record: ConnectRecord) -> ConnectRecord:
+        assert record.value_schema is not None
+        event, outbox = record.value, self._outboxes.of(record.value_schema)
+        row = event.get("after")
+        if row is None:
+            raise RecordUnfit(f"an event without a row (op {event.get('op')}) is none of an outbox")
+        payload_schema, payload = outbox.payload.schema, outbox.payload.of(row)
+        if self._payloads is not None and payload is not None:
+            payload_schema, payload = self._expanded(payload_schema, payload)
+        route = outbox.route.raw(row)
+        if route is None:
+            raise RecordUnfit(f"{self._of.route_by} is null: there is no topic")
+        schema: Schema | None = payload_schema
+        value = payload
+        if self._of.tombstones and _empty(payload):
+            schema = value = None
+        elif outbox.wrapped:
+            schema = self._wrapper(payload_schema, outbox, row, route)
+            value = {"payload": payload}
+            value |= {name: column.of(row) for name, column in outbox.envelope}
+        identifier: ConnectHeader = ("id", outbox.event_id.schema, outbox.event_id.of(row))
+        added = [(name, column.schema, column.of(row)) for name, column in outbox.headers]
+        matches = self._pattern.fullmatch(route) is not None
+        return ConnectRecord(
+            self._pattern.sub(self._template, route, count=1) if matches else route,
+            outbox.key.schema,
+            outbox.key.of(row),
+            schema,
+            value,
+            (*self._tracing.headers(record), identifier, *added),
+            None if outbox.partition is None else outbox.partition.raw(row),
+            self._timestamp(event, row, outbox),
+        )
+
+    def _expanded(self, schema: Schema, payload: Any) -> tuple[Schema, Any]:
+        assert self._payloads is not None
+        if not isinstance(payload, str):
+            self._tell(f"payloads of type {schema.kind.value} are not expanded: they are no text")
+            return schema, payload
+        try:
+            return self._payloads.expanded(payload, self._of.payload)
+        except NotExpanded as cause:
+            self._tell(f"a payload stays the text that it is: {cause}")
+            return schema, payload
+
+    def _timestamp(
+        self, event: Mapping[str, Any], row: Mapping[str, Any], outbox: "_Outbox"
+    ) -> int | None:
+        if outbox.timestamp is not None:
+            at: int | None = outbox.timestamp.raw(row)
+            if at is not None:
+                unit = _UNITS[outbox.timestamp.schema.name or ""]
+                return at // unit if at >= 0 else -(-at // unit)  # towards zero, as Java divides
+        found: int | None = event.get("ts_ms")
+        return found
+
+    def _wrapper(
+        self, payload: Schema, outbox: "_Outbox", row: Mapping[str, Any], route: str
+    ) -> Schema:
+        """Return the schema of a payload with columns beside it. It is named after the first topic that it
+        was made for, as Debezium names it."""
+        version = None if outbox.version is None else outbox.version.raw(row)
+        place = id(payload), id(outbox), version
+        entry = self._wrappers.get(place)
+        if entry is None:
+            if len(self._wrappers) >= SCHEMAS_KEPT:
+                self._wrappers.clear()
+            beside = (Field(name, column.schema) for name, column in outbox.envelope)
+            made = Schema(
+                kind=Kind.STRUCT,
+                name=_between(outbox.row.name, route),
+                version=version,
+                fields=(Field("payload", payload), *beside),
+            )
+            # what its place is made of is kept with it, so that the ids stay theirs
+            entry = self._wrappers[place] = outbox, payload, made
+        return entry[2]
+
+    def _outbox(self, envelope: Schema) -> "_Outbox":
+        """Return the columns of an outbox table. Raises: RecordUnfit for one that lacks some."""
+        of = self._of
+        row = member(envelope, "after", "an event", Kind.STRUCT).schema
+        placed: dict[str, list[tuple[str, Member]]] = {
+            "header": [],
+            "envelope": [],
+            "partition": [],
+        }
+        for each in self._placements:
+            if of.additional_missing == "ignore" and field_of(row, each.column) is None:
+                continue
+            kind = Kind.INT32 if each.place == "partition" else None
+            column = member(row, each.column, "table.fields.additional.placement", kind)
+            placed[each.place].append((each.name, column))
+        timestamp = version = None
+        if of.event_timestamp is not None:
+            what = "table.field.event.timestamp"
+            timestamp = member(row, of.event_timestamp, what, Kind.INT64)
+            if timestamp.schema.name not in _UNITS:
+                raise RecordUnfit(f"{what}: {timestamp.name} has the type {timestamp.schema.name}")
+        if of.schema_version is not None:
+            what = "table.field.event.schema.version"
+            version = member(row, of.schema_version, what, Kind.INT32)
+        return _Outbox(
+            row=row,
+            event_id=member(row, of.event_id, "table.field.event.id"),
+            key=member(row, of.event_key, "table.field.event.key"),
+            payload=member(row, of.payload, "table.field.event.payload"),
+            route=member(row, of.route_by, "route.by.field", Kind.STRING),
+            timestamp=timestamp,
+            version=version,
+            wrapped=any(each.place == "envelope" for each in self._placements),
+            headers=tuple(placed["header"]),
+            envelope=tuple(placed["envelope"]),
+            partition=placed["partition"][-1][1] if placed["partition"] else None,
+        )
+
+
+class _Outbox(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The columns of one version of an outbox table; those placed somewhere with their names there."""
+
+    row: Schema
+    event_id: Member
+    key: Member
+    payload: Member
+    route: Member
+    timestamp: Member | None
+    version: Member | None
+    wrapped: bool
+    headers: tuple[tuple[str, Member], ...]
+    envelope: tuple[tuple[str, Member], ...]
+    partition: Member | None
+
+
+def _between(name: str | None, topic: str) -> str:
+    """Return a row's schema name with ``topic`` before its last part."""
+    before, dot, last = (name or "").rpartition(".")
+    if name is None:
+        return topic
+    return f"{before}{dot}{topic}.{last}"
+
+
+def _empty(payload: Any) -> bool:
+    """Tell whether Java's ``toString().trim()`` of a payload is empty."""
+    return payload is None or (isinstance(payload, str) and not payload.strip(_BLANK))

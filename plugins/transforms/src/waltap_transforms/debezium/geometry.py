@@ -1,0 +1,109 @@
+"""SwapGeometryCoordinates and GeometryFormatTransformer: geometries in the form that readers expect."""
+
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from waltap.config.property import CommaList, Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
+from waltap_transforms.debezium.wkb import is_extended, swapped, with_srid, without_srid
+
+__all__ = [
+    "GeometryFormat",
+    "GeometryFormatProperties",
+    "SwapCoordinates",
+    "SwapCoordinatesProperties",
+]
+
+GEOMETRY = "io.debezium.data.geometry.Geometry"
+
+
+class SwapCoordinatesProperties(Properties):
+    """Which geometries are concerned."""
+
+    srids: CommaList = declare(
+        "srids",
+        default=("4326", "3857", "4269"),
+        summary="SRIDs of the geometries whose coordinates are swapped; one without an SRID never is.",
+    )
+
+    @field_validator("srids")
+    @classmethod
+    def _numbers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(each.lstrip("-").isdigit() for each in value):
+            raise ValueError("must be numbers")
+        return value
+
+
+class GeometryFormatProperties(Properties):
+    """Between which formats geometries are converted."""
+
+    format: Literal["wkb", "ewkb"] = declare(
+        "format",
+        default="wkb",
+        summary="Format that plain geometries have: those in WKB get their SRID inside (EWKB). Extended "
+        "ones become plain.",
+    )
+
+
+class SwapCoordinates:
+    """Takes a batch's records, in order, and gives them with x and y of geometries swapped."""
+
+    def __init__(self, properties: SwapCoordinatesProperties) -> None:
+        self._srids = frozenset(map(int, properties.srids))
+        self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return _rewritten(records, self._rewrite)
+
+    def _swapped(self, value: Any) -> Any:
+        srid = value.get("srid")
+        if srid is None or srid not in self._srids:
+            return value
+        return {**value, "wkb": swapped(value["wkb"])}
+
+
+class GeometryFormat:
+    """Takes a batch's records, in order, and gives them with geometries in the other format."""
+
+    def __init__(self, properties: GeometryFormatProperties) -> None:
+        self._extends = properties.format == "wkb"
+        self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return _rewritten(records, self._rewrite)
+
+    def _converted(self, value: Any) -> Any:
+        wkb, srid = value["wkb"], value.get("srid")
+        if is_extended(wkb):
+            return {**value, "wkb": without_srid(wkb)}
+        if not self._extends:
+            return value
+        if srid is None:
+            raise RecordUnfit("a geometry without an SRID cannot become EWKB")
+        return {**value, "wkb": with_srid(wkb, srid)}
+
+
+def _geometries(convert: Convert) -> Any:
+    def change(schema: Schema) -> tuple[Schema, Convert] | None:
+        if schema.kind is Kind.STRUCT and schema.name == GEOMETRY:
+            return schema, convert
+        return None
+
+    return change
+
+
+def _rewritten(records: list[ConnectRecord], rewrite: StructRewrite) -> list[ConnectRecord]:
+    return [
+        rewrite(record)
+        if record.value is not None
+        and record.value_schema is not None
+        and record.value_schema.kind is Kind.STRUCT
+        else record
+        for record in records
+    ]

@@ -1,0 +1,162 @@
+"""Connect schemas and values of JSON documents, as Debezium infers them.
+
+Every schema is optional. An object is a struct named by its path; what is null has no field, or is
+optional bytes; of an array's objects the fields are joined. A shape of documents has one schema object.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = ["JsonPayload", "NotExpanded"]
+
+SHAPES_KEPT = 10_000
+"""So many shapes of documents are known at a time."""
+
+_INT32, _INT64 = range(-(2**31), 2**31), range(-(2**63), 2**63)
+_SCALARS = {
+    kind: Schema(kind=kind, optional=True)
+    for kind in (Kind.STRING, Kind.BOOLEAN, Kind.INT32, Kind.INT64, Kind.FLOAT64, Kind.BYTES)
+}
+
+Shape = Kind | tuple[Any, ...]
+"""A scalar's kind, ("array", shape) or ("struct", path, ((name, shape), …), optional)."""
+
+
+class NotExpanded(ValueError):
+    """A document that has no schema; the text says why, without its values."""
+
+
+class JsonPayload:
+    """Expands JSON documents. ``nulls``: fields that are null become optional bytes; otherwise they are
+    left out. ``field_name`` adjusts the names of fields."""
+
+    def __init__(
+        self, *, nulls: bool, field_name: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._nulls, self._field_name = nulls, field_name
+        self._decoder = json.JSONDecoder(parse_constant=_no_constant)
+        self._schemas: dict[Shape, Schema] = {}
+
+    def expanded(self, text: str, name: str | None) -> tuple[Schema, dict[str, Any]]:
+        """Return schema and value of the object ``text``; ``name`` is the schema's.
+
+        Raises: NotExpanded.
+        """
+        if not text.startswith(("{", "[")):
+            raise NotExpanded("it is neither an object nor an array")
+        try:
+            document, _ = self._decoder.raw_decode(text)
+        except (ValueError, RecursionError) as cause:
+            raise NotExpanded("it is not JSON") from cause
+        if not isinstance(document, dict):
+            raise NotExpanded("it is an array, which has no fields")
+        shape = self._shape(name, document)
+        assert shape is not None
+        if len(self._schemas) >= SHAPES_KEPT:
+            self._schemas.clear()
+        schema = self._schema(shape)
+        value: dict[str, Any] = _value(document, schema)
+        return schema, value
+
+    def _shape(self, key: str | None, node: Any) -> Shape | None:
+        """Return the shape of ``node``, None where it has none."""
+        if isinstance(node, dict):
+            fields: dict[str, Shape] = {}
+            for given, member in node.items():
+                field = self._field_name(given)
+                path = f"{key}.{field}" if key and key.strip() else field
+                shape = self._shape(path, member)
+                if shape is not None:
+                    fields.setdefault(field, shape)
+            return "struct", key, tuple(fields.items()), True
+        if isinstance(node, list):
+            return ("array", self._element(key, node)) if node else None
+        if node is None:
+            return Kind.BYTES if self._nulls else None
+        return _scalar(node)
+
+    def _element(self, key: str | None, nodes: list[Any]) -> Shape:
+        some = [node for node in nodes if node is not None]
+        if len({_type(node) for node in some}) > 1:
+            raise NotExpanded("an array has elements of several types")
+        if some and isinstance(some[0], dict):
+            return self._joined([self._shape(key, node) for node in some])
+        shape = self._shape(None, some[0] if some else None)
+        if shape is None:
+            raise NotExpanded("an array has nothing that tells its type")
+        return shape
+
+    @staticmethod
+    def _joined(shapes: list[Any]) -> Shape:
+        """Return the struct with the fields of all; one that was only null gives way. Debezium makes it
+        required where elements differ."""
+        if len(set(shapes)) == 1:
+            shape: Shape = shapes[0]
+            return shape
+        fields: dict[str, Shape] = {}
+        for _, _, members, _ in shapes:
+            for name, shape in members:
+                if name not in fields or (fields[name] is Kind.BYTES and shape is not Kind.BYTES):
+                    fields[name] = shape
+        return "struct", shapes[0][1], tuple(fields.items()), False
+
+    def _schema(self, shape: Shape) -> Schema:
+        if isinstance(shape, Kind):
+            return _SCALARS[shape]
+        known = self._schemas.get(shape)
+        if known is None:
+            if shape[0] == "array":
+                known = Schema(kind=Kind.ARRAY, optional=True, items=self._schema(shape[1]))
+            else:
+                fields = tuple(Field(name, self._schema(part)) for name, part in shape[2])
+                known = Schema(kind=Kind.STRUCT, optional=shape[3], name=shape[1], fields=fields)
+            self._schemas[shape] = known
+        return known
+
+
+def _type(node: Any) -> Any:
+    return _scalar(node) if isinstance(node, int | float | str) else type(node)
+
+
+def _scalar(node: str | float) -> Kind:
+    if isinstance(node, str):
+        return Kind.STRING
+    if isinstance(node, bool):
+        return Kind.BOOLEAN
+    if isinstance(node, float):
+        if not math.isfinite(node):
+            raise NotExpanded("a number is too large")
+        return Kind.FLOAT64
+    if node in _INT32:
+        return Kind.INT32
+    if node in _INT64:
+        return Kind.INT64
+    raise NotExpanded("a whole number has more than 64 bits")
+
+
+def _value(node: Any, schema: Schema) -> Any:
+    """Return ``node`` as a value of ``schema``. Raises: NotExpanded where it is none."""
+    if node is None:
+        if not schema.optional:
+            raise NotExpanded("an array has null among objects that differ")
+        return None
+    if isinstance(node, dict) and schema.kind is Kind.STRUCT:
+        return {
+            field.name: _value(node[field.name], field.schema)
+            for field in schema.fields
+            if field.name in node
+        }
+    if isinstance(node, list) and schema.kind is Kind.ARRAY:
+        assert schema.items is not None
+        return [_value(each, schema.items) for each in node]
+    if isinstance(node, dict | list) or _scalar(node) is not schema.kind:
+        raise NotExpanded("a field has values of several types")
+    return node
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)

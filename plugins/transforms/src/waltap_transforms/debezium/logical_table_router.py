@@ -1,0 +1,189 @@
+"""ByLogicalTableRouter: records of several tables to one topic, with the table in their keys."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from pydantic import model_validator
+
+from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.capture.name_adjustment import schema_namer
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.structure import defaults_of, filled, is_envelope, without_repeats
+
+__all__ = ["ByLogicalTableRouter", "ByLogicalTableRouterProperties"]
+
+TOPICS_KEPT = 10_000
+_TABLE = Schema(kind=Kind.STRING)
+
+
+class ByLogicalTableRouterProperties(Properties):
+    """Which topics become one, and what tells their tables apart in keys."""
+
+    regex: str = declare(
+        "topic.regex",
+        summary="Pattern (Java's) of topics, which they match as a whole.",
+        examples=("(.*)customers_shard(.*)",),
+    )
+    replacement: str = declare(
+        "topic.replacement",
+        summary="The topic to go to, with the pattern's groups as `$1`.",
+        min_length=1,
+        examples=("$1customers",),
+    )
+    unique: bool = declare(
+        "key.enforce.uniqueness",
+        default=True,
+        summary="Add to keys a field that tells the table: its topic, or what `key.field.replacement` "
+        "makes of that.",
+    )
+    key_regex: str | None = declare(
+        "key.field.regex",
+        default=None,
+        summary="Pattern of topics that `key.field.replacement` is applied to.",
+    )
+    key_field: str = declare(
+        "key.field.name",
+        default="__dbz__physicalTableIdentifier",
+        summary="Name of that field of keys.",
+    )
+    key_replacement: str | None = declare(
+        "key.field.replacement",
+        default=None,
+        summary="What the field holds, with the groups of `key.field.regex` as `$1`.",
+    )
+    names: Literal["none", "avro", "avro_unicode"] = declare(
+        "schema.name.adjustment.mode",
+        default="none",
+        summary="How names of schemas, which come of the topic's, are adjusted to what Avro takes.",
+        advanced=True,
+    )
+    cache_size: int = declare(
+        "logical.table.cache.size",
+        default=16,
+        summary="Accepted for Debezium's sake: so many topics are remembered as there are.",
+        advanced=True,
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> "ByLogicalTableRouterProperties":
+        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        if self.key_regex is not None and self.key_regex.strip():
+            if not (self.key_replacement or "").strip():
+                raise ValueError("key.field.replacement is missing beside key.field.regex")
+            pattern = java_pattern(self.key_regex, ignore_case=False)
+            java_replacement(self.key_replacement or "", pattern)
+        return self
+
+
+class ByLogicalTableRouter:
+    """Takes a batch's records, in order, and gives those that they become."""
+
+    def __init__(self, properties: ByLogicalTableRouterProperties) -> None:
+        self._unique, self._field = properties.unique, properties.key_field
+        self._topic = _Replacement(properties.regex, properties.replacement)
+        self._table = None
+        if properties.key_regex is not None and properties.key_regex.strip():
+            self._table = _Replacement(properties.key_regex, properties.key_replacement or "")
+        self._adjusted = schema_namer(properties.names)
+        self._keys: dict[tuple[int, str], tuple[Schema, Schema]] = {}
+        self._values: dict[tuple[int, str], tuple[Schema, _Values]] = {}
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return [self._routed(record) for record in records]
+
+    def _routed(self, record: ConnectRecord) -> ConnectRecord:
+        topic = self._topic.of(record.topic)
+        if (
+            not topic
+        ):  # none that it concerns, or one without a name: Debezium leaves both where they are
+            return record
+        key_schema, key = None, None
+        if record.key is not None:
+            if record.key_schema is None or record.key_schema.kind is not Kind.STRUCT:
+                raise RecordUnfit("a key is no struct")
+            key_schema, key = self._key_schema(record.key_schema, topic), record.key
+            if self._unique:
+                table = record.topic if self._table is None else self._table.of(record.topic)
+                key = {**key, self._field: record.topic if table is None else table}
+        schema, value = record.value_schema, record.value
+        if value is not None and schema is not None and is_envelope(record):
+            values = self._of(schema, topic)
+            schema, value = values.schema, values.write(value)
+        return ConnectRecord(
+            topic, key_schema, key, schema, value, record.headers, record.partition,
+            record.timestamp,
+        )  # fmt: skip
+
+    def _key_schema(self, schema: Schema, topic: str) -> Schema:
+        place = id(schema), topic
+        entry = self._keys.get(place)
+        if entry is None:
+            if len(self._keys) >= TOPICS_KEPT:
+                self._keys.clear()
+            fields = schema.fields
+            if self._unique:
+                fields += (Field(self._field, _TABLE),)
+            made = _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
+            entry = self._keys[place] = schema, made
+        return entry[1]
+
+    def _of(self, schema: Schema, topic: str) -> "_Values":
+        place = id(schema), topic
+        entry = self._values.get(place)
+        if entry is None:
+            if len(self._values) >= TOPICS_KEPT:
+                self._values.clear()
+            entry = self._values[place] = schema, self._made(schema, topic)
+        return entry[1]
+
+    def _made(self, schema: Schema, topic: str) -> "_Values":
+        row = next((field.schema for field in schema.fields if field.name == "before"), None)
+        if row is None:
+            raise RecordUnfit(f"{schema.name} has no field before")
+        row = _renamed(row, self._adjusted(f"{topic}.Value"), row.fields)
+        fields = tuple(
+            Field(field.name, row) if field.name in ("before", "after") else field
+            for field in schema.fields
+        )
+        made = _renamed(schema, self._adjusted(f"{topic}.Envelope"), fields)
+        return _Values(made, defaults_of(made))
+
+
+class _Values(msgspec.Struct, frozen=True):
+    """Events under another name. Debezium reads the envelope's own fields with their defaults."""
+
+    schema: Schema
+    defaults: tuple[tuple[str, object], ...]
+
+    def write(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        return filled(event, self.defaults) if self.defaults else event
+
+
+class _Replacement:
+    """What names of topics become; answers are kept."""
+
+    def __init__(self, regex: str, replacement: str) -> None:
+        self._pattern = java_pattern(regex, ignore_case=False)
+        self._template = java_replacement(replacement, self._pattern)
+        self._known: dict[str, str | None] = {}
+
+    def of(self, topic: str) -> str | None:
+        """Return what ``topic`` becomes, None where it does not match."""
+        if topic not in self._known:
+            if len(self._known) >= TOPICS_KEPT:
+                self._known.clear()
+            matches = self._pattern.fullmatch(topic) is not None
+            found = self._pattern.sub(self._template, topic, count=1) if matches else None
+            self._known[topic] = found
+        return self._known[topic]
+
+
+def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
+    """Return ``schema`` with another name and other fields, and without a default."""
+    without_repeats(name, fields)
+    return msgspec.structs.replace(schema, name=name, fields=fields, default=None)

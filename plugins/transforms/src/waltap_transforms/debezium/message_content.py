@@ -1,0 +1,91 @@
+"""DecodeLogicalDecodingMessageContent: the JSON in a logical message as the row of a change event."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
+from waltap_transforms.debezium.structure import defaults_of, filled
+
+__all__ = ["DecodeMessageContent", "DecodeMessageContentProperties"]
+
+MESSAGE = "message"
+SCHEMAS_KEPT = 10_000
+
+
+class DecodeMessageContentProperties(Properties):
+    """What the row has."""
+
+    nulls: bool = declare(
+        "fields.null.include",
+        default=False,
+        summary="Keep fields that are null, with the type bytes; otherwise they are left out.",
+    )
+
+
+class DecodeMessageContent:
+    """Takes a batch's records, in order, and gives logical messages as creates, for EventRouter."""
+
+    def __init__(self, properties: DecodeMessageContentProperties, connector: str) -> None:
+        self._payloads = JsonPayload(nulls=properties.nulls)
+        self._name = f"io.debezium.connector.{connector}.MessageValue"
+        self._schemas: dict[tuple[int, int], tuple[Schema, Schema, Schema]] = {}
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return [self._decoded(record) for record in records]
+
+    def _decoded(self, record: ConnectRecord) -> ConnectRecord:
+        schema = record.value_schema
+        if schema is None or schema.name != self._name or record.value is None:
+            return record
+        row_schema, row = self._row(schema, record.value)
+        made = self._event_schema(schema, row_schema)
+        value = filled(record.value, defaults_of(made))
+        value.pop(MESSAGE, None)
+        value |= {"op": "c", "after": row}
+        return msgspec.structs.replace(
+            record, key_schema=None, key=None, value_schema=made, value=value
+        )
+
+    def _row(self, schema: Schema, event: Mapping[str, Any]) -> tuple[Schema, dict[str, Any]]:
+        kinds = {
+            field.name: field.schema.kind
+            for message in schema.fields
+            if message.name == MESSAGE
+            for field in message.schema.fields
+        }
+        if kinds.get("content") is not Kind.BYTES:
+            raise RecordUnfit(
+                "the content of logical messages is text; binary.handling.mode must be bytes"
+            )
+        content = (event.get(MESSAGE) or {}).get("content")
+        if content is None:
+            raise RecordUnfit("a logical message has no content")
+        try:
+            return self._payloads.expanded(content.decode("utf-8", "replace"), None)
+        except NotExpanded as cause:
+            raise RecordUnfit(
+                f"the content of a logical message is not expanded: {cause}"
+            ) from cause
+
+    def _event_schema(self, schema: Schema, row: Schema) -> Schema:
+        place = id(schema), id(row)
+        entry = self._schemas.get(place)
+        if entry is None:
+            if len(self._schemas) >= SCHEMAS_KEPT:
+                self._schemas.clear()
+            fields = tuple(field for field in schema.fields if field.name != MESSAGE)
+            made = Schema(
+                kind=Kind.STRUCT,
+                name=f"{schema.name}.Envelope",  # EventRouter takes it for a change then
+                fields=(*fields, Field("after", row)),
+            )
+            # what its place is made of is kept with it, so that the ids stay theirs
+            entry = self._schemas[place] = schema, row, made
+        return entry[2]

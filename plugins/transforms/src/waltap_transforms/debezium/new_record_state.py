@@ -1,0 +1,287 @@
+"""ExtractNewRecordState: rows in the place of change events."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from pydantic import field_validator
+
+from waltap.config.property import CommaList, Properties, declare
+from waltap.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.event_fields import EventField, event_fields
+from waltap_transforms.debezium.structure import (
+    defaults_of,
+    field_of,
+    filled,
+    is_envelope,
+    member,
+    required_struct,
+)
+
+__all__ = ["ExtractNewRecordState", "ExtractNewRecordStateProperties"]
+
+DELETED = "__deleted"
+_DELETED_FIELD = Field(DELETED, Schema(kind=Kind.STRING, optional=True))
+_TEXT = Schema(kind=Kind.STRING)
+DROPS_KEPT = 1000
+
+
+class ExtractNewRecordStateProperties(Properties):
+    """What becomes of deletes, and what rows get besides their columns."""
+
+    mode: Literal[
+        "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"
+    ] = declare(
+        "delete.tombstone.handling.mode",
+        default="tombstone",
+        summary="What deletes and their tombstones become: nothing (drop); one tombstone, with the schema "
+        "of rows (tombstone) or without one (delete-to-tombstone); the old row, with `__deleted` in every "
+        "row, alone (rewrite) or with the tombstone behind it (rewrite-with-tombstone).",
+    )
+    route_by_field: str = declare(
+        "route.by.field",
+        default="",
+        summary="Column whose value is the topic of the row; where it is empty, the topic stays.",
+    )
+    fields_prefix: str = declare(
+        "add.fields.prefix", default="__", summary="What the names of added fields begin with."
+    )
+    fields: CommaList = declare(
+        "add.fields",
+        default=(),
+        summary="Members of the event that rows get as fields: `op`, `table`, `source.ts_ms`, "
+        "`transaction.id`, with another name `op:OPERATION`.",
+        examples=("op,table,source.ts_ms:changed_at",),
+    )
+    headers_prefix: str = declare(
+        "add.headers.prefix", default="__", summary="What the names of added headers begin with."
+    )
+    headers: CommaList = declare(
+        "add.headers",
+        default=(),
+        summary="Members of the event that records get as headers, written as in `add.fields`.",
+    )
+    drop_fields_header: str | None = declare(
+        "drop.fields.header.name",
+        default=None,
+        summary="Header with a list of fields to leave out, such as ExtractChangedRecordState writes.",
+    )
+    drop_fields_from_key: bool = declare(
+        "drop.fields.from.key",
+        default=False,
+        summary="Leave these fields out of keys, too.",
+    )
+    drop_fields_optional: bool = declare(
+        "drop.fields.keep.schema.compatible",
+        default=True,
+        summary="Leave out only fields that may be null; false: any of them.",
+    )
+    null_to_default: bool = declare(
+        "replace.null.with.default",
+        default=True,
+        summary="In the rewrite modes, write the column's default for NULL.",
+    )
+
+    @field_validator("fields", "headers")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        event_fields("", value)
+        return value
+
+
+class ExtractNewRecordState:
+    """Takes a batch's records, in order, and gives those that they become."""
+
+    def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
+        mode = properties.mode
+        self._mode, self._rewrites = mode, mode.startswith("rewrite")
+        self._route = properties.route_by_field
+        self._fields = event_fields(properties.fields_prefix, properties.fields)
+        self._headers = event_fields(properties.headers_prefix, properties.headers)
+        self._fills = properties.null_to_default and self._rewrites
+        self._on_tombstones: tuple[ConnectHeader, ...] = tuple(
+            (each.name, _TEXT, "d") for each in self._headers if each.field == "op"
+        )
+        self._plans = SchemaMemory(self._plan)
+        self._drop = None
+        header = properties.drop_fields_header
+        if header is not None and header.strip():
+            self._drop = _Drop(
+                header,
+                from_key=properties.drop_fields_from_key,
+                only_optional=properties.drop_fields_optional,
+            )
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        out = []
+        for record in records:
+            if record.value is None:
+                if self._mode == "rewrite-with-tombstone":
+                    out.append(_headed(record, self._on_tombstones))
+            elif not is_envelope(record):
+                out.append(record)
+            else:
+                made = self._change(record)
+                if made is not None:
+                    out.append(made)
+        return out
+
+    def _change(self, record: ConnectRecord) -> ConnectRecord | None:
+        assert record.value_schema is not None
+        event, plan = record.value, self._plans.of(record.value_schema)
+        row = event.get("after")
+        deleted = row is None
+        if deleted:
+            row = event.get("before")
+            if row is None or self._mode == "drop":  # a truncate has neither
+                return None
+        side = plan.before if deleted else plan.after
+        schema: Schema | None
+        value: Any
+        if deleted and not self._rewrites:
+            schema, value = side.row if self._mode == "tombstone" else None, None
+        else:
+            schema, value = side.schema, side.write(row, event, "true" if deleted else "false")
+        topic = record.topic
+        if (
+            self._route
+        ):  # Debezium reads a deleted row's as it came, and others' as they are written
+            route = member(side.row, self._route, "route.by.field", Kind.STRING)
+            found = route.raw(row if deleted else value) or ""
+            topic = found if found.strip() else topic
+        headers = record.headers
+        if plan.headers:
+            headers += tuple(
+                (field.name, schema, field.of(event)) for field, schema in plan.headers
+            )
+        made = ConnectRecord(
+            topic, record.key_schema, record.key, schema, value, headers, record.partition,
+            record.timestamp,
+        )  # fmt: skip
+        return made if self._drop is None else self._drop(made)
+
+    def _plan(self, schema: Schema) -> "_Plan":
+        before, after = (self._side(schema, name) for name in ("before", "after"))
+        headers = [(each, each.schema_in(schema)) for each in self._headers]
+        return _Plan(
+            before=before,
+            after=after,
+            headers=tuple((each.bound(schema), made) for each, made in headers if made is not None),
+        )
+
+    def _side(self, envelope: Schema, name: str) -> "_Side":
+        field = field_of(envelope, name)
+        if field is None:
+            raise RecordUnfit(f"{envelope.name} has no field {name}")
+        row = field.schema
+        found = [(each, each.schema_in(envelope)) for each in self._fields]
+        added = [(each.bound(envelope), made) for each, made in found if made is not None]
+        fields = [*row.fields, *([_DELETED_FIELD] if self._rewrites else [])]
+        schema = required_struct(row, [*fields, *(Field(each.name, made) for each, made in added)])
+        return _Side(
+            row=row,
+            schema=schema,
+            added=tuple(each for each, _ in added),
+            defaults=defaults_of(row) if self._fills else (),
+            marks=self._rewrites,
+        )
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """What rows of one schema become."""
+
+    row: Schema
+    schema: Schema
+    added: tuple[EventField, ...]
+    defaults: tuple[tuple[str, object], ...]
+    marks: bool
+
+    def write(
+        self, row: Mapping[str, Any], event: Mapping[str, Any], deleted: str
+    ) -> dict[str, Any]:
+        written = filled(row, self.defaults)
+        if self.marks:
+            written[DELETED] = deleted
+        for each in self.added:
+            written[each.name] = each.of(event)
+        return written
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What events of one schema become."""
+
+    before: _Side
+    after: _Side
+    headers: tuple[tuple[EventField, Schema], ...]
+
+
+class _Drop:
+    """Leaves out the fields that a header names."""
+
+    def __init__(self, header: str, *, from_key: bool, only_optional: bool) -> None:
+        self._header, self._from_key, self._only_optional = header, from_key, only_optional
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[Schema, _Less | None]] = {}
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        header = next((each for each in record.headers if each[0] == self._header), None)
+        if header is None or not header[2]:
+            return record
+        if not isinstance(header[2], Sequence) or isinstance(header[2], str | bytes):
+            raise RecordUnfit(f"the header {self._header} is no list of fields")
+        names = tuple(header[2])
+        key_schema, key = record.key_schema, record.key
+        if self._from_key and key is not None and key_schema is not None:
+            key_schema, key = self._left(key_schema, key, names)
+        schema, value = record.value_schema, record.value
+        if schema is not None and value is not None:
+            schema, value = self._left(schema, value, names)
+        return msgspec.structs.replace(
+            record, key_schema=key_schema, key=key, value_schema=schema, value=value
+        )
+
+    def _left(
+        self, schema: Schema, value: Mapping[str, Any], names: tuple[str, ...]
+    ) -> tuple[Schema, Mapping[str, Any]]:
+        place = id(schema), names
+        entry = self._known.get(place)
+        if entry is None:
+            if len(self._known) >= DROPS_KEPT:
+                self._known.clear()
+            entry = self._known[place] = schema, self._less(schema, names)
+        less = entry[1]
+        if less is None:
+            return schema, value
+        made = filled(value, less.defaults)
+        return less.schema, {name: made.get(name) for name in less.names}
+
+    def _less(self, schema: Schema, names: tuple[str, ...]) -> "_Less | None":
+        if schema.kind is not Kind.STRUCT:
+            raise RecordUnfit(f"fields cannot be left out of {schema.kind.value}")
+        dropped = {
+            field.name
+            for field in schema.fields
+            if field.name in names and (field.schema.optional or not self._only_optional)
+        }
+        if not dropped and self._only_optional:
+            return None
+        left = [field for field in schema.fields if field.name not in dropped]
+        made = required_struct(schema, left)
+        return _Less(made, tuple(field.name for field in left), defaults_of(made))
+
+
+class _Less(msgspec.Struct, frozen=True):
+    """A struct with less fields, in which nulls became defaults, as Connect's ReplaceField has it."""
+
+    schema: Schema
+    names: tuple[str, ...]
+    defaults: tuple[tuple[str, object], ...]
+
+
+def _headed(record: ConnectRecord, headers: tuple[ConnectHeader, ...]) -> ConnectRecord:
+    if not headers:
+        return record
+    return msgspec.structs.replace(record, headers=record.headers + headers)

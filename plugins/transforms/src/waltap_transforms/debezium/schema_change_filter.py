@@ -1,0 +1,51 @@
+"""SchemaChangeEventFilter: leaves schema change events out, by what was changed."""
+
+from pydantic import field_validator
+
+from waltap.config.property import CommaList, Properties, declare
+from waltap.format.connect_record import ConnectRecord
+
+__all__ = ["SchemaChangeFilter", "SchemaChangeFilterProperties"]
+
+TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")
+ENDINGS = (".SchemaChangeValue", ".SchemaChangeKey")
+
+
+class SchemaChangeFilterProperties(Properties):
+    """What is left out."""
+
+    excluded: CommaList = declare(
+        "schema.change.event.exclude.list",
+        summary="Types of schema changes to leave out: CREATE, ALTER, DROP, TRUNCATE, DATABASE. "
+        "PostgreSQL tells of none, so nothing is left out there; it is for other connectors' plugins.",
+        words=TYPES,
+        min_length=1,
+    )
+
+    @field_validator("excluded")
+    @classmethod
+    def _types(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := sorted(set(value) - set(TYPES)):
+            raise ValueError(f"no such type: {', '.join(unknown)}; allowed: {', '.join(TYPES)}")
+        return value
+
+
+class SchemaChangeFilter:
+    """Takes a batch's records, in order, and gives those that stay."""
+
+    def __init__(self, properties: SchemaChangeFilterProperties) -> None:
+        self._excluded = frozenset(properties.excluded)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return the records that stay."""
+        return [record for record in records if self._stays(record)]
+
+    def _stays(self, record: ConnectRecord) -> bool:
+        schema = record.value_schema
+        if record.value is None or schema is None or not (schema.name or "").endswith(ENDINGS):
+            return True
+        changes = record.value.get("tableChanges")
+        if changes is None:
+            return False
+        kind = changes[0].get("type") if changes else "DATABASE"
+        return kind not in self._excluded

@@ -1,0 +1,104 @@
+"""ExtractSchemaToNewRecord: the columns of the table in every event."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from waltap.capture.name_adjustment import schema_namer
+from waltap.config.property import Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.structure import is_envelope, member, without_repeats
+
+__all__ = ["ExtractSchema", "ExtractSchemaProperties"]
+
+PARAMETER = "__debezium.source.column."
+_TEXT, _OPTIONAL_TEXT = Schema(kind=Kind.STRING), Schema(kind=Kind.STRING, optional=True)
+_OPTIONAL_INT = Schema(kind=Kind.INT32, optional=True)
+
+
+class ExtractSchemaProperties(Properties):
+    """How the schema is named."""
+
+    names: Literal["none", "avro", "avro_unicode"] = declare(
+        "schema.name.adjustment.mode",
+        default="none",
+        summary="How names of schemas are adjusted to what Avro takes.",
+        advanced=True,
+    )
+
+
+class ExtractSchema:
+    """Takes a batch's records, in order, and gives them with the field ``sourceSchema``."""
+
+    def __init__(self, properties: ExtractSchemaProperties) -> None:
+        name = schema_namer(properties.names)
+        column = Schema(
+            kind=Kind.STRUCT,
+            name=name("io.debezium.connector.source.schema.Column"),
+            version=1,
+            fields=(
+                Field("name", _TEXT),
+                Field("typeName", _TEXT),
+                Field("length", _OPTIONAL_INT),
+                Field("scale", _OPTIONAL_INT),
+                Field("comment", _OPTIONAL_TEXT),
+            ),
+        )
+        table = Schema(
+            kind=Kind.STRUCT,
+            name="io.debezium.connector.source.schema.Table",
+            version=1,
+            fields=(Field("columns", Schema(kind=Kind.ARRAY, items=column)),),
+        )
+        self._block = Schema(
+            kind=Kind.STRUCT,
+            name=name("io.debezium.connector.source.Schema"),
+            version=1,
+            fields=(Field("id", _TEXT), Field("table", table)),
+        )
+        self._known = SchemaMemory(self._made)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return [self._described(record) for record in records]
+
+    def _described(self, record: ConnectRecord) -> ConnectRecord:
+        event = record.value
+        if event is None or not is_envelope(record):
+            return record
+        if event.get("after") is None and event.get("before") is None:
+            return record
+        assert record.value_schema is not None
+        schema, columns = self._known.of(record.value_schema)
+        block = {"id": event["source"]["table"], "table": {"columns": columns}}
+        return msgspec.structs.replace(
+            record, value_schema=schema, value={**event, "sourceSchema": block}
+        )
+
+    def _made(self, envelope: Schema) -> tuple[Schema, list[dict[str, Any]]]:
+        row = member(envelope, "after", "an event", Kind.STRUCT).schema
+        fields = (*envelope.fields, Field("sourceSchema", self._block))
+        without_repeats(envelope.name, fields)
+        made = msgspec.structs.replace(envelope, fields=fields, default=None)
+        return made, [_column(field) for field in row.fields]
+
+
+def _column(field: Field) -> dict[str, Any]:
+    found = dict(field.schema.parameters)
+    name, type_name = found.get(f"{PARAMETER}name"), found.get(f"{PARAMETER}type")
+    if name is None or type_name is None:
+        raise RecordUnfit(
+            f"the schema of {field.name} does not tell its type; set column.propagate.source.type=.* or "
+            "datatype.propagate.source.type=.*"
+        )
+    length, scale = found.get(f"{PARAMETER}length"), found.get(f"{PARAMETER}scale")
+    return {
+        "name": name,
+        "typeName": type_name,
+        "length": None if length is None else int(length),
+        "scale": None if scale is None else int(scale),
+        "comment": found.get(f"{PARAMETER}comment"),
+    }

@@ -1,0 +1,32 @@
+"""How transforms of Debezium's are named here, and told of."""
+
+from collections.abc import Callable
+from typing import Any
+
+from waltap.config.property import Properties
+from waltap.format.record_transform import RecordTransform
+from waltap.specs import RecordTransformSpec
+
+__all__ = ["debezium_spec"]
+
+PACKAGE = "io.debezium.transforms"
+
+
+def debezium_spec(
+    name: str,
+    java: str,
+    summary: str,
+    properties: type[Properties] | None,
+    factory: Callable[[Any, Any], RecordTransform],
+    *,
+    package: str = PACKAGE,
+) -> RecordTransformSpec:
+    """Return the spec of the class ``java`` (``outbox.EventRouter``): it goes by ``name``, by the name of
+    the class, and by its full name."""
+    return RecordTransformSpec(
+        name=name,
+        aliases=(f"{package}.{java}", java.rpartition(".")[2]),
+        summary=summary,
+        properties=properties,
+        factory=factory,
+    )

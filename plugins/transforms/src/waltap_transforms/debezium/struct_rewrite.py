@@ -1,0 +1,89 @@
+"""Values rewritten wherever they are in a struct, by functions that are made once per schema."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+__all__ = ["Change", "StructRewrite"]
+
+Convert = Callable[[Any], Any]
+Change = Callable[[Schema], tuple[Schema, Convert] | None]
+"""What becomes of values of a schema: another schema (or the same) and a function; None: nothing."""
+
+
+class StructRewrite:
+    """Rewrites values of records that are structs. As Debezium's transforms read every field by
+    ``Struct.get``, null becomes the field's default where there is one.
+
+    ``inside``: elements of arrays and maps are rewritten, too.
+    """
+
+    def __init__(self, change: Change, *, inside: bool) -> None:
+        self._change, self._inside = change, inside
+        self._known = SchemaMemory(self._made)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with its value rewritten; its value schema is a struct's."""
+        assert record.value_schema is not None
+        schema, convert = self._known.of(record.value_schema)
+        if convert is None:
+            return record
+        return msgspec.structs.replace(record, value_schema=schema, value=convert(record.value))
+
+    def _made(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        found = self._change(schema)
+        if found is not None:
+            return found
+        if schema.kind is Kind.STRUCT:
+            return self._struct(schema)
+        if not self._inside or schema.kind not in (Kind.ARRAY, Kind.MAP):
+            return schema, None
+        return self._collection(schema)
+
+    def _struct(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        made = [(field, *self._known.of(field.schema)) for field in schema.fields]
+        changes = any(of is not field.schema for field, of, _ in made)
+        parts = [
+            (field.name, field.schema.default, convert)
+            for field, _, convert in made
+            if convert is not None or field.schema.default is not None
+        ]
+        if not parts and not changes:
+            return schema, None
+        if changes:
+            fields = tuple(
+                field if of is field.schema else Field(field.name, of) for field, of, _ in made
+            )
+            schema = msgspec.structs.replace(schema, fields=fields, default=None)
+
+        def converted(value: Mapping[str, Any]) -> dict[str, Any]:
+            out = dict(value)
+            for name, default, convert in parts:
+                held = out.get(name)
+                held = default if held is None else held
+                out[name] = held if convert is None or held is None else convert(held)
+            return out
+
+        return schema, converted
+
+    def _collection(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        """Return what rewrites elements; their schemas stay."""
+        items = None if schema.items is None else self._known.of(schema.items)[1]
+        keys = None if schema.keys is None else self._known.of(schema.keys)[1]
+        values = None if schema.values is None else self._known.of(schema.values)[1]
+
+        def element(convert: Convert | None, value: Any) -> Any:
+            return value if convert is None or value is None else convert(value)
+
+        if items is not None:
+            return schema, lambda value: [element(items, each) for each in value]
+        if keys is not None or values is not None:
+            return schema, lambda value: {
+                element(keys, key): element(values, each) for key, each in value.items()
+            }
+        return schema, None

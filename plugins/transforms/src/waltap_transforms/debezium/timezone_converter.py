@@ -1,0 +1,209 @@
+"""TimezoneConverter: times of rows in another time zone."""
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import msgspec
+from pydantic import field_validator, model_validator
+
+from waltap.config.property import CommaList, Properties, declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransformContext
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap_transforms.debezium.structure import field_of, is_envelope
+from waltap_transforms.debezium.zone import Zone, moved_time, moved_timestamp
+
+__all__ = ["TimezoneConverter", "TimezoneConverterProperties"]
+
+PLANS_KEPT = 10_000
+RULES = re.compile(r'\[(source|topic|[".\w\s]+):([".\w\s]+(?::[".\w\s]+)?(?:,|]$))+')
+EPOCHS = {"ts_ms": 1_000, "ts_us": 1_000_000, "ts_ns": 1_000_000_000}
+"""Fields of the source block, with their units per second."""
+UNITS = {
+    "io.debezium.time.Timestamp": 1_000,
+    "io.debezium.time.MicroTimestamp": 1_000_000,
+    "io.debezium.time.NanoTimestamp": 1_000_000_000,
+    "org.apache.kafka.connect.data.Timestamp": 1_000,
+}
+"""Types without a zone, with their units per second."""
+ZONED_TIMESTAMP, ZONED_TIME = "io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime"
+UNTOUCHED = frozenset(
+    {
+        "io.debezium.time.Date",
+        "io.debezium.time.MicroTime",
+        "io.debezium.time.NanoTime",
+        "io.debezium.time.Time",
+        "org.apache.kafka.connect.data.Date",
+        "org.apache.kafka.connect.data.Time",
+    }
+)
+
+Convert = Callable[[Any], Any]
+
+
+class TimezoneConverterProperties(Properties):
+    """Into which zone, and which fields."""
+
+    zone: str = declare(
+        "converted.timezone",
+        summary="Time zone to convert to: a name (America/Los_Angeles) or an offset (+08:00).",
+    )
+    include: CommaList = declare(
+        "include.list",
+        default=(),
+        summary="What is converted, where that is not everything: source:TABLE, source:TABLE:FIELD, "
+        "topic:TOPIC, topic:TOPIC:FIELD, or NAME:FIELD of a topic or table. A field is one of the rows, "
+        "or `source.ts_ms`, `before.x`, `after.x`.",
+    )
+    exclude: CommaList = declare(
+        "exclude.list", default=(), summary="What is not converted, written in the same way."
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        Zone(value)
+        return value
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        if self.include and self.exclude:
+            raise ValueError("give include.list or exclude.list, not both")
+        rules = self.include or self.exclude
+        if rules and not RULES.fullmatch(f"[{', '.join(rules)}]"):
+            raise ValueError(
+                f"{', '.join(rules)} is no list of source:TABLE:FIELD, topic:TOPIC:FIELD or NAME:FIELD"
+            )
+        return self
+
+
+class TimezoneConverter:
+    """Takes a batch's records, in order, and gives them with their times converted."""
+
+    def __init__(
+        self, properties: TimezoneConverterProperties, context: RecordTransformContext
+    ) -> None:
+        self._zone, self._context = Zone(properties.zone), context
+        self._includes, self._excludes = bool(properties.include), bool(properties.exclude)
+        self._rules = _rules(properties.exclude or properties.include)
+        self._known: dict[tuple[int, str, str | None], tuple[Schema, _Plan]] = {}
+        self._told: set[str] = set()
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return [self._converted(record) for record in records]
+
+    def _converted(self, record: ConnectRecord) -> ConnectRecord:
+        event, schema = record.value, record.value_schema
+        if event is None or schema is None or not is_envelope(record):
+            return record
+        table = (event.get("source") or {}).get("table")
+        place = id(schema), record.topic, table
+        entry = self._known.get(place)
+        if entry is None:
+            if len(self._known) >= PLANS_KEPT:
+                self._known.clear()
+            entry = self._known[place] = schema, self._plan(schema, record.topic, table)
+        changed = {}
+        for side, parts in entry[1]:
+            struct = event.get(side)
+            if struct is not None:
+                changed[side] = _changed(struct, parts)
+        return msgspec.structs.replace(record, value={**event, **changed}) if changed else record
+
+    def _plan(self, schema: Schema, topic: str, table: str | None) -> "_Plan":
+        wanted = self._wanted(topic, table)
+        if wanted is None:
+            return []
+        plan = []
+        for side in ("before", "after", "source"):
+            inside = field_of(schema, side)
+            if inside is None or inside.schema.kind is not Kind.STRUCT:
+                continue
+            parts = [
+                (field.name, field.schema.default, convert)
+                for field in inside.schema.fields
+                if wanted(side, field.name)
+                and (convert := self._conversion(side, field)) is not None
+            ]
+            if parts:
+                plan.append((side, parts))
+        return plan
+
+    def _wanted(self, topic: str, table: str | None) -> Callable[[str, str], bool] | None:
+        """Return what tells whether a field of a side is converted; None: none is."""
+        rules, found = self._rules, None
+        for kind, name in (("topic", topic), ("source", table), ("", topic), ("", table)):
+            if (kind, name) in rules:
+                found = rules[kind, name or ""]
+                break
+        if found is None:
+            return None if self._includes else lambda side, _field: side != "source"
+        if not found:  # a rule without fields
+            return None if self._excludes else lambda side, _field: side != "source"
+        of_source = any(field.startswith("source.") for field in found)
+
+        def named(side: str, field: str) -> bool:
+            if side == "source" and not of_source:
+                return False
+            listed = f"{side}.{field}" in found or (side != "source" and field in found)
+            return listed is not self._excludes
+
+        return named
+
+    def _conversion(self, side: str, field: Field) -> Convert | None:
+        name, zone = field.schema.name, self._zone
+        if name is None:
+            return _epoch(zone, EPOCHS.get(field.name)) if side == "source" else None
+        if name in UNTOUCHED:
+            self._tell(f"{field.name} stays as it is: {name} has no date with its time")
+            return None
+        if name == ZONED_TIMESTAMP:
+            return lambda text: moved_timestamp(text, zone)
+        if name == ZONED_TIME:
+            return lambda text: moved_time(text, zone.offset_at(int(time.time())))
+        if name in UNITS:
+            unit = UNITS[name]
+            return lambda at: at - zone.offset(at // unit) * unit
+        return None
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._context.warn(f"{self._context.label}: {text}")
+
+
+_Parts = list[tuple[str, object, Convert]]
+_Plan = list[tuple[str, _Parts]]
+"""Sides of the event, with the fields to convert, their defaults, and how."""
+
+
+def _changed(struct: dict[str, Any], parts: _Parts) -> dict[str, Any]:
+    out = dict(struct)
+    for name, default, convert in parts:
+        held = out.get(name)
+        held = default if held is None else held
+        if held is not None:
+            out[name] = convert(held)
+    return out
+
+
+def _epoch(zone: Zone, unit: int | None) -> Convert | None:
+    return None if unit is None else lambda at: at + zone.offset_at(at // unit) * unit
+
+
+def _rules(entries: Iterable[str]) -> dict[tuple[str, str], set[str]]:
+    """Return the fields of each (kind, name); kind is topic, source, or "" for either. A kind once named
+    holds for the entries behind it, too."""
+    found: dict[tuple[str, str], set[str]] = {}
+    common = ""
+    for entry in entries:
+        parts = entry.split(":")
+        if len(parts) > 1 and parts[0].lower() in ("source", "topic"):
+            common = parts[0] if parts[0] in ("source", "topic") else ""
+            parts = parts[1:]
+        fields = found.setdefault((common, parts[0]), set())
+        fields.update(parts[1:2])
+    return found

@@ -1,0 +1,54 @@
+"""VectorToJson: vectors as JSON text."""
+
+from typing import Any
+
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordUnfit
+from waltap.mapping import double_text, float_text
+from waltap.mapping.connect_schema import Kind, Schema
+from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
+
+__all__ = ["VectorToJson"]
+
+DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVector": float_text}
+SPARSE = "io.debezium.data.SparseDoubleVector"
+
+
+class VectorToJson:
+    """Takes a batch's records, in order, and gives them with their vectors as JSON."""
+
+    def __init__(self) -> None:
+        self._rewrite = StructRewrite(_vector, inside=False)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit for a value that is no struct."""
+        return [self._written(record) for record in records]
+
+    def _written(self, record: ConnectRecord) -> ConnectRecord:
+        if record.value is None:
+            return record
+        if record.value_schema is None or record.value_schema.kind is not Kind.STRUCT:
+            raise RecordUnfit("the value is no struct")
+        return self._rewrite(record)
+
+
+def _vector(schema: Schema) -> tuple[Schema, Convert] | None:
+    json = Schema(
+        kind=Kind.STRING, optional=schema.optional, name="io.debezium.data.Json", version=1
+    )
+    if schema.name == SPARSE:
+        return json, _sparse
+    text = DENSE.get(schema.name or "")
+    if text is None:
+        return None
+
+    def dense(value: Any) -> str:
+        numbers = ", ".join("null" if each is None else text(each) for each in value)
+        return f'{{ "values": [{numbers}] }}'
+
+    return json, dense
+
+
+def _sparse(value: Any) -> str:
+    numbers = ", ".join(f'"{at}": {double_text(of)}' for at, of in sorted(value["vector"].items()))
+    return f'{{ "dimensions": {value["dimensions"]}, "vector": {{ {numbers} }} }}'

@@ -1,0 +1,140 @@
+"""Time zones over all of the instants that PostgreSQL has, and ISO texts of them as Java writes them."""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from waltap.format.record_transform import RecordUnfit
+
+__all__ = ["Zone", "moved_time", "moved_timestamp"]
+
+_OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
+_TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
+_ISO_TIME = re.compile(_TIME)
+_ISO = re.compile(rf"([+-]?\d{{4,9}})-(\d\d)-(\d\d)T{_TIME}")
+_DAY = 86_400
+_CYCLE = 146_097
+"""Days of 400 years, after which the calendar repeats."""
+_EPOCH = 719_468
+"""Days from 1 March of the year 0 to 1970."""
+
+
+class Zone:
+    """A zone by its name (``Europe/Vienna``) or offset (``+08:00``). Raises: ValueError."""
+
+    def __init__(self, name: str) -> None:
+        self._zone: tzinfo
+        fixed = _OFFSET.fullmatch(name)
+        if fixed is not None:
+            self._zone = timezone(timedelta(seconds=_seconds(name)))
+            return
+        try:
+            self._zone = ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
+            raise ValueError(
+                f"{name!r} is neither a zone (America/Los_Angeles) nor an offset (+08:00)"
+            ) from cause
+
+    def offset(self, local: int) -> int:
+        """Return the offset in s at ``local`` seconds since 1970 on the zone's own clock. In a gap it is
+        the one before it, in an overlap the first."""
+        return _of(_near(local).replace(tzinfo=self._zone))
+
+    def offset_at(self, instant: int) -> int:
+        """Return the offset in s at ``instant`` seconds since 1970 UTC."""
+        return _of(_near(instant).replace(tzinfo=UTC).astimezone(self._zone))
+
+
+def moved_timestamp(text: str, zone: Zone) -> str:
+    """Return the instant of an ISO text with date and offset in ``zone``. As Debezium's converter, it
+    takes the offset that the zone has at the text's own date and time.
+
+    Raises: RecordUnfit for another text.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise RecordUnfit("a timestamp with time zone is not an ISO text")
+    year, month, day = int(match[1]), int(match[2]), int(match[3])
+    local = _days(year, month, day) * _DAY + _clock(match[4], match[5], match[6])
+    offset = zone.offset(local)
+    days, second = divmod(local - _seconds(match[8]) + offset, _DAY)
+    year, month, day = _civil(days)
+    sign = "+" if year > 9999 else "-" if year < 0 else ""
+    return f"{sign}{abs(year):04}-{month:02}-{day:02}T{_shown(second, match[7], offset)}"
+
+
+def moved_time(text: str, offset: int) -> str:
+    """Return the time of day of an ISO text with an offset, at another ``offset`` in s.
+
+    Raises: RecordUnfit for another text.
+    """
+    match = _ISO_TIME.fullmatch(text)
+    if match is None:
+        raise RecordUnfit("a time with time zone is not an ISO text")
+    second = _clock(match[1], match[2], match[3]) - _seconds(match[5]) + offset
+    return _shown(second % _DAY, match[4], offset)
+
+
+def _clock(hour: str, minute: str, second: str | None) -> int:
+    return int(hour) * 3600 + int(minute) * 60 + int(second or 0)
+
+
+def _shown(second: int, fraction: str | None, offset: int) -> str:
+    digits = (fraction or "").rstrip("0")
+    clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return f"{clock}{'.' if digits else ''}{digits}{_written(offset)}"
+
+
+def _written(offset: int) -> str:
+    if offset == 0:
+        return "Z"
+    sign, size = "-" if offset < 0 else "+", abs(offset)
+    rest = f":{size % 60:02}" if size % 60 else ""
+    return f"{sign}{size // 3600:02}:{size // 60 % 60:02}{rest}"
+
+
+def _seconds(offset: str) -> int:
+    match = _OFFSET.fullmatch(offset)
+    if match is None:
+        return 0
+    size = int(match[2]) * 3600 + int(match[3]) * 60 + int(match[4] or 0)
+    return -size if match[1] == "-" else size
+
+
+def _near(seconds: int) -> datetime:
+    """Return the time of the clock, moved by whole cycles of the calendar into the years Python has;
+    before the year 1 the zones' rules are those of the year 1."""
+    days, second = divmod(seconds, _DAY)
+    first, last = _days(1, 1, 2), _days(9999, 12, 31)
+    if days < first:
+        days = first
+    elif days >= last:
+        days -= ((days - last) // _CYCLE + 1) * _CYCLE
+    return datetime(1970, 1, 1) + timedelta(days=days, seconds=second)  # noqa: DTZ001 - no zone yet
+
+
+def _of(moment: datetime) -> int:
+    offset = moment.utcoffset()
+    assert offset is not None
+    return offset.days * _DAY + offset.seconds
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Return the days since 1970 of a date of the proleptic Gregorian calendar."""
+    year -= month <= 2
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    cycle, year = divmod(year, 400)
+    return cycle * _CYCLE + year * 365 + year // 4 - year // 100 + of_year - _EPOCH
+
+
+def _civil(days: int) -> tuple[int, int, int]:
+    """Return year, month and day of a day since 1970."""
+    cycle, day = divmod(days + _EPOCH, _CYCLE)
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    of_year = day - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153
+    return (
+        year + cycle * 400 + (month >= 10),
+        month + (3 if month < 10 else -9),
+        of_year - (153 * month + 2) // 5 + 1,
+    )

@@ -1,0 +1,15 @@
+"""Hook implementations of the transforms; each family says what it has."""
+
+from collections.abc import Iterable
+
+from waltap.hookspecs import hookimpl
+from waltap.specs import TransformSpec
+
+
+@hookimpl
+def register_transforms() -> Iterable[TransformSpec]:
+    """Contribute the transforms."""
+    from waltap_transforms.connect import CONNECT
+    from waltap_transforms.debezium import DEBEZIUM
+
+    return (*CONNECT, *DEBEZIUM)

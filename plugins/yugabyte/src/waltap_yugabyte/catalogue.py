@@ -1,0 +1,59 @@
+"""The catalogue of a server without WAL positions, transaction ids and system columns.
+
+Source: yugabyte-db, ``yb_scan.c`` ("System column with id … is not supported yet"); documentation of
+logical replication, limitations.
+"""
+
+from typing import ClassVar
+
+from waltap_postgres.catalog.catalogue import (
+    UNVERSIONED_RELATION_SQL,
+    PostgresCatalogue,
+    Table,
+)
+from waltap_yugabyte.properties import YugabyteProperties
+
+__all__ = ["YugabyteCatalogue"]
+
+SNAPSHOT_TRANSACTION = 2
+"""What rows that were read name as their transaction: ``txid_current`` is not to be had."""
+
+
+class YugabyteCatalogue(PostgresCatalogue):
+    """What is not there is None, or empty; what describes tables asks for no system column."""
+
+    relation_sql: ClassVar[str] = UNVERSIONED_RELATION_SQL
+    tells_transactions = False
+
+    @property
+    def strict(self) -> bool:
+        """Tell whether a server that does not say what it is, is refused."""
+        properties = self.properties
+        return not isinstance(properties, YugabyteProperties) or properties.server_check == "refuse"
+
+    def wal_end(self) -> int | None:
+        return None
+
+    def standby(self) -> bool:
+        return False
+
+    def transaction_id(self) -> int | None:
+        return SNAPSHOT_TRANSACTION
+
+    def snapshot(self) -> str | None:
+        return None
+
+    def visible_until(self) -> tuple[int, bool] | None:
+        return None
+
+    def named_since(self, xid: int) -> list[Table]:
+        return []
+
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
+        return bool(
+            self.query(
+                "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                " WHERE c.relkind = 'm' AND n.nspname = %s AND c.relname = %s",
+                (schema, table),
+            )
+        )

@@ -1,0 +1,57 @@
+"""YugabyteDB's arrangement of the PostgreSQL connector's parts."""
+
+from dataclasses import replace
+
+from waltap.events import PLAIN, VALUE_AND_SET
+from waltap.events.form import EventForm
+from waltap.mapping.envelope import DEBEZIUM_2_5, NEWEST
+from waltap_postgres.decision import Decision, Situation, decide
+from waltap_postgres.dialect import Dialect
+from waltap_yugabyte.catalogue import YugabyteCatalogue
+from waltap_yugabyte.chunks import YugabyteChunks
+from waltap_yugabyte.hash_ranges import HashPlanner
+from waltap_yugabyte.preflight import YugabytePreflight
+from waltap_yugabyte.properties import YugabyteProperties
+from waltap_yugabyte.publications import YugabytePublications
+from waltap_yugabyte.reading import YugabyteReading
+from waltap_yugabyte.server import YugabyteServer
+from waltap_yugabyte.slots import YugabyteSlots
+from waltap_yugabyte.stream import YugabyteStream
+
+__all__ = ["YUGABYTEDB", "event_form"]
+
+NAMING_UNSENT = replace(NEWEST, name="with the names of unsent fields", unsent=True)
+
+
+def _decide(situation: Situation) -> Decision:
+    """Decide as PostgreSQL's connector does; but a snapshot that broke off is taken anew beside the slot
+    that is there: its time is still that of the snapshot, and the server would drop it only minutes
+    after its last reader."""
+    decision = decide(situation)
+    slot = decision.slot
+    keeps = slot is not None and slot.snapshot is not None and not slot.invalidated
+    if decision.anew and keeps and decision.snapshot and situation.unreadable is None:
+        return replace(decision, anew=False, begun=False)
+    return decision
+
+
+YUGABYTEDB = Dialect(
+    name="YugabyteDB",
+    catalogue=YugabyteCatalogue,
+    identity=YugabyteServer,
+    slots=YugabyteSlots,
+    publications=YugabytePublications,
+    decide=_decide,
+    reading=YugabyteReading,
+    planner=HashPlanner,
+    chunks=YugabyteChunks,
+    stream=YugabyteStream,
+    preflight=YugabytePreflight,
+)
+
+
+def event_form(properties: YugabyteProperties, decoder: str) -> EventForm:
+    """Return the form of events: those of Debezium's connector, at 2.5, or waltap's plain ones."""
+    if properties.event_form == "plain":
+        return EventForm(envelope=NAMING_UNSENT)
+    return EventForm(cell=VALUE_AND_SET if decoder == "yboutput" else PLAIN, envelope=DEBEZIUM_2_5)

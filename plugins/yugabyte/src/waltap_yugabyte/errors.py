@@ -1,0 +1,130 @@
+"""What YugabyteDB refuses, beside what PostgreSQL does.
+
+Source: yugabyte-db, ``yb_virtual_wal_client.c``, ``walsender.c``, ``slotfuncs.c``.
+"""
+
+import re
+
+from waltap.errors import ConnectionLost, OffsetError, Retry, SourceError
+from waltap_postgres.errors import ErrorMeanings, SlotInvalidated
+
+__all__ = [
+    "ChangeRefused",
+    "CommandsOff",
+    "NotYugabyte",
+    "ReadTimeRefused",
+    "SlotStillActive",
+    "SlotsUsedUp",
+    "TimeTooOld",
+    "YugabyteMeanings",
+]
+
+
+class NotYugabyte(SourceError):
+    """The server does not say that it is YugabyteDB."""
+
+    code = "WT-2150"
+    remedy = (
+        "For PostgreSQL: [source] type = 'postgres'. When it is YugabyteDB behind something that hides "
+        "it: yb.server.check=warn."
+    )
+
+
+class ChangeRefused(SourceError):
+    """pgoutput streams no table that has the replica identity CHANGE."""
+
+    code = "WT-2151"
+    remedy = (
+        "Consider using output plugin yboutput instead: plugin.name=yboutput, with a new slot.name. Or "
+        "give the tables another identity and make the slot anew, which keeps what they had when it was "
+        "made: ALTER TABLE … REPLICA IDENTITY DEFAULT; `waltap slot drop FILE`; "
+        "`waltap offsets clear FILE`."
+    )
+
+
+class CommandsOff(SourceError):
+    """The cluster does not take replication commands."""
+
+    code = "WT-2152"
+    remedy = (
+        "Set the flags ysql_yb_enable_replication_commands and ysql_yb_enable_replica_identity of the "
+        "nodes (yb-tserver) to true."
+    )
+
+
+class ReadTimeRefused(SourceError):
+    """The role may not read tables as of the time of the slot."""
+
+    code = "WT-2153"
+    remedy = (
+        "As a superuser, in a schema of the role's search_path: CREATE PROCEDURE "
+        "set_yb_read_time(value TEXT) LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET LOCAL yb_read_time = ' "
+        "|| quote_literal(value); END $$ SECURITY DEFINER; CREATE PROCEDURE "
+        "disable_catalog_version_check() LANGUAGE plpgsql AS $$ BEGIN EXECUTE "
+        "'SET yb_disable_catalog_version_check = true'; END $$ SECURITY DEFINER. Or "
+        "yb.consistent.snapshot=false, by which rows that change meanwhile come twice."
+    )
+
+
+class TimeTooOld(SourceError):
+    """What the tables were at the time of the slot is not kept any more."""
+
+    code = "WT-2156"
+    remedy = (
+        "Start with a new slot: `waltap slot drop FILE`, `waltap offsets clear FILE`; where it happens "
+        "again raise timestamp_history_retention_interval_sec of the nodes above the time that the "
+        "snapshot takes."
+    )
+
+
+class SlotStillActive(SourceError):
+    """The server drops a slot only minutes after it was last read."""
+
+    code = "WT-2154"
+    retry = Retry.NEVER
+    remedy = (
+        "Try again later: the cluster counts a slot as read for "
+        "ysql_cdc_active_replication_slot_window_ms (5 minutes) after its last reader."
+    )
+
+
+class SlotsUsedUp(ConnectionLost):
+    """The node streams as many slots as it may."""
+
+    code = "WT-2155"
+    remedy = (
+        "Name other nodes in database.hostname, or raise cdc_max_virtual_wal_per_tserver of the node; "
+        "waltap tries again by itself."
+    )
+
+
+PASSING = re.compile(
+    r"catalog version mismatch|schema version mismatch|snapshot too old: no|the tablet \S+ (was )?split"
+    r"|restart read|could not serialize|conflicts with|not the leader|timed out|try again",
+    re.IGNORECASE,
+)
+"""What another try after a reconnect may well pass."""
+
+
+class YugabyteMeanings(ErrorMeanings):
+    """What its errors mean; the rest is PostgreSQL's."""
+
+    def of_query(self, sqlstate: str, message: str, **facts: str) -> SourceError | OffsetError:
+        text = message.strip().rstrip(".")
+        if text.startswith("replica identity CHANGE"):
+            return ChangeRefused(text)
+        if "is unavailable" in text or "ysql_yb_enable_replication_commands" in text:
+            return CommandsOff(text)
+        if "max capacity reached" in text:
+            return SlotsUsedUp(text)
+        if "expired" in text and ("slot" in text or "stream" in text.lower()):
+            return SlotInvalidated(text, slot=facts.get("slot", ""))
+        if sqlstate == "55006":
+            return SlotStillActive(text)
+        if "yb_read_time" in text or "disable_catalog_version_check" in text:
+            return ReadTimeRefused(text)
+        if text.lower().startswith("snapshot too old"):
+            return TimeTooOld(text)
+        if sqlstate in {"40001", "40P01", "57P01", "57P03"} or PASSING.search(text):
+            return ConnectionLost(f"{text} (SQLSTATE {sqlstate})")
+        return super().of_query(sqlstate, message, **facts)

@@ -1,0 +1,70 @@
+"""Tables cut into ranges of the hash of their key, as YugabyteDB spreads them over tablets.
+
+Source: YugabyteDB documentation, ``yb_hash_code``; yugabyte-db, ``pg_index.h`` (``INDOPTION_HASH``).
+"""
+
+from itertools import pairwise
+
+from waltap_postgres.replication.publication import identifier
+from waltap_postgres.snapshot.plan import KeyRange, Planner, Range, TableSize
+from waltap_postgres.snapshot.transaction import ReadingTransaction, Shape, Target
+from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
+
+__all__ = ["HashPlanner", "HashRange", "hash_condition"]
+
+HASHED = 4
+"""In ``pg_index.indoption``: the column is of the hash part of the key."""
+
+HASH_COLUMNS_SQL = """
+SELECT a.attnum::int4
+  FROM pg_index i
+  CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indoption::int2[])
+    WITH ORDINALITY k(number, option, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+ WHERE i.indrelid = %s AND i.indisprimary AND k.option & %s <> 0 ORDER BY k.place
+"""
+
+
+class HashRange(KeyRange, frozen=True, tag="hash"):
+    """Rows whose hash code is at least ``low`` and below ``high``; ``columns`` are the numbers of the
+    hash part of the key."""
+
+    low: int = 0
+    high: int = HASH_CODES
+
+    def where(self, shape: Shape) -> str:
+        names = ", ".join(identifier(shape.columns[number][0]) for number in self.columns)
+        return hash_condition(names, self.low, self.high)
+
+
+def hash_condition(names: str, low: int, high: int) -> str:
+    """Return the condition of rows in a range; ``names`` are the columns of the hash part."""
+    return f"yb_hash_code({names}) >= {low} AND yb_hash_code({names}) < {high}"
+
+
+class HashPlanner(Planner):
+    """Cuts tables whose primary key is hashed; others are read whole. A row has no place (``ctid``)."""
+
+    def ranges(
+        self, transaction: ReadingTransaction, target: Target, size: TableSize, count: int
+    ) -> tuple[Range, ...]:
+        columns = self._columns(target)
+        small = 0 < target.table.estimate <= self.properties.snapshot_fetch_size
+        if count < 2 or small or not columns:
+            return ()
+        bounds = [HASH_CODES * number // count for number in range(count + 1)]
+        return tuple(
+            HashRange(columns=columns, after=None, up_to=None, low=low, high=high)
+            for low, high in pairwise(bounds)
+        )
+
+    def _columns(self, target: Target) -> tuple[int, ...]:
+        """Return the numbers of the columns of the hash part, () where the key has none."""
+        assert isinstance(self.properties, YugabyteProperties)
+        given = self.properties.hash_columns
+        if given:
+            numbers = {column.name: column.number for column in target.table.relation.columns}
+            found = [numbers.get(name) for name in given]
+            return tuple(n for n in found if n is not None) if None not in found else ()
+        rows = self.now.query(HASH_COLUMNS_SQL, (target.oid, HASHED))
+        return tuple(number for (number,) in rows)

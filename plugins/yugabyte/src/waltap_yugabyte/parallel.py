@@ -1,0 +1,218 @@
+"""Several slots, each of which streams a hash range of one table: one connector of parts.
+
+Each range has a slot and a publication, is read as of its slot's time, and streams by itself; the pipeline
+has a position for each (`waltap.offsets.offset.Offset`), by the name of its slot.
+
+Source: YugabyteDB documentation, parallel streaming; Debezium's connector for YugabyteDB,
+``YBValidate.java`` and ``PostgresConnectorTask.java``.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+
+from waltap.decode.decoder import Decoder
+from waltap.decode.relation import Relation
+from waltap.errors import SourceError, WaltapError
+from waltap.offsets.belongings import Belonging
+from waltap.offsets.offset import Offset
+from waltap.source.connector import (
+    ChangeStream,
+    Check,
+    Connector,
+    ConnectorContext,
+    Overlap,
+    SlotStatus,
+    Start,
+)
+from waltap.source.position import Position, Positions
+from waltap.transactions.transaction import SnapshotRows
+from waltap_postgres.connector import PostgresConnector
+from waltap_postgres.replication.publication import identifier
+from waltap_yugabyte.dialect import YUGABYTEDB
+from waltap_yugabyte.hash_ranges import hash_condition
+from waltap_yugabyte.properties import YugabyteProperties
+
+__all__ = ["OneTableOnly", "RangedConnector"]
+
+
+class OneTableOnly(SourceError):
+    """Ranges are those of one table, and the profile captures none, or several."""
+
+    code = "WT-2157"
+    remedy = "Name one table in table.include.list, or leave streaming.mode=parallel out."
+
+
+class RangedConnector(Connector):
+    """Captures one table by a connector for each range; what concerns no range, the first answers."""
+
+    def __init__(self, properties: YugabyteProperties, context: ConnectorContext) -> None:
+        self.properties, self.context = properties, context
+        self._parts: dict[str, PostgresConnector] = {}
+        self._starts: dict[str, Start] = {}
+        if properties.streaming_order == "hybrid_time":
+            self.merges_within_s = properties.merge_quiet_ms / 1000
+        rows = self._rows()
+        try:
+            for number, slot in enumerate(properties.slot_names):
+                self._parts[slot] = self._part(number, rows[number])
+        except BaseException:
+            self.close()
+            raise
+        self._first = next(iter(self._parts.values()))
+        self.server, self.catalogue = self._first.server, self._first.catalogue
+
+    def _part(self, number: int, reads: Mapping[str, object]) -> PostgresConnector:
+        own = {
+            "slot_name": self.properties.slot_names[number],
+            "publication_name": self.properties.publication_names[number],
+            **reads,
+        }
+        chosen = self.properties.model_copy(update=own)
+        return PostgresConnector(chosen, self.context, YUGABYTEDB)
+
+    def _rows(self) -> list[Mapping[str, object]]:
+        """Return, for each range, the properties that let a snapshot read its rows alone.
+
+        Raises: OneTableOnly, SourceError.
+        """
+        with closing(self._part(0, {})) as probe:
+            tables = [table.relation for table in probe.captured()]
+        if len(tables) != 1:
+            names = ", ".join(table.name for table in tables) or "none"
+            raise OneTableOnly(f"streaming.mode=parallel takes one table; captured are {names}")
+        (table,) = tables
+        given = self.properties.hash_columns or table.primary_key or ()
+        if not given or not {column.name for column in table.columns}.issuperset(given):
+            raise OneTableOnly(f"{table.name} has no key whose hash could be cut into ranges")
+        source, names = identifier(table.schema, table.table), ", ".join(map(identifier, given))
+        place = f"snapshot.select.statement.overrides.{table.name}"
+        return [
+            {
+                "snapshot_select_overrides": (table.name,),
+                "snapshot_select_statements": {
+                    place: f"SELECT * FROM {source} WHERE {hash_condition(names, low, high)}"
+                },
+            }
+            for low, high in self.properties.ranges
+        ]
+
+    # --- what there is ------------------------------------------------------------------------
+
+    def _of(self, slot: str, offset: Offset | None) -> Offset | None:
+        """Return what ``offset`` says of one slot, None where it says nothing."""
+        if offset is None or slot not in offset.partitions:
+            return None
+        return Offset.of(offset.partitions[slot], snapshot=offset.snapshot)
+
+    def check(self, offset: Offset | None) -> list[Check]:
+        found: dict[tuple[str, str], Check] = {}
+        for slot, part in self._parts.items():
+            for check in part.check(self._of(slot, offset)):
+                found.setdefault((check.name, check.found), check)
+        return list(found.values())
+
+    def lost(self, offset: Offset) -> WaltapError | None:
+        for slot, part in self._parts.items():
+            of_slot = self._of(slot, offset)
+            why = None if of_slot is None else part.lost(of_slot)
+            if why is not None:
+                return why
+        return None
+
+    def describe(self, relation: Relation) -> Relation:
+        return self._first.describe(relation)
+
+    def renew(self, relation: Relation) -> Relation:
+        return self._first.renew(relation)
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        return self._first.query(sql, parameters)
+
+    def decoder(self) -> Decoder:
+        return self._first.decoder()
+
+    def estimate(self, relation: Relation) -> int | None:
+        return self._first.estimate(relation)
+
+    def captured_tables(self) -> dict[str, str]:
+        return self._first.captured_tables()
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        return self._first.existing_tables()
+
+    def slot(self) -> SlotStatus | None:
+        return self._first.slot()
+
+    def slots(self) -> list[SlotStatus]:
+        return self._first.slots()
+
+    def belongings(self, offset: Offset | None) -> list[Belonging]:
+        every = [
+            entry
+            for slot, part in self._parts.items()
+            for entry in part.belongings(self._of(slot, offset))
+        ]
+        return sorted({(e.kind, e.name): e for e in every}.values())
+
+    def drop(self, belonging: Belonging) -> None:
+        self._first.drop(belonging)
+
+    def drop_slot(self) -> bool:
+        dropped = [part.drop_slot() for part in self._parts.values()]
+        return any(dropped)
+
+    # --- start, snapshot, stream --------------------------------------------------------------
+
+    def prepare(self, offset: Offset | None) -> Start:
+        """Raises: as `Connector.prepare`."""
+        self._starts = {
+            slot: part.prepare(self._of(slot, offset)) for slot, part in self._parts.items()
+        }
+        every = self._starts.values()
+        reads = [start for start in every if start.snapshot]
+        whole = Offset(
+            partitions={slot: s.offset.sole for slot, s in self._starts.items()},
+            snapshot=reads[0].offset.snapshot if reads else None,
+        )
+        return Start(
+            snapshot=bool(reads),
+            stream=any(start.stream for start in every),
+            offset=whole,
+            notes=tuple(dict.fromkeys(note for start in every for note in start.notes)),
+            slot_created=any(start.slot_created for start in every),
+        )
+
+    def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
+        """Read range after range, each as of its slot's time."""
+        for slot, part in self._parts.items():
+            if self._starts[slot].snapshot:
+                yield from part.snapshot(self._starts[slot])
+
+    def streams(self, positions: Positions) -> Mapping[str, ChangeStream]:
+        with ExitStack() as opened:
+            found: dict[str, ChangeStream] = {}
+            for slot, part in self._parts.items():
+                found[slot] = part.stream(positions[slot])
+                opened.callback(found[slot].close)
+            opened.pop_all()
+            return found
+
+    def stream(self, position: Position) -> ChangeStream:
+        return self._first.stream(position)
+
+    def overlap(self, offset: Offset) -> Overlap | None:
+        return None
+
+    # --- end ----------------------------------------------------------------------------------
+
+    def undo(self) -> None:
+        for part in self._parts.values():
+            part.undo()
+
+    def finish(self) -> bool:
+        finished = [part.finish() for part in self._parts.values()]
+        return all(finished)
+
+    def close(self) -> None:
+        for part in self._parts.values():
+            part.close()

@@ -1,0 +1,144 @@
+"""The checks before a start that are YugabyteDB's."""
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from waltap.source.connector import Check
+from waltap_postgres.catalog.catalogue import Table
+from waltap_postgres.catalog.preflight import Preflight
+from waltap_yugabyte.errors import ChangeRefused
+from waltap_yugabyte.properties import YugabyteProperties
+from waltap_yugabyte.server import release
+from waltap_yugabyte.slots import COLUMNS_SQL
+
+__all__ = ["BEFORE", "YugabytePreflight"]
+
+log = logging.getLogger(__name__)
+
+NOT_ITS_OWN = frozenset({"wal_level", "walsenders"})
+NAMED = 10
+SOON = 0.25
+
+BEFORE = {
+    "c": "CHANGE: updates have no `before`, and of `after` the key and what was written; of what was "
+    "deleted comes the key",
+    "d": "DEFAULT: updates have no `before` and the whole `after`; of what was deleted comes the key",
+    "f": "FULL: `before` and `after` are whole",
+    "n": "NOTHING: the database refuses UPDATE and DELETE, inserts come",
+}
+"""What events of a table hold, by the letter of its replica identity."""
+
+
+class YugabytePreflight(Preflight):
+    """What WAL and walsenders are elsewhere, says nothing here."""
+
+    facts_sql: ClassVar[str] = re.sub(
+        r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", Preflight.facts_sql
+    )
+
+    def version(self) -> Check:
+        found = release(self.server.version)
+        if found is None:
+            return Check(
+                name="server version",
+                verdict="warning",
+                found=self.server.version,
+                remedy="yb.server.check=refuse refuses servers that do not say that they are YugabyteDB",
+            )
+        return Check(name="server version", verdict="ok", found=f"YugabyteDB {found}")
+
+    def of_server(self, checks: list[Check]) -> list[Check]:
+        own = [check for check in checks if check.name not in NOT_ITS_OWN]
+        return [*own, *self._commands(), *self._held(), *self._keyless(), *self._expiry()]
+
+    def _commands(self) -> Iterator[Check]:
+        """Look whether the cluster takes replication commands; a release without the setting does."""
+        rows = self.catalogue.query(
+            "SELECT name, setting FROM pg_settings WHERE setting = 'off' AND name = ANY(%s)",
+            (["yb_enable_replication_commands", "yb_enable_replica_identity"],),
+        )
+        for name, _ in rows:
+            yield Check(
+                name="replication commands",
+                verdict="error",
+                found=f"{name} is off",
+                remedy=f"Set the flag ysql_{name} of the nodes (yb-tserver) to true",
+            )
+
+    def _held(self) -> Iterator[Check]:
+        """Say what events will hold, by the identities that the slot has: those of its making."""
+        by_letter: dict[str, list[str]] = {}
+        for table in self.captured:
+            relation = table.relation
+            known = self.context.memory.get(relation.oid)
+            letter = relation.identity if known is None else known.identity or relation.identity
+            by_letter.setdefault(letter, []).append(relation.name)
+            if letter != relation.identity:
+                yield Check(
+                    name="replica identity",
+                    verdict="warning",
+                    found=f"{relation.name} was given another identity after the slot was made; the slot "
+                    f"goes on with {BEFORE.get(letter, letter).partition(':')[0]}",
+                    remedy="To use the new one make the slot anew: `waltap slot drop FILE`, "
+                    "`waltap offsets clear FILE`",
+                )
+        plugin = self.context.decoder.output_plugin
+        if plugin == "pgoutput" and by_letter.get("c"):
+            names = _listed(by_letter["c"])
+            problem = (
+                f"replica identity CHANGE is not supported for output plugin pgoutput: {names}"
+            )
+            yield Check.failed("replica identity", ChangeRefused(problem))
+        for letter, tables in sorted(by_letter.items()):
+            found = f"{_listed(tables)}: {BEFORE.get(letter, letter)}"
+            log.info(found)
+            yield Check(name="events", verdict="ok", found=found)
+
+    def _keyless(self) -> Iterator[Check]:
+        names = [table.relation.name for table in self.captured if _keyless(table)]
+        if names:
+            yield Check(
+                name="primary keys",
+                verdict="warning",
+                found=f"slots leave out tables without primary key: {_listed(names)}",
+                remedy="Give them a primary key; or make the slot with the preview flag "
+                "yb_cdcsdk_stream_tables_without_primary_key set, and name message.key.columns",
+            )
+
+    def _expiry(self) -> Iterator[Check]:
+        """Say until when the slot lasts if nobody reads it."""
+        known = {name for (name,) in self.catalogue.query(COLUMNS_SQL)}
+        if "yb_restart_time" not in known:
+            return
+        rows = self.catalogue.query(
+            "SELECT (extract(epoch FROM now() - yb_restart_time) * 1000)::int8, yb_restart_time::text"
+            " FROM pg_replication_slots WHERE slot_name = %s AND yb_restart_time IS NOT NULL",
+            (self.properties.slot_name,),
+        )
+        assert isinstance(self.properties, YugabyteProperties)
+        window = self.properties.slot_window_ms
+        for idle, since in rows:
+            left = window - idle
+            found = f"the slot needs what is from {since} on, which is kept for {window // 60000} minutes"
+            if left > window * SOON:
+                yield Check(name="slot expiry", verdict="ok", found=found)
+                continue
+            left_over = f"{left // 60000} minutes are left" if left > 0 else "it may be gone"
+            yield Check(
+                name="slot expiry",
+                verdict="warning",
+                found=f"{found}: {left_over}",
+                remedy="Run the pipeline; raise cdc_intent_retention_ms and cdc_wal_retention_time_secs "
+                "of the nodes, and yb.slot.retention.ms with them",
+            )
+
+
+def _keyless(table: Table) -> bool:
+    return not (table.primary_key or table.partitioned)
+
+
+def _listed(names: list[str]) -> str:
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest

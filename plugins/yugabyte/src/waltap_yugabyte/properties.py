@@ -1,0 +1,314 @@
+"""Properties of the YugabyteDB connector: PostgreSQL's, its own, and defaults that differ.
+
+Source: Debezium's connector for YugabyteDB, ``PostgresConnectorConfig.java``.
+"""
+
+import random
+import re
+from typing import ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from waltap.config.property import CommaList, declare
+from waltap_postgres.properties import PostgresProperties
+from waltap_yugabyte.errors import YugabyteMeanings
+
+__all__ = ["HASH_CODES", "PARALLEL", "YugabyteProperties"]
+
+PARALLEL = "parallel"
+"""The snapshot mode that reads hash ranges side by side, and streams nothing."""
+
+HASH_CODES = 65536
+"""So many hash codes of keys there are; a range ends before its second number."""
+
+HOST = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class YugabyteProperties(PostgresProperties):
+    """Where the cluster is, and what waltap keeps there."""
+
+    meanings: ClassVar[YugabyteMeanings] = YugabyteMeanings()
+
+    # --- PostgreSQL's, and the pipeline's, with other defaults or fewer values
+    hostname: str = declare(
+        "database.hostname",
+        default="localhost",
+        summary="Host of a node; or several with their ports, host:port,host:port, tried in turn.",
+    )
+    port: int = declare(
+        "database.port",
+        default=5433,
+        ge=1,
+        le=65535,
+        summary="Port of the node; hosts that have a port of their own do not use it.",
+    )
+    user: str = declare("database.user", default="yugabyte", summary="Role to connect as.")
+    decoder: Literal["yboutput", "pgoutput"] = declare(
+        "plugin.name",
+        default="yboutput",
+        summary="Decoder: the output plugin; pgoutput takes no table with replica identity CHANGE.",
+    )
+    decimal_handling_mode: Literal["double", "string"] = declare(
+        "decimal.handling.mode",
+        default="double",
+        summary="How numeric and money are written; precise is not supported.",
+    )
+    max_retries: int = declare(
+        "errors.max.retries",
+        default=60,
+        ge=-1,
+        summary="How often a retriable error is answered by a reconnect; -1: without end.",
+    )
+    retry_delay_ms: int = declare(
+        "retriable.restart.connector.wait.ms",
+        default=30000,
+        ge=0,
+        summary="Longest wait between two reconnects; the first waits are shorter and double.",
+        unit="ms",
+    )
+    snapshot_mode: str = declare(
+        "snapshot.mode",
+        default="initial",
+        summary="When a start reads the tables before it streams; parallel: it reads hash ranges by "
+        "several connections (tasks.max), and streams nothing.",
+    )
+    publication_keyless_tables: Literal["publish", "refuse"] = declare(
+        "publication.keyless.tables",
+        default="publish",
+        profile_default="refuse",
+        summary="What to do with captured tables without primary key, which slots leave out: publish them "
+        "anyway, or refuse to start.",
+    )
+    slot_temporary: Literal[False] = declare(
+        "slot.temporary",
+        default=False,
+        advanced=True,
+        summary="The server has no temporary slots.",
+    )
+    slot_failover: Literal[False] = declare(
+        "slot.failover",
+        default=False,
+        advanced=True,
+        summary="Slots belong to the cluster, not to a node: nothing is to be copied.",
+    )
+
+    # --- its own
+    tasks_max: int = declare(
+        "tasks.max",
+        default=1,
+        ge=1,
+        advanced=True,
+        summary="With snapshot.mode=parallel: how many connections read, where snapshot.max.threads names "
+        "no more. Without effect otherwise: a slot has one reader.",
+    )
+    slot_lsn_type: Literal["SEQUENCE", "HYBRID_TIME"] = declare(
+        "slot.lsn.type",
+        default="SEQUENCE",
+        summary="What positions of a new slot are: numbers that count its records, or times of commits.",
+    )
+    consistent_snapshot: bool = declare(
+        "yb.consistent.snapshot",
+        default=True,
+        summary="Read the initial snapshot as of the time behind which the slot begins. Without it, rows "
+        "that change between slot and reading come twice.",
+    )
+    load_balance: bool = declare(
+        "yb.load.balance.connections",
+        default=True,
+        summary="Try the hosts of database.hostname, and the addresses of their names, in random order, "
+        "so that connections are spread. Nodes that are not named there are not found.",
+    )
+    hash_columns: CommaList = declare(
+        "primary.key.hash.columns",
+        default=(),
+        summary="Columns of the hash part of the primary key, where a table is read or streamed in hash "
+        "ranges; by default as the catalogue has them.",
+    )
+    streaming_mode: Literal["default", "parallel"] = declare(
+        "streaming.mode",
+        default="default",
+        summary="One slot, or several that stream hash ranges of one table each (parallel).",
+    )
+    slot_names: CommaList = declare(
+        "slot.names",
+        default=(),
+        summary="With streaming.mode=parallel: a slot for each range.",
+    )
+    publication_names: CommaList = declare(
+        "publication.names",
+        default=(),
+        summary="With streaming.mode=parallel: the publication of each slot.",
+    )
+    slot_ranges: str | None = declare(
+        "slot.ranges",
+        default=None,
+        summary="With streaming.mode=parallel: the hash range of each slot, FROM,TO;FROM,TO and so on, "
+        "from 0 to 65536 without a gap.",
+    )
+    streaming_order: Literal["none", "hybrid_time"] = declare(
+        "yb.streaming.order",
+        default="none",
+        summary="With streaming.mode=parallel: deliver each range as it comes (none), or transactions of "
+        "all ranges by the time of their commit (hybrid_time; slots with slot.lsn.type=HYBRID_TIME).",
+    )
+    merge_quiet_ms: int = declare(
+        "yb.streaming.order.wait.ms",
+        default=1000,
+        ge=0,
+        advanced=True,
+        summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others go "
+        "on without it.",
+        unit="ms",
+    )
+    event_form: Literal["cells", "plain"] = declare(
+        "yb.event.form",
+        default="cells",
+        profile_default="plain",
+        summary="cells: events as Debezium's connector for this database makes them, each value with its "
+        'mark (`{"value": …, "set": true}`), with yboutput. plain: rows as any other, and the names of '
+        "fields that were not sent in `unsent`.",
+    )
+    server_check: Literal["refuse", "warn"] = declare(
+        "yb.server.check",
+        default="refuse",
+        advanced=True,
+        summary="What to do where the server does not say that it is YugabyteDB.",
+    )
+    read_time_wait_ms: int = declare(
+        "yb.read.time.wait.ms",
+        default=1000,
+        ge=0,
+        advanced=True,
+        summary="Wait before a time is set to read at: a node refuses one that is ahead of its clock.",
+        unit="ms",
+    )
+    slot_window_ms: int = declare(
+        "yb.slot.retention.ms",
+        default=28_800_000,
+        ge=0,
+        advanced=True,
+        summary="How long the cluster keeps what an idle slot needs (cdc_intent_retention_ms); for the "
+        "forecast of when a slot expires.",
+        unit="ms",
+    )
+
+    @field_validator("hostname")
+    @classmethod
+    def _hosts(cls, value: str) -> str:
+        _addresses(value, 0)
+        return value
+
+    @model_validator(mode="after")
+    def _parallel(self) -> "YugabyteProperties":
+        given = {
+            "slot.names": self.slot_names,
+            "publication.names": self.publication_names,
+            "slot.ranges": self.slot_ranges,
+        }
+        if self.streaming_mode == "default":
+            for name, value in given.items():
+                if value:
+                    message = f"{name} is only valid with streaming.mode 'parallel'"
+                    raise ValueError(message)
+            return self
+        for name, value in given.items():
+            if not value:
+                message = f"streaming.mode 'parallel' needs {name}"
+                raise ValueError(message)
+        ranges = self.ranges
+        if not len(self.slot_names) == len(self.publication_names) == len(ranges):
+            message = (
+                f"slot.names, publication.names and slot.ranges have {len(self.slot_names)}, "
+                f"{len(self.publication_names)} and {len(ranges)} entries: they must have as many"
+            )
+            raise ValueError(message)
+        _chained(ranges)
+        if len(set(self.slot_names)) < len(self.slot_names):
+            message = "slot.names: a slot streams one range"
+            raise ValueError(message)
+        if self.streaming_order == "hybrid_time" and self.slot_lsn_type != "HYBRID_TIME":
+            message = "yb.streaming.order=hybrid_time needs slot.lsn.type=HYBRID_TIME"
+            raise ValueError(message)
+        return self
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Return the hash ranges of the slots, (from, to before which it ends), in the slots' order."""
+        found = []
+        for part in (self.slot_ranges or "").split(";"):
+            if not part.strip():
+                continue
+            numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", part)
+            if numbers is None:
+                message = f"slot.ranges: {part.strip()!r} is not FROM,TO"
+                raise ValueError(message)
+            low, high = int(numbers[1]), int(numbers[2])
+            if not 0 <= low < high <= HASH_CODES:
+                message = f"slot.ranges: {low},{high} is no range of hash codes (0 to {HASH_CODES})"
+                raise ValueError(message)
+            found.append((low, high))
+        return tuple(found)
+
+    @property
+    def readers(self) -> int:
+        """Return how many connections read the tables of a snapshot."""
+        parallel = self.snapshot_mode.strip().casefold() == PARALLEL
+        return max(self.snapshot_max_threads, self.tasks_max if parallel else 1)
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Return the comma lists of hosts and of ports, as libpq takes them."""
+        found = _addresses(self.hostname, self.port)
+        if self.load_balance and not balances():
+            random.shuffle(found)
+        hosts, ports = zip(*found, strict=True)
+        return ",".join(hosts), ",".join(map(str, ports))
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Return libpq's parameters; what the profile says to libpq itself comes before the rest."""
+        own = {"load_balance_hosts": "random"} if self.load_balance and balances() else {}
+        return own | super().parameters
+
+
+def balances() -> bool:
+    """Tell whether libpq spreads connections itself: from 16 on."""
+    from psycopg import pq
+
+    return pq.version() >= 160000
+
+
+def _addresses(text: str, port: int) -> list[tuple[str, int]]:
+    """Return (host, port) of each node. Raises: ValueError."""
+    if ":" not in text:
+        if "," in text or not HOST.fullmatch(text):
+            message = (
+                f"{text!r} has invalid format (specify multiple hosts in the format "
+                "ip1:port1,ip2:port2,ip3:port3)"
+            )
+            raise ValueError(message)
+        return [(text, port)]
+    found = []
+    for part in text.split(","):
+        host, _, number = part.strip().rpartition(":")
+        if not HOST.fullmatch(host) or not number.isdigit() or not 1 <= int(number) <= 65535:
+            message = f"{part.strip()!r} is not HOST:PORT"
+            raise ValueError(message)
+        found.append((host, int(number)))
+    return found
+
+
+def _chained(ranges: tuple[tuple[int, int], ...]) -> None:
+    """Raises: ValueError where ranges leave something out, or overlap."""
+    end = 0
+    for low, high in sorted(ranges):
+        if low > end:
+            message = f"Tablet range starting from hash_code {end} is missing"
+            raise ValueError(message)
+        if low < end:
+            message = f"slot.ranges: hash codes from {low} are in two ranges"
+            raise ValueError(message)
+        end = high
+    if end != HASH_CODES:
+        message = f"Incomplete ranges provided. Range starting from hash_code {end} is missing"
+        raise ValueError(message)

@@ -1,0 +1,175 @@
+"""Slots of YugabyteDB: made by its words, read by its columns, never waited for.
+
+Source: yugabyte-db, ``repl_gram.y``, ``slotfuncs.c``, ``yb_virtual_wal_client.c``; Debezium's connector
+for YugabyteDB, ``PostgresReplicationConnection.java``.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from waltap.errors import SourceError
+from waltap.source.position import parse_lsn
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.connection import Session
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.slot import CreatedSlot, Slot, Slots
+from waltap_yugabyte.properties import YugabyteProperties
+
+__all__ = ["FIRST_LSN", "YugabyteSlots"]
+
+log = logging.getLogger(__name__)
+
+FIRST_LSN = 2
+"""Where the stream of a new slot begins; 1 is the snapshot's."""
+UNSIGNED = 1 << 64
+NO_EXPORT = re.compile(
+    "Exporting snapshot is not yet supported|cannot export or import snapshot when ", re.IGNORECASE
+)
+"""What releases without ``ysql_enable_pg_export_snapshot`` answer: their slots come with a hybrid time."""
+
+COLUMNS_SQL = """
+SELECT attname::text FROM pg_attribute
+ WHERE attrelid = 'pg_replication_slots'::regclass AND attnum > 0 AND NOT attisdropped
+"""
+OWN = ("yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type")
+"""Columns that only some releases have."""
+
+
+class YugabyteSlots(Slots):
+    """The slots of one database. A slot has no reader that could be named: ``active`` says that it was
+    read within minutes, and a second reader is not refused."""
+
+    def __init__(
+        self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
+    ) -> None:
+        super().__init__(catalogue, properties, version_num)
+        assert isinstance(properties, YugabyteProperties)
+        self.own = properties
+        self._columns: frozenset[str] | None = None
+        self._exports = True  # until a release says that it cannot
+
+    def read(self, name: str) -> Slot | None:
+        found = self._found("slot_name = %s", (name,))
+        return found[0] if found else None
+
+    def all(self) -> list[Slot]:
+        return self._found("database = current_database() ORDER BY slot_name", ())
+
+    def _found(self, which: str, parameters: tuple[object, ...]) -> list[Slot]:
+        if self._columns is None:
+            self._columns = frozenset(name for (name,) in self.catalogue.query(COLUMNS_SQL))
+        known = self._columns
+        own = ", ".join(name if name in known else "NULL" for name in OWN)
+        expired = next((name for name in sorted(known) if "expired" in name), "NULL")
+        rows = self.catalogue.query(
+            "SELECT slot_name::text, plugin::text, database::text, restart_lsn::text,"
+            f" confirmed_flush_lsn::text, {own}, {expired} FROM pg_replication_slots WHERE {which}",
+            parameters,
+        )
+        return [self._slot(*row) for row in rows]
+
+    def _slot(
+        self,
+        name: str,
+        plugin: str | None,
+        database: str | None,
+        restart: str | None,
+        confirmed: str | None,
+        stream: str | None,
+        commit_ht: int | None,
+        lsn_type: str | None,
+        expired: object,
+    ) -> Slot:
+        consistent = self.own.consistent_snapshot and commit_ht is not None
+        return YugabyteSlot(
+            name=name,
+            plugin=plugin or "",
+            database=database or "",
+            temporary=False,
+            active_pid=None,
+            restart_lsn=parse_lsn(restart) if restart else FIRST_LSN,
+            confirmed_flush_lsn=parse_lsn(confirmed) if confirmed else FIRST_LSN,
+            wal_status="lost" if expired in (True, "t", "true") else "",
+            two_phase=False,
+            snapshot=str(int(commit_ht or 0) % UNSIGNED) if consistent else None,
+            identity=stream or "",
+            hybrid=(lsn_type or "").upper() == "HYBRID_TIME",
+        )
+
+    def xmin(self, name: str) -> int | None:
+        return None  # a dummy there
+
+    def create(
+        self,
+        session: Session,
+        name: str,
+        plugin: str,
+        *,
+        two_phase: bool = False,
+        waiting: Callable[[float], None] = lambda _seconds: None,
+    ) -> CreatedSlot:
+        try:
+            made = super().create(session, name, plugin, two_phase=two_phase, waiting=waiting)
+        except SourceError as error:
+            if not self._exports or not NO_EXPORT.search(error.problem):
+                raise
+            self._exports = False
+            made = super().create(session, name, plugin, two_phase=two_phase, waiting=waiting)
+        slot = self.read(name)
+        snapshot = made.snapshot if self.own.consistent_snapshot else None
+        identity = "" if slot is None else slot.identity
+        return msgspec.structs.replace(made, snapshot=snapshot, identity=identity)
+
+    def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
+        # a word that says what is the default is unknown to releases before it had another value
+        kind = " HYBRID_TIME" if self.own.slot_lsn_type == "HYBRID_TIME" else ""
+        exports = " EXPORT_SNAPSHOT" if self._exports else ""
+        return f'CREATE_REPLICATION_SLOT "{name}" LOGICAL {plugin}{kind}{exports}'
+
+    def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
+        slot = self.read(name)
+        if isinstance(slot, YugabyteSlot) and slot.hybrid and lsn > FIRST_LSN:
+            # what lies behind a commit may be the time of the next one, which is not to be skipped: the
+            # last transaction comes again, and is left out here
+            lsn -= 1
+        ranges = dict(zip(self.own.slot_names, self.own.ranges, strict=False))
+        if name in ranges:
+            options = {**options, "hash_range": ",".join(map(str, ranges[name]))}
+        return super().start_sql(name, lsn, options)
+
+    def await_free(
+        self,
+        name: str,
+        pause: Callable[[float], None],
+        left_behind: Callable[[Slot], bool] = lambda _slot: False,
+    ) -> None:
+        """Nothing is to be waited for."""
+
+    def left_behind(self, slot: Slot, sessions: Collection[int], *, leased: bool) -> bool:
+        return False
+
+    def end_reader(self, slot: Slot) -> None:
+        """There is none that could be ended."""
+
+    def wait_notice(self, name: str) -> Callable[[float], None]:
+        return lambda _seconds: None
+
+    def drop(self, name: str, ours: Collection[int] = ()) -> bool:
+        dropped: list[Any] = self.catalogue.query(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        )
+        return bool(dropped)
+
+    def refuse_failover(self) -> None:
+        """Slots belong to the cluster."""
+
+
+class YugabyteSlot(Slot, frozen=True, kw_only=True):
+    """A slot; ``hybrid``: its LSNs are commit times."""
+
+    hybrid: bool = False

@@ -1,0 +1,176 @@
+"""Transforms of records that take ``{"value", "set"}`` cells apart, as Debezium's for YugabyteDB do.
+
+Source: Debezium's connector for YugabyteDB, ``transforms/yugabytedb/PGCompatible.java`` and
+``YBExtractNewRecordState.java``.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from waltap.config.property import declare
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.schema_memory import SchemaMemory
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.specs import RecordTransformSpec
+from waltap_transforms.debezium.new_record_state import (
+    ExtractNewRecordState,
+    ExtractNewRecordStateProperties,
+)
+
+__all__ = ["TRANSFORMS", "PgCompatible", "YbExtractNewRecordState"]
+
+Convert = Callable[[Any], Any]
+PACKAGE = "io.debezium.connector.postgresql.transforms"
+CELL = ("value", "set")
+SHAPES_KEPT = 1000
+
+
+class _Flat(msgspec.Struct, frozen=True):
+    """A schema without cells, and what makes its values of those that have them."""
+
+    schema: Schema
+    convert: Convert
+
+
+class PgCompatible:
+    """Puts the value of each cell in its place, in keys and values, at any depth; a cell that is null, as
+    one that holds NULL, becomes null."""
+
+    def __init__(self) -> None:
+        self._flat = SchemaMemory(_flattened)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become."""
+        return [self._made(record) for record in records]
+
+    def _made(self, record: ConnectRecord) -> ConnectRecord:
+        key_schema, key = self._side(record.key_schema, record.key)
+        value_schema, value = self._side(record.value_schema, record.value)
+        return msgspec.structs.replace(
+            record, key_schema=key_schema, key=key, value_schema=value_schema, value=value
+        )
+
+    def _side(self, schema: Schema | None, value: Any) -> tuple[Schema | None, Any]:
+        if schema is None or value is None:
+            return schema, value
+        flat = self._flat.of(schema)
+        return flat.schema, flat.convert(value)
+
+
+def _is_cell(schema: Schema) -> bool:
+    return schema.kind is Kind.STRUCT and tuple(f.name for f in schema.fields) == CELL
+
+
+def _flattened(schema: Schema) -> _Flat:
+    if schema.kind is not Kind.STRUCT:
+        return _Flat(schema, lambda value: value)
+    if _is_cell(schema):
+        inner = _flattened(schema.fields[0].schema)
+        of = inner.convert
+        return _Flat(inner.schema, lambda cell: None if cell is None else of(cell["value"]))
+    parts = [(field.name, _flattened(field.schema)) for field in schema.fields]
+    made = msgspec.structs.replace(
+        schema, fields=tuple(Field(name, part.schema) for name, part in parts)
+    )
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        return {name: part.convert(value.get(name)) for name, part in parts}
+
+    return _Flat(made, convert)
+
+
+class YbExtractNewRecordStateProperties(ExtractNewRecordStateProperties):
+    """Those of ExtractNewRecordState, and their names in Debezium 2.5."""
+
+    delete_handling: Literal["drop", "rewrite", "none"] | None = declare(
+        "delete.handling.mode",
+        default=None,
+        advanced=True,
+        summary="As Debezium 2.5 names it: deletes are left out (drop), become the old row with "
+        "`__deleted` (rewrite), or null (none).",
+    )
+    drop_tombstones: bool | None = declare(
+        "drop.tombstones",
+        default=None,
+        advanced=True,
+        summary="As Debezium 2.5 names it: whether tombstones are left out; where only this is false, "
+        "deletes leave their tombstone.",
+    )
+
+    def present(self) -> "ExtractNewRecordStateProperties":
+        """Return the properties by their present names."""
+        if self.delete_handling is None and self.drop_tombstones is None:
+            return self
+        drops = self.drop_tombstones is not False
+        mode = {
+            "rewrite": "rewrite" if drops else "rewrite-with-tombstone",
+            "none": "tombstone",
+            "drop": "drop" if drops else "tombstone",
+        }[self.delete_handling or "drop"]
+        return self.model_copy(update={"mode": mode})
+
+
+class YbExtractNewRecordState:
+    """Puts the row in the place of the event, its values in the place of their cells, and leaves out the
+    columns that were not sent: from the schema, too, which so differs from record to record."""
+
+    def __init__(self, properties: YbExtractNewRecordStateProperties) -> None:
+        self._unwrap = ExtractNewRecordState(properties.present())
+        self._flat = PgCompatible()
+        self._left: dict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]] = {}
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return what ``records`` become. Raises: RecordUnfit."""
+        return self._flat([self._sent(record) for record in self._unwrap(records)])
+
+    def _sent(self, record: ConnectRecord) -> ConnectRecord:
+        schema, row = record.value_schema, record.value
+        if schema is None or schema.kind is not Kind.STRUCT or row is None:
+            return record
+        missing = tuple(
+            field.name
+            for field in schema.fields
+            if _is_cell(field.schema) and row.get(field.name) is None
+        )
+        if not missing:
+            return record
+        made = self._without(schema, missing)
+        left = {name: value for name, value in row.items() if name not in missing}
+        return msgspec.structs.replace(record, value_schema=made, value=left)
+
+    def _without(self, schema: Schema, missing: tuple[str, ...]) -> Schema:
+        """Return ``schema`` without these fields: one object for the same of both."""
+        place = id(schema), missing
+        entry = self._left.get(place)
+        if entry is None:
+            if len(self._left) >= SHAPES_KEPT:
+                self._left.clear()
+            fields = tuple(field for field in schema.fields if field.name not in missing)
+            entry = self._left[place] = schema, msgspec.structs.replace(schema, fields=fields)
+        return entry[1]
+
+
+def _aliases(java: str) -> tuple[str, ...]:
+    return (f"{PACKAGE}.yugabytedb.{java}", f"{PACKAGE}.{java}", java)
+
+
+TRANSFORMS = (
+    RecordTransformSpec(
+        name="pg-compatible",
+        aliases=_aliases("PGCompatible"),
+        summary="Puts values in the place of cells: events as of any PostgreSQL.",
+        factory=lambda _properties, _context: PgCompatible(),
+    ),
+    RecordTransformSpec(
+        name="yb-extract-new-record-state",
+        aliases=_aliases("YBExtractNewRecordState"),
+        summary="Puts the row in the place of the event, without the columns that were not sent.",
+        properties=YbExtractNewRecordStateProperties,
+        factory=lambda properties, _context: YbExtractNewRecordState(properties),
+    ),
+)
+"""What ``register_transforms`` gives."""

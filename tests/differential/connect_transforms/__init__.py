@@ -1,0 +1,1 @@
+"""Transforms of records, beside the Java classes whose names they have."""

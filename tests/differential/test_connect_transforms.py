@@ -1,0 +1,52 @@
+"""Kafka Connect's transforms, ours beside the Java classes: equal records, and errors for the same ones."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.differential.engines import peer_installed
+from tests.differential.connect_transforms.cases import questions
+from tests.differential.connect_transforms.judge import Question, judged, ours, same
+from tests.differential.connect_transforms.recorded import RECORDED
+from waltap_transforms.connect import CONNECT
+
+LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()[1:]]
+BY_CLASS = {name: [line for line in LINES if line["class"] == name] for name in {each["class"] for each in LINES}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def peer(java: Path) -> None:
+    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
+    if not peer_installed():
+        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
+
+
+def assert_same(question: Question, answer: dict[str, Any]) -> None:
+    found = ours(question)
+    assert same(answer, found), f"{json.dumps(question)}\njava: {answer}\nours: {found}"
+
+
+@pytest.mark.parametrize("name", sorted(BY_CLASS))
+def test_answers_are_those_that_were_recorded(name: str) -> None:
+    for line in BY_CLASS[name]:
+        assert_same(line, line["answer"])
+
+
+def test_every_class_was_recorded_and_mostly_answered() -> None:
+    classes = {alias for spec in CONNECT for alias in spec.aliases if "." in alias}
+    assert set(BY_CLASS) == classes
+    answered = Counter("error" not in line["answer"] for line in LINES)
+    assert answered[True] > answered[False] > 0
+
+
+@pytest.mark.needs_java
+@pytest.mark.usefixtures("peer")
+def test_answers_to_other_questions_are_those_of_the_classes() -> None:
+    asked = list(questions("others", 25))
+    answers = judged(asked)
+    assert len(answers) == len(asked) == 25 * len(CONNECT)
+    for question, answer in zip(asked, answers, strict=True):
+        assert_same(question, answer)

@@ -1,0 +1,312 @@
+"""What waltap's transforms of records give against what Debezium's give of the same records."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.differential.engines import peer_installed
+from tests.differential.transforms import Question, ask, written
+from tests.rigs.change_records import change_records, outbox_records
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.format.connect_record import ConnectRecord
+from waltap.format.record_transform import RecordTransformContext
+from waltap.mapping.connect_schema import Kind
+from waltap_transforms.debezium import DEBEZIUM as DEBEZIUM_SPECS
+from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
+from waltap_transforms.debezium.logical_table_router import (
+    ByLogicalTableRouter,
+    ByLogicalTableRouterProperties,
+)
+from waltap_transforms.debezium.new_record_state import (
+    ExtractNewRecordState,
+    ExtractNewRecordStateProperties,
+)
+
+SEEDS = range(int(os.environ.get("WALTAP_SEEDS", "2")))
+DEBEZIUM = "io.debezium.transforms."
+
+Made = Callable[[list[ConnectRecord]], list[ConnectRecord]]
+
+
+@pytest.fixture(scope="module")
+def peer(java: Path) -> None:
+    """Skip without Debezium's jars; they are fetched by set-up, not by a test."""
+    if not peer_installed():
+        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
+
+
+def context() -> RecordTransformContext:
+    """Return what transforms know of a pipeline."""
+    return RecordTransformContext(
+        label="t", capture=Capture(CaptureProperties.model_validate({"topic.prefix": "server"}))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A class of Debezium's beside ours, in some configurations. ``may_fail``: records count up to the first
+    one at which Debezium fails."""
+
+    java: str
+    make: Callable[[dict[str, str]], Made]
+    configs: list[dict[str, str]]
+    records: Callable[[int], list[ConnectRecord]] = lambda seed: change_records(seed, 25)
+    may_fail: bool = False
+
+
+def compare(*cases: Case) -> None:
+    """Put the records of every seed through both with every configuration, in one Java."""
+    runs = [
+        (case, seed, config, case.records(seed))
+        for case in cases
+        for seed in SEEDS
+        for config in case.configs
+    ]
+    answers = ask(
+        Question(java=DEBEZIUM + case.java, config=config, records=records)
+        for case, _, config, records in runs
+    )
+    assert len(answers) == len(runs)
+    wrong, compared = [], 0
+    for (case, seed, config, records), answer in zip(runs, answers, strict=True):
+        where = f"{case.java}, seed {seed}, {config}"
+        assert case.may_fail or answer.error is None, f"{where}: {answer.error}"
+        taken = len(records) if answer.taken is None else answer.taken
+        transform, half = case.make(config), taken // 2
+        found = [
+            written(each)
+            for some in (records[:half], records[half:taken])
+            for each in (transform(some) if some else [])
+        ]
+        if len(found) != len(answer.records):
+            wrong.append(f"{where}: {len(found)} records, not {len(answer.records)}")
+        for number, (ours, theirs) in enumerate(zip(found, answer.records, strict=False)):
+            compared += 1
+            if ours != theirs:
+                wrong.append(f"{where}: record {number}{difference(ours, theirs)}")
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
+    assert compared > len(runs)
+
+
+def difference(ours: Any, theirs: Any) -> str:
+    """Return where two values differ first, and how."""
+    if type(ours) is type(theirs) and isinstance(ours, list | tuple) and len(ours) == len(theirs):
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            if pair[0] != pair[1]:
+                name = ours[0] if len(ours) == 2 and isinstance(ours[0], str) else number
+                return f".{name}{difference(*pair)}"
+    return f": {ours!r:.300} is not {theirs!r:.300}"
+
+
+@pytest.mark.usefixtures("peer")
+def test_rows_are_those_of_extract_new_record_state() -> None:
+    modes = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
+    added = {
+        "add.fields": "op,table,source.ts_ms, transaction.total_order:nr,lsn:LSN,absent,ts_us",
+        "add.headers": "op,id,source.snapshot:marker,db",
+    }
+    configs: list[dict[str, str]] = [{"delete.tombstone.handling.mode": mode} for mode in modes]
+    configs += [{"delete.tombstone.handling.mode": mode, **added} for mode in modes]
+    configs += [
+        {"delete.tombstone.handling.mode": "rewrite", "replace.null.with.default": "false"},
+        {"route.by.field": "kind", "delete.tombstone.handling.mode": "rewrite"},
+        {
+            "add.fields": "op",
+            "add.fields.prefix": "",
+            "add.headers": "op",
+            "add.headers.prefix": "h.",
+        },
+        *(
+            {
+                "drop.fields.header.name": "Dropped",
+                "drop.fields.from.key": from_key,
+                "drop.fields.keep.schema.compatible": compatible,
+                "delete.tombstone.handling.mode": mode,
+            }
+            for from_key in ("true", "false")
+            for compatible in ("true", "false")
+            for mode in ("tombstone", "rewrite")
+        ),
+    ]
+
+    def make(config: Mapping[str, Any]) -> Made:
+        return ExtractNewRecordState(ExtractNewRecordStateProperties.model_validate(config))
+
+    compare(Case(java="ExtractNewRecordState", make=make, configs=configs))
+
+
+@pytest.mark.usefixtures("peer")
+def test_outbox_events_are_those_of_event_router() -> None:
+    columns = "kind:header,kind:header:again,n:partition,at:envelope:seen,kind:envelope"
+    configs: list[dict[str, str]] = [
+        {},
+        {"route.topic.regex": "(.)(.*)", "route.topic.replacement": "x.$2.$1"},
+        {"route.topic.regex": "or(?<rest>.*)", "route.topic.replacement": "o.${rest}"},
+        {"route.by.field": "kind", "table.field.event.key": "id"},
+        {"table.fields.additional.placement": "kind:header:eventType,n:partition"},
+        {"table.fields.additional.placement": columns},
+        {"table.fields.additional.placement": columns, "table.field.event.schema.version": "n"},
+        {
+            "table.fields.additional.placement": "absent:header,absent:envelope,n:envelope",
+            "table.field.additional.missing": "ignore",
+        },
+        {"table.field.event.timestamp": "at"},
+        {"route.tombstone.on.empty.payload": "true", "table.op.invalid.behavior": "error"},
+        {"table.expand.json.payload": "true"},
+        {
+            "table.expand.json.payload": "true",
+            "table.json.payload.null.behavior": "optional_bytes",
+            "table.fields.additional.placement": "n:envelope",
+            "field.name.adjustment.mode": "avro",
+        },
+    ]
+
+    def make(config: Mapping[str, Any]) -> Made:
+        return EventRouter(EventRouterProperties.model_validate(config), context())
+
+    records = lambda seed: outbox_records(seed, 25)  # noqa: E731 - as the default is
+    compare(Case(java="outbox.EventRouter", make=make, configs=configs, records=records))
+
+
+@pytest.mark.usefixtures("peer")
+def test_routed_records_are_those_of_by_logical_table_router() -> None:
+    shards = {"topic.regex": r"(.*)\.t\d", "topic.replacement": "$1.all"}
+    configs: list[dict[str, str]] = [
+        shards,
+        {**shards, "key.enforce.uniqueness": "false", "schema.name.adjustment.mode": "avro"},
+        {
+            **shards,
+            "key.field.name": "shard",
+            "key.field.regex": r"(.*)\.t([12])",
+            "key.field.replacement": "$2",
+        },
+        {"topic.regex": ".*t0()", "topic.replacement": "$1"},
+        {"topic.regex": "server(.*?)(0|1)?", "topic.replacement": "x$1-$2"},
+    ]
+
+    def make(config: Mapping[str, Any]) -> Made:
+        return ByLogicalTableRouter(ByLogicalTableRouterProperties.model_validate(config))
+
+    compare(Case(java="ByLogicalTableRouter", make=make, configs=configs))
+
+
+OTHERS: list[tuple[str, str, list[dict[str, str]]]] = [
+    (
+        "extract-changed-record-state",
+        "ExtractChangedRecordState",
+        [{}, {"header.changed.name": "Dropped", "header.unchanged.name": "Same"}],
+    ),
+    (
+        "header-to-value",
+        "HeaderToValue",
+        [
+            {"headers": "Dropped", "fields": "dropped", "operation": "move"},
+            {
+                "headers": "Dropped,__debezium.context.taskId",
+                "fields": "source.dropped,task",
+                "operation": "copy",
+            },
+            {"headers": "Dropped", "fields": "new.dropped", "operation": "MOVE"},
+            {"headers": "absent", "fields": "x", "operation": "copy"},
+        ],
+    ),
+    (
+        "partition-routing",
+        "partitions.PartitionRouting",
+        [
+            {
+                "partition.payload.fields": "change.kind, change.c0,source.lsn,absent.x,change.c2",
+                "partition.topic.num": "7",
+            },
+            {
+                "partition.payload.fields": "op,change.kind,change.c1,source.txId,ts_ms",
+                "partition.topic.num": "1000",
+                "partition.hash.function": "murmur",
+            },
+            {"partition.payload.fields": "absent", "partition.topic.num": "3"},
+        ],
+    ),
+    (
+        "timezone-converter",
+        "TimezoneConverter",
+        [
+            {"converted.timezone": "America/Sao_Paulo"},
+            {"converted.timezone": "+05:30"},
+            {"converted.timezone": "Europe/Vienna", "include.list": "source:t0"},
+            {
+                "converted.timezone": "Europe/Vienna",
+                "include.list": "source:t0:c1,t0:source.ts_us,t0:before.c2,t1:c0",
+            },
+            {"converted.timezone": "Asia/Tokyo", "include.list": "topic:server.shop.t1"},
+            {"converted.timezone": "Asia/Tokyo", "exclude.list": "t1:c0,t0"},
+        ],
+    ),
+    ("vector-to-json", "VectorToJsonConverter", [{}]),
+    ("swap-geometry-coordinates", "SwapGeometryCoordinates", [{}, {"srids": "4326,1"}]),
+    ("geometry-format", "GeometryFormatTransformer", [{}, {"format": "ewkb"}]),
+]
+"""Our name, Debezium's, and configurations."""
+
+
+@pytest.mark.usefixtures("peer")
+def test_other_records_are_those_of_debezium() -> None:
+    compare(
+        *(
+            Case(
+                java=java,
+                make=partial(made, name),
+                configs=configs,
+                records=partial(records_for, name),
+                may_fail=name in ("header-to-value", "swap-geometry-coordinates"),
+            )
+            for name, java, configs in OTHERS
+        )
+    )
+
+
+def records_for(name: str, seed: int) -> list[ConnectRecord]:
+    """Return records that mean the same to both sides of the transform ``name``."""
+    records = change_records(seed, 25)
+    if name in ("partition-routing", "extract-changed-record-state"):
+        return [each for each in records if hashable(each)]
+    if name == "geometry-format":
+        return [each for each in records if of_one_form(each, extended=seed % 2 == 0)]
+    return records
+
+
+def made(name: str, config: Mapping[str, Any]) -> Made:
+    """Return the transform ``name``."""
+    (spec,) = (each for each in DEBEZIUM_SPECS if each.name == name)
+    properties = None if spec.properties is None else spec.properties.model_validate(config)
+    return spec.factory(properties, context())
+
+
+def hashable(record: ConnectRecord) -> bool:
+    """Tell whether Java's hashes of the row are the same in every run: structs have others, as have arrays of
+    bytes, which are not equal to one another either (Debezium's own are buffers, which are)."""
+    schema = record.value_schema
+    if schema is None or not (schema.name or "").endswith(".Envelope"):
+        return True
+    kinds = {field.name: field.schema for field in schema.fields[0].schema.fields}
+    return not any(
+        (each.kind is Kind.BYTES and each.name is None) or each.kind is Kind.STRUCT
+        for each in kinds.values()
+    )
+
+
+def of_one_form(record: ConnectRecord, *, extended: bool) -> bool:
+    """Tell whether all geometries of a record are in WKB, or all extended: behind an extended one Debezium
+    converts no plain ones any more."""
+    rows = [record.value.get(side) for side in ("before", "after")] if record.value else []
+    found = [
+        bool(value["wkb"][1 if value["wkb"][0] == 0 else 4] & 0x20)
+        for row in rows
+        for value in (row or {}).values()
+        if isinstance(value, dict) and "wkb" in value
+    ]
+    return all(each is extended for each in found)

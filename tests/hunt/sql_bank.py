@@ -1,0 +1,264 @@
+"""A bank from PostgreSQL to PostgreSQL, exactly once: engine and target are killed, an auditor reads.
+
+    python -m tests.hunt.sql_bank --kills 50 --reads 10000
+
+Eight writers move money between accounts, several transfers in a transaction. Whoever reads the target, at any
+moment, must find the same sum, and two changed accounts for each transfer; in the end, the source's rows.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.rigs.pipeline import until
+from tests.servers.postgres import Cluster, Database
+
+ACCOUNTS = 200
+BALANCE = 1_000
+WAIT_S = 240.0
+
+TABLES = """
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, version int NOT NULL, note text);
+CREATE TABLE transfers (id bigserial PRIMARY KEY, giver int REFERENCES accounts, taker int REFERENCES accounts,
+  amount int);
+CREATE TABLE marks (teller int, n int); -- without a key: a double would show
+ALTER TABLE marks REPLICA IDENTITY FULL;
+ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
+INSERT INTO accounts SELECT g, {balance}, 0, repeat('x', 3000) FROM generate_series(1, {accounts}) g;
+CREATE PROCEDURE move_money(transfers int) LANGUAGE plpgsql AS $$
+DECLARE a int; b int; x int; swap int;
+BEGIN
+  FOR i IN 1 .. transfers LOOP
+    a := 1 + floor(random() * {accounts}); b := 1 + floor(random() * ({accounts} - 1));
+    IF b >= a THEN b := b + 1; END IF;
+    x := floor(random() * 100);
+    INSERT INTO transfers (giver, taker, amount) VALUES (a, b, x);
+    UPDATE accounts SET balance = balance - x, version = version + 1 WHERE id = a;
+    UPDATE accounts SET balance = balance + x, version = version + 1 WHERE id = b;
+  END LOOP;
+END $$;
+"""
+READ = """
+SELECT sum(balance), (SELECT count(*) FROM replica.transfers) * 2 - sum(version), count(*),
+  min(length(note)), (SELECT count(*) FROM replica.marks)
+FROM replica.accounts
+"""
+
+
+class Teller(threading.Thread):
+    """Moves money until `finish` is called."""
+
+    def __init__(self, database: Database, number: int, seed: int, pause: float) -> None:
+        super().__init__(daemon=True)
+        self._database, self._number, self._pause = database, number, pause
+        self._chance = random.Random(seed * 100 + number)
+        self._finish = threading.Event()
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self._database.connect(autocommit=False) as connection:
+                n = 0
+                while not self._finish.is_set():
+                    n += 1
+                    try:
+                        connection.execute(
+                            "CALL move_money(%s)", [self._chance.choice((1, 1, 1, 2, 5, 40))]
+                        )
+                        connection.execute("INSERT INTO marks VALUES (%s, %s)", [self._number, n])
+                        connection.commit()
+                    except psycopg.errors.DeadlockDetected:
+                        connection.rollback()
+                    self._finish.wait(self._chance.random() * self._pause)
+        except BaseException as error:
+            self.failed = error
+
+    def finish(self) -> None:
+        """Let it end, and wait for that."""
+        self._finish.set()
+        self.join(WAIT_S)
+        assert not self.is_alive()
+        assert self.failed is None, self.failed
+
+
+class Auditor(threading.Thread):
+    """Reads the target's books again and again; ``wrong`` has what is not as promised."""
+
+    def __init__(self, target: Cluster) -> None:
+        super().__init__(daemon=True)
+        self._target = target
+        self._closing = threading.Event()
+        self.reads = self.states = 0
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        last: object = None
+        while not self._closing.is_set():
+            try:
+                with self._target.connect("bank") as connection:
+                    while not self._closing.is_set():
+                        row = connection.execute(READ).fetchone()
+                        assert row is not None
+                        self.states += row != last
+                        last = row
+                        self.reads += 1
+                        if (
+                            row[:4] != (ACCOUNTS * BALANCE, 0, ACCOUNTS, 3000)
+                            and len(self.wrong) < 9
+                        ):
+                            self.wrong.append(f"read {self.reads}: {row}")
+                        self._closing.wait(0.002)
+            except psycopg.Error:  # the target was killed: it is read again when it is back
+                self._closing.wait(0.05)
+
+    def close(self) -> None:
+        self._closing.set()
+        if self.ident is not None:
+            self.join(WAIT_S)
+
+
+class Bank:
+    """One run of the story."""
+
+    def __init__(self, source: Database, target: Cluster, folder: Path, seed: int) -> None:
+        self._source, self._target, self._folder = source, target, folder
+        self._chance, self._seed = random.Random(seed), seed
+        self._engine: subprocess.Popen[bytes] | None = None
+        self._log = folder / "engine.log"
+        self.restarts = 0
+        settings = {
+            **source.properties(),
+            "slot.name": "sql_bank",
+            "publication.name": "sql_bank",
+            "table.include.list": "public.accounts,public.transfers,public.marks",
+            "offset.flush.interval.ms": 50,
+            "slot.retry.delay.ms": 300,
+            "retriable.restart.connector.wait.ms": 300,
+        }
+        sink = {"url": target.dsn("bank"), "table.name.format": "replica.{table}"}
+        lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
+        lines += ["[sink]", 'type = "sql"', *map(_line, sink.items())]
+        (folder / "bank.toml").write_text("\n".join(lines))
+
+    def play(self, *, kills: int, reads: int, writers: int, pause: float) -> Auditor:
+        """Return the auditor at the end of it all."""
+        source, target = self._source, self._target
+        source.execute(TABLES.format(accounts=ACCOUNTS, balance=BALANCE))
+        target.execute("CREATE DATABASE bank")
+        auditor = Auditor(target)
+        tellers = [Teller(source, n, self._seed, pause) for n in range(writers)]
+        try:
+            for teller in tellers:
+                teller.start()
+            self._start()
+            until(self._there, "the snapshot", WAIT_S)
+            auditor.start()
+            for number in range(kills):
+                self._live(auditor)
+                if number % 2:
+                    self._kill()
+                    self._start()
+                else:
+                    target.kill()
+                    target.start()
+            self._live(auditor)
+            until(lambda: self._running() and auditor.reads >= reads, "the reads", WAIT_S * 10)
+            for teller in tellers:
+                teller.finish()
+            ((marks,),) = source.execute("SELECT count(*) FROM marks")
+            until(lambda: self._running() and self._marks() == marks, "the rest to come", WAIT_S)
+        finally:
+            self._kill()
+            auditor.close()
+        return auditor
+
+    def _there(self) -> bool:
+        self._running()
+        return bool(
+            self._target.execute("SELECT to_regclass('replica.accounts') IS NOT NULL", "bank")[0][0]
+        )
+
+    def _marks(self) -> int:
+        ((marks,),) = self._target.execute("SELECT count(*) FROM replica.marks", "bank")
+        return int(marks)
+
+    def _live(self, auditor: Auditor) -> None:
+        """Wait until the target moved on, then for a random moment."""
+        before = auditor.states
+        until(lambda: self._running() and auditor.states > before + 1, "life", WAIT_S)
+        time.sleep(self._chance.random() * 0.3)  # the random moment itself
+
+    def _running(self) -> bool:
+        assert self._engine is not None
+        assert self._engine.poll() is None, self._log.read_text()[-3000:]
+        return True
+
+    def _start(self) -> None:
+        with self._log.open("ab") as out:
+            self._engine = subprocess.Popen(
+                [sys.executable, "-m", "waltap", "run", "bank.toml"],
+                cwd=self._folder, stdout=out, stderr=out,
+            )  # fmt: skip
+
+    def _kill(self) -> None:
+        if self._engine is not None:
+            self._engine.send_signal(signal.SIGKILL)
+            self._engine.wait()
+
+
+def _line(item: tuple[str, object]) -> str:
+    return f"{json.dumps(item[0])} = {json.dumps(item[1])}"
+
+
+def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:
+    """Return what is not as promised."""
+    found = list(auditor.wrong)
+    for table, order in (("accounts", "id"), ("transfers", "id"), ("marks", "teller, n")):
+        query = "SELECT count(*), md5(string_agg(t::text, ',' ORDER BY {})) FROM {}.{} t"
+        ours = source.execute(query.format(order, "public", table))
+        theirs = target.execute(query.format(order, "replica", table), "bank")
+        if ours != theirs:
+            found.append(f"{table}: {ours} at the source, {theirs} in the target")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--reads", type=int, default=10_000)
+    parser.add_argument("--writers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    given = parser.parse_args()
+    began = time.monotonic()
+    server, target = Cluster.create(), Cluster.create()
+    with tempfile.TemporaryDirectory(prefix="waltap-bank-") as folder:
+        try:
+            database = server.create_database("bank")
+            bank = Bank(database, target, Path(folder), given.seed)
+            auditor = bank.play(
+                kills=given.kills, reads=given.reads, writers=given.writers, pause=0.02
+            )
+            wrong = verdict(database, target, auditor)
+            ((moved,),) = database.execute("SELECT count(*) FROM transfers")
+        finally:
+            target.remove()
+            server.remove()
+    print(
+        f"seed {given.seed}: {moved:,} transfers by {given.writers} writers, {given.kills} kills, "
+        f"{auditor.reads:,} reads of {auditor.states:,} states, {time.monotonic() - began:.0f} s: "
+        + ("; ".join(wrong) or "every read right, target equals source")
+    )
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Two slots of one table in one engine, which is killed again and again while a writer goes on.
+
+``python -m tests.hunt.yugabyte_ranges [KILLS] [SEED]``: ``waltap run`` is a process, ended by SIGKILL at some
+point of its life: while it starts, reads, or streams. The judge: the events, applied in their order, give the
+table in the end; every version that was committed after the first that a range streamed has come; and of no
+key came an older event first behind a newer one.
+
+Verified against a protocol double built from published sources; no YugabyteDB server was run.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.rigs.yugabyte.server import Yugabyte
+from tests.rigs.yugabyte.wire import hash_code
+from tests.servers import output_plugin
+from tests.servers.postgres import Cluster, Database
+
+__all__ = ["KilledRanges"]
+
+PATIENCE_S = 120.0
+KEYS = 80
+
+
+class KilledRanges:
+    """One pipeline in ``folder`` on the double, one life after the other."""
+
+    def __init__(self, server: Yugabyte, folder: Path, seed: int) -> None:
+        self.server, self.folder = server, folder
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._committed: list[tuple[int, int]] = []
+        self._streamed: set[int] = set()
+        self.lives = self.events = self.repeated = self.written = 0
+        database = server.database
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, version int NOT NULL)")
+        database.execute(f"INSERT INTO t SELECT n, 'old', 0 FROM generate_series(1, {KEYS // 2}) n")
+        name = database.name[:50]
+        self._properties = {
+            **server.properties(),
+            "topic.prefix": "ranges",
+            "streaming.mode": "parallel",
+            "slot.names": f"{name}_a,{name}_b",
+            "publication.names": f"{name}_pa,{name}_pb",
+            "slot.ranges": "0,32768;32768,65536",
+            "table.include.list": "public.t",
+            "slot.lsn.type": "HYBRID_TIME",
+            "yb.streaming.order": "hybrid_time",
+            "yb.streaming.order.wait.ms": 50,
+            "yb.read.time.wait.ms": 0,
+            "yb.event.form": "cells",
+            "publication.autocreate.mode": "filtered",
+            "offset.flush.interval.ms": 0,
+            "retriable.restart.connector.wait.ms": 100,
+        }
+
+    # --- the writer ---------------------------------------------------------------------------
+
+    def _write(self, seed: int) -> None:
+        chance, version = random.Random(seed), 0
+        try:
+            with self.server.database.connect() as connection:
+                connection.autocommit = False
+                while not self._stop.is_set():
+                    versions: list[tuple[int, int]] = []
+                    for _ in range(chance.choice([1, 1, 2, 8])):
+                        version += 1
+                        key = chance.randint(1, KEYS)
+                        if chance.random() < 0.2:
+                            connection.execute("DELETE FROM t WHERE id = %s", (key,))
+                            continue
+                        connection.execute(
+                            "INSERT INTO t VALUES (%s, %s, %s) ON CONFLICT (id)"
+                            " DO UPDATE SET version = excluded.version",
+                            (key, f"row {version}", version),
+                        )
+                        versions.append((key, version))
+                    connection.commit()
+                    self._committed += versions
+                    self.written += 1
+                    self._stop.wait(chance.random() * 0.05)
+        except BaseException as error:
+            self._failure = error
+
+    # --- lives --------------------------------------------------------------------------------
+
+    def play(self, kills: int) -> list[str]:
+        """Kill that many lives under the writer, let the last one catch up; return what is wrong."""
+        writer = threading.Thread(
+            target=self._write, args=(self._random.getrandbits(32),), daemon=True
+        )
+        writer.start()
+        try:
+            for _ in range(kills):
+                self._life_that_is_killed()
+        finally:
+            self._stop.set()
+            writer.join(PATIENCE_S)
+        if self._failure is not None:
+            raise self._failure
+        process = self._started()
+        try:
+            self._until(lambda: self._rows()[0] == self._table(), process)
+        except TimeoutError as error:
+            return [str(error), *self._different()]
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+        return self._rows()[1] + self._lost()
+
+    def _lost(self) -> list[str]:
+        """Return the versions that were committed behind the first that their range streamed, and did not
+        come; what was committed before the slot was made is the snapshot's."""
+        lost: list[str] = []
+        for low in (True, False):
+            ours = [v for k, v in self._committed if (hash_code(str(k)) < 32768) is low]
+            came = self._streamed.intersection(ours)
+            assert came, "a range streamed nothing"
+            lost += [f"version {v} did not come" for v in ours if v > min(came) and v not in came]
+        return lost
+
+    def _life_that_is_killed(self) -> None:
+        process = self._started()
+        try:
+            if self._random.random() < 0.85:
+                size = self._size() + self._random.randint(1, 20_000)
+                self._until(lambda: self._size() >= size, process)
+            else:  # while it starts
+                time.sleep(self._random.random())
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        def table(values: dict[str, Any]) -> str:
+            return "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in values.items())
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        profile = "[source]\ntype = 'yugabyte'\n" + table(self._properties)
+        profile += "[sink]\n" + table({"type": "jsonl", "path": "out.jsonl"})
+        (self.folder / "p.toml").write_text(profile)
+        self.lives += 1
+        with (self.folder / "log.txt").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "waltap", "run", "p.toml"],
+                cwd=self.folder, stdout=log, stderr=log, env=os.environ | {"WALTAP_LOG": "json"},
+            )  # fmt: skip
+
+    def _until(self, condition: Any, process: "subprocess.Popen[bytes]") -> None:
+        """Wait. Raises: TimeoutError; RuntimeError when the life ends by itself."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if process.poll() is not None:
+                log = (self.folder / "log.txt").read_text(errors="replace")
+                raise RuntimeError(f"the engine ended by itself: {log[-3000:]}")
+            if time.monotonic() > deadline:
+                raise TimeoutError("the events do not give the table")
+            time.sleep(0.02)
+
+    # --- the judge ----------------------------------------------------------------------------
+
+    def _size(self) -> int:
+        out = self.folder / "out.jsonl"
+        return out.stat().st_size if out.exists() else 0
+
+    def _table(self) -> dict[int, tuple[Any, ...]]:
+        rows = self.server.database.execute("SELECT id, name, version FROM t")
+        return {row[0]: row for row in rows}
+
+    def _rows(self) -> tuple[dict[int, tuple[Any, ...]], list[str]]:
+        """Return the table that the events give, and what is wrong in their order: an event that is newer
+        than all before it of its key must be the next one of that key."""
+        found: dict[int, tuple[Any, ...]] = {}
+        wrong: list[str] = []
+        seen: set[tuple[int, int, str]] = set()
+        newest: dict[int, int] = {}
+        self.events = self.repeated = 0
+        out = self.folder / "out.jsonl"
+        text = out.read_bytes().decode() if out.exists() else ""
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            record = json.loads(line)
+            value, key = record["value"], record["key"]["id"]["value"]
+            if value is None:
+                continue
+            self.events += 1
+            after, source, op = value["after"], value["source"], value["op"]
+            if op == "d":
+                found.pop(key, None)
+            else:
+                sent = {n: c["value"] for n, c in after.items() if c is not None}
+                old = dict(zip(("id", "name", "version"), found.get(key, ()), strict=False))
+                new = old | sent
+                found[key] = tuple(new.get(n) for n in ("id", "name", "version"))
+            if op == "r":
+                continue
+            if op != "d":
+                self._streamed.add(after["version"]["value"])
+            each = (key, source["lsn"], line[: line.find('"ts_ms"')])
+            if each in seen:
+                self.repeated += 1
+            elif source["lsn"] < newest.get(key, 0):
+                wrong.append(f"key {key}: {source['lsn']} came first behind {newest[key]}")
+            seen.add(each)
+            newest[key] = max(newest.get(key, 0), source["lsn"])
+        return found, wrong
+
+    def _different(self) -> list[str]:
+        rows, table = self._rows()[0], self._table()
+        keys = sorted(k for k in rows.keys() | table.keys() if rows.get(k) != table.get(k))
+        return [f"key {k}: {rows.get(k)} instead of {table.get(k)}" for k in keys[:10]]
+
+
+def main(kills: int, seed: int) -> int:
+    """Return 0 when nothing was found, else 1."""
+    with tempfile.TemporaryDirectory(prefix="waltap-ranges-") as folder:
+        cluster = Cluster.create(max_replication_slots="20", fsync="off")
+        try:
+            cluster.execute("CREATE DATABASE ranges", "postgres")
+            database = Database(cluster, "ranges")
+            output_plugin.prepare(database, output_plugin.built(Path(folder)))
+            begun = time.monotonic()
+            with Yugabyte(database) as server:
+                ranges = KilledRanges(server, Path(folder) / "p", seed)
+                wrong = ranges.play(kills)
+        finally:
+            cluster.remove()
+    print(
+        f"{kills} kills, {ranges.lives} lives, {ranges.written} transactions, {ranges.events} events,"
+        f" {ranges.repeated} again, {time.monotonic() - begun:.0f} s: {wrong or 'nothing wrong'}"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    arguments = [int(a) for a in sys.argv[1:]]
+    sys.exit(main(*(arguments + [50, 1][len(arguments) :])))

@@ -1,0 +1,256 @@
+"""Debezium and waltap hand one slot over to each other: by file, under load, and by the topic of a worker."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from tests.differential.engines import peer_installed
+from tests.hunt.takeover import SETUP, Handovers, play
+from tests.rigs.kafka import create, read_all
+from tests.rigs.pipeline import until
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Database
+from waltap.cli.offsets_debezium import export_to, import_from
+from waltap.config.layers import load
+from waltap.config.resolve import resolve
+from waltap.errors import OffsetError
+from waltap.host import Host
+from waltap.offsets.debezium import (
+    DebeziumOffsetMissing,
+    DebeziumOffsetsUnreadable,
+    DebeziumOffsetUnusable,
+    DebeziumStillReads,
+)
+from waltap.offsets.debezium.java_map import java_map, parse_java_map
+from waltap.pipeline import Engine, Limits
+from waltap.source.position import parse_lsn
+from waltap_kafka.errors import KafkaTopicMissing
+
+PREFIX = "shop"
+KEY = b'["shop-connector",{"server":"shop"}]'
+
+
+class Shop:
+    """A slot that somebody else made, a profile, and where it writes."""
+
+    def __init__(self, database: Database, folder: Path, **more: object) -> None:
+        self.database, self.folder = database, folder
+        self.slot = f"{database.name}_dbz"
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION dbz FOR TABLE t"
+        )
+        database.execute(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput')")
+        values = {
+            "name": "shop-connector",
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "topic.prefix": PREFIX,
+            "plugin.name": "pgoutput",
+            "slot.name": self.slot,
+            "publication.name": "dbz",
+            "publication.autocreate.mode": "disabled",
+            "value.converter.schemas.enable": "false",
+            "waltap.sink.type": "jsonl",
+            "waltap.sink.path": "out.jsonl",
+            **database.properties(),
+            **more,
+        }
+        self.path, self.file = folder / "offsets.dat", folder / "connector.json"
+        self.file.write_text(json.dumps({"name": "shop-connector", "config": values}))
+
+    def now(self) -> int:
+        return int(self.database.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
+
+    def imported(
+        self, entries: dict[bytes, dict[str, object]], connector: str | None = None
+    ) -> None:
+        """Take over what a file with these offsets says."""
+        self.path.write_bytes(java_map({k: json.dumps(v).encode() for k, v in entries.items()}))
+        import_from(str(self.file), str(self.path), connector, yes=True)
+
+    def exported(self, place: object) -> None:
+        export_to(str(self.file), str(place), yes=True)
+
+    def ids(self) -> list[int]:
+        """Run to the end of WAL, and return the keys of all rows that have come so far."""
+        ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
+        host = Host()
+        profile = resolve(load(self.file), host)
+        Engine(profile, host, limits=Limits(until_lsn=parse_lsn(lsn), max_seconds=90)).run()
+        lines = (self.folder / "out.jsonl").read_text().splitlines()
+        return [json.loads(line)["value"]["after"]["id"] for line in lines]
+
+    def changes(self) -> list[tuple[int, int]]:
+        """Return (LSN, id) of what the slot has, in order."""
+        rows = self.database.execute(
+            "SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_peek_binary_changes("
+            f"'{self.slot}', NULL, NULL, 'proto_version', '1', 'publication_names', 'dbz')"
+        )
+        return [(int(lsn), bytes(data)[0]) for lsn, data in rows]
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Shop:
+    return Shop(database, tmp_path)
+
+
+def test_debezium_and_waltap_take_turns_on_one_slot(
+    database: Database, java: Path, tmp_path: Path
+) -> None:
+    if not peer_installed():
+        pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
+    database.execute(SETUP)
+    handovers = Handovers(database, tmp_path / "turns", seed=11, pause_s=0.2)
+    found = play(handovers, turns=2)
+    assert found.good, found
+    assert found.events > 600
+    assert found.repeated[0] == 0, "behind its snapshot Debezium has nothing open"
+
+
+def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: Shop) -> None:
+    before = shop.now()
+    shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 5) n; COMMIT")
+    shop.database.execute("INSERT INTO t VALUES (6, 'b')")
+    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
+    offset = {"lsn": inserts[2], "lsn_proc": inserts[2], "lsn_commit": before}
+    shop.imported({KEY: {**offset, "messageType": "INSERT", "txId": 1, "ts_usec": 1}})
+    assert shop.ids() == [4, 5, 6]
+
+
+def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Shop) -> None:
+    """Debezium without heartbeats stores the last change, not the commit."""
+    before = shop.now()
+    shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n; COMMIT")
+    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
+    offset = {"lsn": inserts[-1], "lsn_proc": inserts[-1], "lsn_commit": before}
+    shop.imported({KEY: {**offset, "messageType": "INSERT"}})
+    shop.database.execute("INSERT INTO t VALUES (4, 'b')")
+    assert shop.ids() == [4]
+
+
+@pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
+def test_rows_of_one_copy_share_an_lsn(shop: Shop, events: int | None, expected: list[int]) -> None:
+    """How many of them were delivered only the number tells that Debezium 3.7 keeps: else none is lost."""
+    before = shop.now()
+    with shop.database.connect() as connection, connection.cursor() as cursor:
+        with cursor.copy("COPY t FROM STDIN") as copy:
+            for n in range(1, 5):
+                copy.write_row((n, "a"))
+        connection.commit()
+    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
+    assert len(set(inserts)) == 1
+    offset = {"lsn": inserts[0], "lsn_proc": inserts[0], "lsn_commit": before}
+    more = {} if events is None else {"lsn_events_processed": events}
+    shop.imported({KEY: {**offset, **more, "messageType": "INSERT"}})
+    assert shop.ids() == expected
+
+
+def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Shop) -> None:
+    """Behind a commit, and behind the begin of a transaction whose first change has the same LSN."""
+    before = shop.now()
+    shop.database.execute("INSERT INTO t VALUES (1, 'a')")
+    begin = next(lsn for lsn, kind in shop.changes() if kind == ord("B"))
+    offset = {"lsn": begin, "lsn_proc": begin, "lsn_commit": before, "messageType": "BEGIN"}
+    shop.imported({KEY: offset})
+    assert shop.ids() == [1]
+
+
+def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Shop) -> None:
+    other = b'["other",{"server":"elsewhere"}]'
+    start = shop.now()
+    shop.imported({KEY: {"lsn": start}, other: {"lsn": 1}})
+    shop.database.execute("INSERT INTO t VALUES (1, 'a')")
+    assert shop.ids() == [1]
+    shop.exported(shop.path)
+    kept = parse_java_map(shop.path.read_bytes())
+    assert json.loads(kept[other]) == {"lsn": 1}
+    assert json.loads(kept[KEY])["lsn"] > start
+    fresh = shop.folder / "fresh.dat"
+    shop.exported(fresh)
+    assert list(parse_java_map(fresh.read_bytes())) == [KEY]
+
+
+def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Shop) -> None:
+    here = {"lsn": shop.now()}
+    ahead = {"lsn": shop.now() + (1 << 40), "lsn_commit": shop.now() + (1 << 40)}
+    begun = {"lsn": shop.now(), "snapshot": "INITIAL", "snapshot_completed": False}
+    elsewhere, second = (b'["shop-connector",{"server":"other"}]', b'["second",{"server":"shop"}]')
+    refusals: list[tuple[dict[bytes, dict[str, object]], type[OffsetError], str]] = [
+        ({KEY: ahead}, OffsetError, "after the end of the server"),
+        ({KEY: begun}, DebeziumOffsetUnusable, "initial snapshot had begun"),
+        ({KEY: {"sourceOffset": 3}}, DebeziumOffsetUnusable, "no lsn"),
+        ({KEY: {"lsn": -3}}, DebeziumOffsetUnusable, "is no LSN"),
+        ({elsewhere: here}, DebeziumOffsetMissing, "shop-connector with topic.prefix other"),
+        ({KEY: here, second: here}, DebeziumOffsetMissing, "--connector"),
+        ({}, DebeziumOffsetMissing, "no offset of a connector"),
+    ]
+    for entries, error, words in refusals:
+        with pytest.raises(error, match=words):
+            shop.imported(entries)
+    assert not list(shop.folder.rglob("offset.json"))
+    shop.imported({KEY: here, second: here}, "second")
+    assert list(shop.folder.rglob("offset.json"))
+
+
+def test_a_place_that_holds_no_offsets_is_told(shop: Shop) -> None:
+    bad = shop.folder / "bad.dat"
+    bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
+    for place, words in (
+        (bad, "another class than java.util.HashMap"),
+        (shop.folder / "nowhere.dat", "is not there"),
+        ("redis://h:1/x", "no plugin that is installed reads redis://"),
+    ):
+        with pytest.raises(DebeziumOffsetsUnreadable, match=words):
+            import_from(str(shop.file), str(place), yes=True)
+        assert words
+
+
+def test_a_slot_that_is_being_read_is_refused(shop: Shop) -> None:
+    shop.imported({KEY: {"lsn": shop.now()}})
+    overrides = {"snapshot.mode": "no_data", "waltap.state.dir": str(shop.folder / "elsewhere")}
+    host = Host()
+    engine = Engine(resolve(load(shop.file), host, sink="null", overrides=overrides), host)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    try:
+        until(lambda: shop.database.slots()[shop.slot], "another pipeline reads the slot")
+        with pytest.raises(DebeziumStillReads):
+            import_from(str(shop.file), str(shop.path), yes=True)
+    finally:
+        engine.stop()
+        thread.join(120)
+    assert not thread.is_alive()
+
+
+def test_the_topic_of_a_worker_is_read_and_written(
+    database: Database, kafka: Kafka, tmp_path: Path
+) -> None:
+    topic = kafka.topic_name("connect-offsets")
+    create(kafka.bootstrap, NewTopic(topic, num_partitions=3, config={"cleanup.policy": "compact"}))
+    shop = Shop(database, tmp_path, **{"bootstrap.servers": kafka.bootstrap})
+    gone = b'["gone",{"server":"shop"}]'
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"})
+    early = shop.now()
+    shop.database.execute("INSERT INTO t VALUES (1, 'a')")
+    start = shop.now()
+    shop.database.execute("INSERT INTO t VALUES (2, 'b')")
+    for key, value in (
+        (KEY, {"lsn": early}),
+        (gone, {"lsn": early}),
+        (KEY, {"lsn": start, "lsn_proc": start, "lsn_commit": start, "messageType": "COMMIT"}),
+        (gone, None),
+    ):
+        producer.produce(topic, key=key, value=None if value is None else json.dumps(value))
+    assert producer.flush(60) == 0
+    place = f"kafka://{kafka.bootstrap}/{topic}"
+    import_from(str(shop.file), place, yes=True)
+    assert shop.ids() == [2]
+    shop.exported(place)
+    ours = [message for message in read_all(kafka.bootstrap, topic) if message.key() == KEY]
+    assert json.loads(ours[-1].value())["lsn"] > start
+    assert len({message.partition() for message in ours}) == 1
+    with pytest.raises(KafkaTopicMissing):
+        import_from(str(shop.file), f"{place}-not", yes=True)

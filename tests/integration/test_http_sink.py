@@ -1,0 +1,262 @@
+"""The sink ``http`` and a real HTTP server: order, retries, refusals, logins, signatures."""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.errors import ConfigurationError, SinkError
+from waltap.http import retry_after
+from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
+
+from tests.rigs.http_receiver import Receiver
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path, receiver: Receiver) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.interval.ms": 10}
+    return Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+
+
+def ids(receiver: Receiver) -> list[int]:
+    return [(each["after"] or each["before"])["id"] for each in receiver.documents()]
+
+
+def insert(pipeline: Pipeline, first: int, last: int) -> None:
+    assert pipeline.database is not None
+    pipeline.database.execute(
+        "INSERT INTO t SELECT i, 'v' || i FROM generate_series(%s::int, %s::int) i", first, last
+    )
+
+
+def test_each_record_is_a_request(pipeline: Pipeline, receiver: Receiver) -> None:
+    pipeline.catch_up()
+    insert(pipeline, 1, 5)
+    pipeline.catch_up()
+    assert ids(receiver) == [1, 2, 3, 4, 5]
+    headers, _ = receiver.taken[0]
+    assert headers["x-debezium-topic"] == "p.public.t"
+    assert json.loads(base64.b64decode(headers["x-debezium-key"])) == {"id": 1}
+    assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("body", ["array", "lines"])
+def test_many_records_are_a_request(pipeline: Pipeline, receiver: Receiver, body: str) -> None:
+    pipeline.settings |= {"sink.body": body, "sink.batch.size": 4}
+    pipeline.catch_up()
+    insert(pipeline, 1, 10)
+    pipeline.catch_up()
+    bodies = [body for _, body in receiver.taken]
+    split = json.loads if body == "array" else lambda text: map(json.loads, text.splitlines())
+    found = [item for each in bodies for item in split(each)]
+    assert [item["value"]["after"]["id"] for item in found] == [*range(1, 11)]
+    assert max(len(list(split(each))) for each in bodies) <= 4
+    assert len(bodies) < 10
+
+
+@pytest.mark.parametrize(
+    "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
+)
+def test_what_may_pass_is_tried_again(
+    pipeline: Pipeline, receiver: Receiver, answer: tuple[int, dict[str, str]] | None
+) -> None:
+    pipeline.catch_up()
+    insert(pipeline, 1, 3)
+    receiver.answers.extend([answer, answer])
+    began = time.monotonic()
+    pipeline.catch_up()
+    assert ids(receiver) == [1, 2, 3]
+    assert len(receiver.refused) == 2
+    if answer and answer[1]:
+        assert time.monotonic() - began >= 2, "Retry-After was not waited for"
+
+
+def test_a_receiver_that_is_down_loses_nothing(database: Database, tmp_path: Path) -> None:
+    """Nothing is confirmed meanwhile; the engine goes on with the same batch."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with Receiver(started=False) as receiver:
+        sink = {
+            "sink.type": "http",
+            "sink.url": receiver.url,
+            "sink.retry.interval.ms": 10,
+            "sink.retry.timeout.ms": 50,
+            "snapshot.mode": "no_data",
+        }
+        pipeline = Pipeline(database, tmp_path, sink)
+        with pipeline.running() as run:
+            insert(pipeline, 1, 3)
+            run.until(lambda: run.notices.failures, "a failure that is told")
+            error, retried = run.notices.failures[0]
+            assert isinstance(error, HttpUnavailable)
+            assert retried
+            assert "token" not in str(error)
+            receiver.start()
+            run.until(lambda: len(receiver.taken) == 3, "the records")
+        assert ids(receiver) == [1, 2, 3]
+
+
+def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
+    database: Database, tmp_path: Path, receiver: Receiver
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.timeout.ms": 50}
+    pipeline = Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+    with pipeline.running() as run:
+        receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)
+        insert(pipeline, 1, 3)
+        run.until(lambda: run.notices.failures, "a failure that is told")
+        run.until(lambda: len(receiver.taken) == 3, "the records")
+    assert ids(receiver) == [1, 2, 3]
+
+
+class _EndlessAnswers(socketserver.StreamRequestHandler):
+    """Takes each request, and answers with a body that never ends."""
+
+    def handle(self) -> None:
+        length = 0
+        while line := self.rfile.readline().strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        assert isinstance(self.server, _EndlessServer)
+        self.server.bodies.append(self.rfile.read(length))
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                self.wfile.write(bytes(1 << 16))
+
+
+class _EndlessServer(socketserver.ThreadingTCPServer):
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        super().__init__(("127.0.0.1", 0), _EndlessAnswers)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with _EndlessServer() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            sink = {"sink.type": "http", "sink.url": url, "snapshot.mode": "no_data"}
+            pipeline = Pipeline(database, tmp_path, sink)
+            pipeline.catch_up()
+            insert(pipeline, 1, 3)
+            pipeline.catch_up()
+            assert [json.loads(body)["after"]["id"] for body in server.bodies] == [1, 2, 3]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, HttpRefused), (403, HttpLoginRefused)])
+def test_what_is_refused_stops_and_comes_again(
+    pipeline: Pipeline, receiver: Receiver, status: int, error: type[SinkError]
+) -> None:
+    pipeline.catch_up()
+    insert(pipeline, 1, 3)
+    receiver.answers.extend([(204, {}), (status, {})])
+    with pytest.raises(error, match=str(status)):
+        pipeline.catch_up()
+    assert ids(receiver) == [1]
+    pipeline.catch_up()
+    assert ids(receiver) == [1, 1, 2, 3], "at least once: none is missing"
+
+
+def test_keys_keep_their_order_beside_each_other(pipeline: Pipeline, receiver: Receiver) -> None:
+    pipeline.settings["sink.concurrency"] = 8
+    pipeline.catch_up()
+    insert(pipeline, 1, 20)
+    assert pipeline.database is not None
+    for _ in range(5):
+        pipeline.database.execute("UPDATE t SET v = v || '.'")
+    receiver.answers.extend([(503, {})] * 10)
+    pipeline.catch_up()
+    for number in range(1, 21):
+        of_key = [d["after"]["v"] for d in receiver.documents() if d["after"]["id"] == number]
+        assert of_key == [f"v{number}" + "." * times for times in range(6)]
+
+
+def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
+    pipeline: Pipeline, receiver: Receiver
+) -> None:
+    pipeline.settings["sink.signature.secret"] = "whsec_" + base64.b64encode(b"key").decode()
+    pipeline.catch_up()
+    insert(pipeline, 1, 1)
+    receiver.answers.append((503, {}))
+    pipeline.catch_up()
+    (headers, body), (first, _) = receiver.taken[0], receiver.refused[0]
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digest = base64.b64encode(hmac.new(b"key", signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    assert headers["webhook-id"] == first["webhook-id"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "authorization"),
+    [
+        ({"auth.user": "u", "auth.password": "p"}, "Basic dTpw"),
+        ({"auth.token": "t-1"}, "Bearer t-1"),
+        ({"header.Authorization": "Key k"}, "Key k"),
+    ],
+)
+def test_logins(
+    pipeline: Pipeline, receiver: Receiver, settings: dict[str, Any], authorization: str
+) -> None:
+    pipeline.settings |= {f"sink.{name}": value for name, value in settings.items()}
+    pipeline.catch_up()
+    insert(pipeline, 1, 1)
+    pipeline.catch_up()
+    assert receiver.taken[0][0]["authorization"] == authorization
+
+
+def test_client_credentials_are_renewed_when_a_token_is_refused(
+    pipeline: Pipeline, receiver: Receiver
+) -> None:
+    with Receiver() as issuer:
+        issuer.replies.extend([b'{"access_token": "one"}', b'{"access_token": "two"}'])
+        pipeline.settings |= {
+            "sink.auth.oauth2.token.url": issuer.url,
+            "sink.auth.oauth2.client.id": "me",
+            "sink.auth.oauth2.client.secret": "hidden-9",
+            "sink.auth.oauth2.scope": "write",
+        }
+        pipeline.catch_up()
+        insert(pipeline, 1, 2)
+        receiver.answers.append((401, {}))
+        pipeline.catch_up()
+        used = [headers["authorization"] for headers, _ in receiver.refused + receiver.taken]
+        assert used == ["Bearer one", "Bearer two", "Bearer two"]
+        assert b"scope=write" in issuer.taken[0][1]
+
+
+def test_two_ways_to_log_in_are_a_mistake(pipeline: Pipeline) -> None:
+    pipeline.settings |= {"sink.auth.user": "u", "sink.auth.token": "t"}
+    host, _ = pipeline.host()
+    with pytest.raises(ConfigurationError, match="two ways to log in"):
+        pipeline.profile(host)
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after("7", 0) == 7
+    assert retry_after(formatdate(1000, usegmt=True), 940) == 60
+    assert retry_after("soon", 0) == retry_after("", 0) == 0

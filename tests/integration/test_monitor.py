@@ -1,0 +1,168 @@
+"""The status page of a pipeline that runs, asked as Prometheus, a browser and a probe ask."""
+
+import json
+import socket
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from waltap.errors import ConfigurationError
+from waltap.monitor.metrics import METRICS
+from waltap.monitor.server import Monitor
+
+from tests.rigs.pipeline import Pipeline, Run
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1), (2);"
+        "CREATE TABLE u (id int PRIMARY KEY)"
+    )
+    return Pipeline(database, tmp_path)
+
+
+@pytest.fixture
+def seen(pipeline: Pipeline) -> Iterator[tuple[Run, Monitor]]:
+    """A pipeline that streams, and its monitor."""
+    run = Run(pipeline, limits=None, settings={})
+    with Monitor(run.engine, "127.0.0.1:0", None) as monitor:
+        run.host.register(monitor.exposition, "metrics")
+        with run:
+            run.until(lambda: run.engine.state == "streaming", "streaming")
+            yield run, monitor
+
+
+def ask(monitor: Monitor, path: str, body: object = None, **headers: str) -> tuple[int, bytes]:
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers.setdefault("Content-Type", "application/json")
+    url = f"http://127.0.0.1:{monitor.port}{path}"
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - our own
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
+    status, text = ask(monitor, "/metrics")
+    assert status == 200
+    return {
+        (
+            sample.name,
+            *(v for k, v in sorted(sample.labels.items()) if k != "pipeline"),
+        ): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_what_happened(pipeline: Pipeline, seen: tuple[Run, Monitor]) -> None:
+    run, monitor = seen
+    assert pipeline.database is not None
+    pipeline.database.psql(
+        "INSERT INTO t VALUES (3, 'x'), (4, 'y'); UPDATE t SET v = 'z' WHERE id = 3;"
+        "DELETE FROM t WHERE id = 4; TRUNCATE u; ALTER TABLE t ADD w int; INSERT INTO t VALUES (5)"
+    )
+    run.until(lambda: pipeline.destination.ids("t", "c")[-1:] == [5], "the last change")
+    run.until(lambda: samples(monitor)["waltap_events_total",] == 8, "all events")
+    found = samples(monitor)
+    assert found["waltap_snapshot_rows_total",] == 2
+    assert found["waltap_table_events_total", "c", "public.t"] == 3
+    assert found["waltap_table_events_total", "r", "public.t"] == 2
+    assert found["waltap_table_events_total", "u", "public.t"] == 1
+    assert found["waltap_table_events_total", "d", "public.t"] == 1
+    assert found["waltap_table_events_total", "t", "public.u"] == 1
+    assert found["waltap_state", "streaming"] == 1
+    assert found["waltap_state", "failed"] == 0
+    assert found["waltap_schema_changes_total",] >= 1
+    assert found["waltap_batch_seconds_count",] >= 2
+    assert found["waltap_lsn", "", "written"] >= found["waltap_lsn", "", "durable"] > 0
+    assert found["waltap_captured_tables",] == 2
+    names = {name for name, *_ in found}
+    for metric in METRICS:
+        optional = {"filtered_events", "unflushed_seconds", "estimate"}
+        assert metric.shown in names or any(word in metric.name for word in optional)
+
+
+def test_a_browser_gets_a_page_that_needs_nothing_from_elsewhere(
+    seen: tuple[Run, Monitor],
+) -> None:
+    _, monitor = seen
+    status, page = ask(monitor, "/")
+    assert status == 200
+    assert b"http://" not in page.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"https://" not in page
+    status, body = ask(monitor, "/api/status")
+    document = json.loads(body)
+    assert status == 200
+    assert document["state"] == "streaming"
+    assert "/" in document["partitions"][0]["written"]
+    assert document["history"][0]["rate"] >= 0
+    assert document["captured_tables"] == ["public.t", "public.u"]
+
+
+def test_probes_and_strangers(seen: tuple[Run, Monitor]) -> None:
+    run, monitor = seen
+    assert ask(monitor, "/healthz")[0] == ask(monitor, "/readyz")[0] == 200
+    assert ask(monitor, "/nothing")[0] == 404
+    assert ask(monitor, "/metrics", Host="evil.example.com")[0] == 421
+    with socket.create_connection(("127.0.0.1", monitor.port), timeout=60) as link:
+        link.sendall(b"GET http://[ HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        with link.makefile("rb") as answer:
+            assert b" 400 " in answer.readline()
+    assert ask(monitor, "/api/status", Origin="http://evil.example.com")[0] == 403
+    assert ask(monitor, "/api/signal", {"type": "log"}, **{"Content-Type": "text/plain"})[0] == 415
+    run.stop()
+    assert ask(monitor, "/readyz")[0] == 503
+
+
+def test_a_signal_is_given(seen: tuple[Run, Monitor]) -> None:
+    run, monitor = seen
+    status, body = ask(monitor, "/api/signal", {"type": "log", "data": {"message": "at {}"}})
+    assert (status, json.loads(body)["taken"]) == (200, True)
+    assert run.notices.signals[0][0] == "log"
+    status, body = ask(monitor, "/api/signal", {"type": "unheard-of"})
+    assert status == 422
+    assert json.loads(body)["reason"]
+    assert ask(monitor, "/api/signal", {"kind": "log"})[0] == 400
+    assert ask(monitor, "/api/signal", [1])[0] == 400
+
+
+def test_without_a_token_other_machines_are_not_served(pipeline: Pipeline) -> None:
+    run = Run(pipeline, limits=None, settings={})
+    with pytest.raises(ConfigurationError, match=r"waltap\.http\.token"):
+        Monitor(run.engine, "0.0.0.0:0", None)
+
+
+def test_the_option_of_run(pipeline: Pipeline, tmp_path: Path) -> None:
+    """The command answers while it runs; a port that is taken is told of, without a traceback."""
+    assert pipeline.database is not None
+    source = {"type": "postgres", **pipeline.database.properties()}
+    lines = "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in source.items())
+    profile = tmp_path / "seen.toml"
+    profile.write_text(f'[source]\n{lines}\n[sink]\ntype = "null"\n')
+
+    def run(*options: str) -> subprocess.CompletedProcess[Any]:
+        return subprocess.run(
+            [sys.executable, "-m", "waltap", "run", str(profile), "--until-idle", "0.1", *options],
+            cwd=tmp_path, env={**os.environ, "COLUMNS": "160"}, capture_output=True, timeout=90,
+        )  # fmt: skip
+
+    done = run("--http", "127.0.0.1:0")
+    assert done.returncode == 0, done.stderr
+    assert b"shows the pipeline" in done.stderr
+    refused = run("--http", "nowhere")
+    assert refused.returncode == 2
+    assert b"HOST:PORT" in refused.stderr
+    assert b"Traceback" not in refused.stderr

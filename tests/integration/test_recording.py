@@ -1,0 +1,191 @@
+"""A stream is recorded, and runs again without its server: the same changes arrive."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waltap.pipeline import Engine, Limits
+from waltap.recording.connector import Recording
+from waltap.recording.errors import RecordingDamaged
+from waltap.recording.file import (
+    Answer,
+    Entry,
+    Frames,
+    Header,
+    Mark,
+    RecordingWriter,
+    Server,
+    entries,
+)
+from waltap.recording.profiles import recording, replaying
+from waltap.source.position import parse_lsn
+
+from tests.rigs.json_lines import records
+from tests.rigs.pipeline import Destination, Event, Pipeline
+from tests.servers.postgres import Database
+
+WORK = """
+CREATE TYPE mood AS ENUM ('low', 'high');
+CREATE TABLE a (id int PRIMARY KEY, v text, m mood, big text);
+ALTER TABLE a ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE b (id int, note text);
+ALTER TABLE b REPLICA IDENTITY FULL;
+INSERT INTO a SELECT i, 'v' || i, 'low', repeat('x', 9000) FROM generate_series(1, 20) i;
+UPDATE a SET v = 'w' WHERE id < 5;
+INSERT INTO b VALUES (1, 'n'), (2, NULL);
+ALTER TABLE a ADD COLUMN added numeric(8, 2) DEFAULT 1.5;
+ALTER TYPE mood ADD VALUE 'middle' BEFORE 'high';
+UPDATE a SET m = 'middle', id = id + 100 WHERE id = 7;
+DELETE FROM b;
+TRUNCATE b;
+ALTER TABLE b RENAME TO c;
+INSERT INTO c VALUES (3, 'after');
+SELECT pg_logical_emit_message(true, 'p', 'said');
+DROP TABLE a;
+CREATE TABLE a (id bigint PRIMARY KEY, other jsonb);
+INSERT INTO a VALUES (1, '{"k": 1}');
+"""
+
+
+def recorded_run(pipeline: Pipeline, path: Path, decoder: str) -> None:
+    """Run the workload through a pipeline that records its stream."""
+    database = pipeline.database
+    assert database is not None
+    host, _ = pipeline.host()
+    settings = {
+        "plugin.name": decoder,
+        "snapshot.mode": "no_data",
+        "publication.autocreate.mode": "all_tables",
+    }
+    with RecordingWriter(path) as writer:
+        pipeline.catch_up(**settings)
+        database.psql(WORK)
+        ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        profile = recording(pipeline.profile(host, **settings), writer, "recording_1")
+        Engine(profile, host, limits=Limits(until_lsn=parse_lsn(lsn))).run()
+
+
+def replayed(pipeline: Pipeline, path: Path, folder: Path) -> list[Event]:
+    """Return what the same profile delivers of the recording."""
+    destination = pipeline.destination = Destination()
+    host, _ = pipeline.host()
+    made = Recording(path)
+    profile = replaying(pipeline.profile(host), made, host, folder)
+    Engine(profile, host, limits=Limits(until_lsn=made.end)).run()
+    return destination.events
+
+
+@pytest.mark.parametrize("decoder", ["pgoutput", "wal2json", "decoderbufs"])
+def test_a_recording_gives_the_same_changes(
+    database: Database, tmp_path: Path, decoder: str
+) -> None:
+    pipeline = Pipeline(database, tmp_path)
+    path = tmp_path / "stream.recording"
+    recorded_run(pipeline, path, decoder)
+    live = pipeline.destination.events
+    assert len(live) > 25
+    database.psql("DROP TABLE a, c")
+    assert replayed(pipeline, path, tmp_path / "again") == live
+    assert replayed(pipeline, path, tmp_path / "once more") == live
+
+
+def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "waltap", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+
+
+def test_the_commands(database: Database, tmp_path: Path) -> None:
+    """One process records, another replays with nothing but the file."""
+    from tests.rigs.pipeline import until
+
+    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    ready = tmp_path / "ready"
+    command = [
+        *(sys.executable, "-m", "waltap", "record", database.dsn, "s.recording"),
+        *("--ready-file", str(ready), "--max-records", "3"),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        until(lambda: ready.exists() or process.poll() is not None, "the recorder")
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        database.psql("INSERT INTO t VALUES (1); UPDATE t SET id = 2; DELETE FROM t")
+        process.communicate(timeout=90)
+        assert process.returncode == 0
+    done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [each["value"] and each["value"]["op"] for each in records(tmp_path / "out.jsonl")]
+    assert found == ["c", "d", None, "c", "d", None]
+
+
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("nothing of the kind")
+    done = waltap("replay", "x", "--sink", "null", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "WT-2041" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recording_that_was_cut_off_ends_where_it_was_cut(
+    database: Database, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(database, tmp_path)
+    path = tmp_path / "stream.recording"
+    recorded_run(pipeline, path, "pgoutput")
+    live = pipeline.destination.events
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    try:
+        found = replayed(pipeline, path, tmp_path / "again")
+    except RecordingDamaged:
+        return
+    assert found == live[: len(found)]
+
+
+def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
+    """Every byte of a recording in turn, in a file that is whole and in one that was cut off behind it:
+    gzip's own checksum stands at the end, where the second file has none."""
+    path = tmp_path / "stream.recording"
+    server = Server(
+        version_num=150000,
+        version="",
+        flavour="postgresql",
+        system_id="1",
+        timeline=1,
+        two_phase_slot=False,
+        encoding="UTF8",
+    )
+    header = Header(
+        identifier="recording_1",
+        version="0",
+        decoder="pgoutput",
+        options={},
+        publications=(),
+        server=server,
+        text_only=True,
+        asks=(),
+    )
+    with RecordingWriter(path) as writer:
+        writer.put(header)
+        for number in range(20):
+            row = bytes((number * 37 + i * i) % 251 for i in range(40))
+            writer.put(Frames([(number, row)]))
+            writer.put(Answer("question", b"key", f"value {number}".encode()))
+            writer.put(Mark(number))
+    written, data = list(entries(path)), path.read_bytes()
+    assert len(written) == 61
+    stopped = 0
+    for place in range(len(data)):
+        for bits, end in ((0x01, len(data)), (0x10, len(data)), (0x01, -12), (0xFF, -12)):
+            damaged = bytearray(data)
+            damaged[place] ^= bits
+            path.write_bytes(damaged[:end])
+            found: list[Entry] = []
+            try:
+                for entry in entries(path):
+                    found.append(entry)  # noqa: PERF402 - kept where the next raises
+            except RecordingDamaged:
+                stopped += 1
+            assert found == written[: len(found)], place
+    assert stopped > len(data)

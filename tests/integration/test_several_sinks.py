@@ -1,0 +1,266 @@
+"""Several sinks of one pipeline: each gets everything once, whatever the others do."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.pipeline.fan_out import OutletPausedTooLong
+from waltap_sinks.changelog import ChangeLog, Store
+
+from tests.rigs.json_lines import records
+from tests.rigs.pipeline import Destination, Pipeline
+from tests.servers.postgres import Database
+
+
+class Unwell(SinkError):
+    code = "WT-5901"
+
+
+class Shaken(SinkError):
+    code = "WT-5902"
+    retry = Retry.SAME_BATCH
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    made = Pipeline(database, tmp_path)
+    made.others["other"] = Destination()
+    made.outlets = [{"type": "kept"}, {"type": "other"}]
+    return made
+
+
+@pytest.fixture
+def pausing(pipeline: Pipeline) -> Pipeline:
+    """A pipeline whose second sink may be paused, and is tried again at once."""
+    pipeline.outlets[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
+    return pipeline
+
+
+def both(pipeline: Pipeline) -> Iterator[Destination]:
+    yield pipeline.destination
+    yield pipeline.others["other"]
+
+
+def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path: Path) -> None:
+    database.psql(
+        "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY);"
+        "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1)"
+    )
+    pipeline = Pipeline(database, tmp_path)
+    pipeline.outlets = [
+        {"name": "lake", "type": "changelog", "path": str(tmp_path / "lake")},
+        {
+            "name": "some",
+            "type": "jsonl",
+            "path": str(tmp_path / "some.jsonl"),
+            "transforms": [{"type": "filter", "tables": "public.b"}],
+        },
+        {
+            "name": "schemas",
+            "type": "jsonl",
+            "path": str(tmp_path / "all.jsonl"),
+            "format": {"type": "json", "value.converter.schemas.enable": True},
+        },
+    ]
+    pipeline.catch_up()
+    database.psql("INSERT INTO a VALUES (2, 'y'); INSERT INTO b VALUES (2)")
+    pipeline.catch_up()
+    some, every = records(tmp_path / "some.jsonl"), records(tmp_path / "all.jsonl")
+    assert {each["value"]["source"]["table"] for each in some} == {"a"}
+    assert [each["value"]["payload"]["source"]["table"] for each in every] == ["a", "b", "a", "b"]
+    assert [each["value"]["after"]["id"] for each in some] == [1, 2]
+    log = ChangeLog(Store(str(tmp_path / "lake")))
+    for table in ("a", "b"):
+        rows = [row for part in log.rows("public", table) for row in part.to_pylist()]
+        assert [row["id"] for row in rows] == [1, 2]
+
+
+def test_what_one_sink_refuses_the_other_has_once(pipeline: Pipeline) -> None:
+    """The first has the batch when the second fails; it is not given to the first again."""
+    other, fails = pipeline.others["other"], [Shaken("no"), Shaken("no")]
+    assert pipeline.database is not None
+    pipeline.catch_up()
+
+    def refuse(_batch: object) -> None:
+        if fails:
+            raise fails.pop()
+
+    other.before_write = refuse
+    with pipeline.running() as run:
+        pipeline.database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: other.ids("t") == [1], "the third try")
+    for destination in both(pipeline):
+        assert destination.ids("t") == [1]
+
+
+def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: Pipeline) -> None:
+    """The second could not flush; the pipeline's position is its position, the first is ahead."""
+    other, database = pipeline.others["other"], pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+
+    def fail() -> None:
+        raise Unwell("no")
+
+    other.before_flush = fail
+    with pytest.raises(Unwell), pipeline.running() as run:
+        database.execute("INSERT INTO t SELECT generate_series(1, 10)")
+        run.join()
+    other.before_flush = lambda: None
+    database.execute("INSERT INTO t VALUES (11)")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [*range(1, 12)]
+    assert other.ids("t")[-11:] == [*range(1, 12)]
+
+
+def test_within_a_large_transaction_too(pipeline: Pipeline) -> None:
+    other, database = pipeline.others["other"], pipeline.database
+    assert database is not None
+    pipeline.catch_up()
+    batches: list[object] = []
+
+    def fail_third(batch: object) -> None:
+        batches.append(batch)
+        if len(batches) == 3:
+            raise Unwell("no")
+
+    other.before_write = fail_third
+    with pytest.raises(Unwell), pipeline.running(**{"max.batch.size": 10}) as run:
+        database.execute("INSERT INTO t SELECT generate_series(1, 100)")
+        run.join()
+    other.before_write = lambda _batch: None
+    database.execute("INSERT INTO t VALUES (101)")
+    pipeline.catch_up(**{"max.batch.size": 7})
+    for destination in both(pipeline):
+        assert destination.ids("t") == [*range(1, 102)]
+
+
+def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing: Pipeline) -> None:
+    other, database = pausing.others["other"], pausing.database
+    assert database is not None
+    pausing.catch_up()
+    broken = [True]
+
+    def fail(*_arguments: object) -> None:
+        if broken:
+            raise Unwell("no")
+
+    other.before_write = other.before_open = fail
+    with pausing.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: pausing.destination.ids("t") == [1, 2], "the first sink again")
+        confirmed = pausing.slot_lsns()[0]
+        assert other.ids("t") == []
+        broken.clear()
+        run.until(lambda: other.ids("t") == [1, 2], "the return of the second")
+        run.until(lambda: pausing.slot_lsns()[0] > confirmed, "what it has is confirmed")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: other.ids("t") == [1, 2, 3], "both")
+    for destination in both(pausing):
+        assert destination.ids("t") == [1, 2, 3]
+
+
+def test_a_paused_sink_holds_what_it_lacks_over_a_restart(pausing: Pipeline) -> None:
+    other, database = pausing.others["other"], pausing.database
+    assert database is not None
+    pausing.catch_up()
+
+    def fail(*_arguments: object) -> None:
+        raise Unwell("no")
+
+    other.before_write = other.before_open = fail
+    with pausing.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
+    other.before_write = other.before_open = lambda *_arguments: None
+    pausing.catch_up()
+    for destination in both(pausing):
+        assert destination.ids("t") == [1]
+
+
+def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: Pipeline) -> None:
+    other, database = pausing.others["other"], pausing.database
+    assert database is not None
+    pausing.outlets[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
+    pausing.catch_up()
+
+    def fail(_batch: object) -> None:
+        raise Unwell("the disk is away")
+
+    other.before_write = fail
+    with pytest.raises(OutletPausedTooLong, match=r"other.*the disk is away"):
+        with pausing.running() as run:
+            database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+            run.join()
+    other.before_write = lambda _batch: None
+    pausing.catch_up()
+    for destination in both(pausing):
+        assert destination.ids("t") == [*range(1, 1001)]
+
+
+def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: Pipeline) -> None:
+    other, database = pausing.others["other"], pausing.database
+    assert database is not None
+    database.execute("INSERT INTO t VALUES (1)")
+
+    def fail(_batch: object) -> None:
+        raise Unwell("no")
+
+    other.before_write = fail
+    with pytest.raises(Unwell):
+        pausing.catch_up()
+    other.before_write = lambda _batch: None
+    pausing.catch_up()
+    assert other.table("t") == pausing.destination.table("t")
+    assert len(other.table("t")) == 1
+
+
+@pytest.mark.parametrize(
+    ("outlets", "named"),
+    [
+        ([{"type": "kept"}, {"type": "kept"}], "two of them are called kept"),
+        ([{"type": "kept", "on.failure": "ignore"}], "on.failure"),
+        ([{"path": "x"}], "type"),
+        ([{"type": "jsonl", "pth": "x", "path": "x"}], "pth"),
+    ],
+)
+def test_mistakes_are_told_by_their_place(
+    pipeline: Pipeline, outlets: list[dict[str, object]], named: str
+) -> None:
+    pipeline.outlets = outlets
+    host, _ = pipeline.host()
+    with pytest.raises(ConfigurationError, match=named):
+        pipeline.profile(host)
+
+
+def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = {"type": "postgres", **database.properties()}
+    lines = "\n".join(f'"{name}" = "{value}"' for name, value in source.items())
+    (tmp_path / "folder").write_text("in the way")
+    profile = tmp_path / "two.toml"
+    profile.write_text(
+        f'[source]\n{lines}\n[[sinks]]\nname = "first"\ntype = "null"\n'
+        '[[sinks]]\nname = "second"\ntype = "jsonl"\npath = "folder/x.jsonl"\n'
+    )
+
+    def waltap(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "waltap", *arguments, str(profile)],
+            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True,
+            timeout=90,
+        )  # fmt: skip
+
+    doctor, explain = waltap("doctor"), waltap("explain")
+    assert doctor.returncode == 1
+    assert "folder/x.jsonl" in doctor.stdout + doctor.stderr
+    assert "first, second" in explain.stdout
+    assert "No sink is given" not in explain.stderr
+    assert "sinks[second].path" in explain.stdout

@@ -1,0 +1,363 @@
+"""A plugin's snapshot mode decides per table how an initial snapshot reads it, on a real server."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.decode.relation import Relation
+from waltap.errors import ConfigurationError, SnapshotError
+from waltap.hookspecs import hookimpl
+from waltap.snapshot import Known, Snapshotter, SnapshotStart
+from waltap.specs import SnapshotterSpec
+from waltap.transactions.transaction import Batch
+from waltap_postgres.snapshot.errors import (
+    SnapshotLockRefused,
+    SnapshotModeUnclear,
+    SnapshotReadFailed,
+)
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
+
+
+class Mine(Snapshotter):
+    """As ``initial``, and keeps what it was asked."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.heard: list[tuple[Any, ...]] = []
+        self.starts: list[SnapshotStart] = []
+
+    def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
+        self.starts.append(start)
+        self.heard.append(("before", [relation.table for relation in relations]))
+
+    def after(self, start: SnapshotStart, *, completed: bool) -> None:
+        assert start is self.starts[-1]
+        self.heard.append(("after", completed))
+
+
+class Plugin:
+    """Contributes modes by name."""
+
+    def __init__(self, **modes: Snapshotter) -> None:
+        self.modes = modes
+
+    @hookimpl
+    def register_snapshotters(self) -> Iterable[SnapshotterSpec]:
+        return [
+            SnapshotterSpec(name=name, summary="A mode.", factory=lambda _, mode=mode: mode)
+            for name, mode in self.modes.items()
+        ]
+
+
+@pytest.fixture
+def shop(database: Database) -> Database:
+    """Three tables of five rows."""
+    for table in "abc":
+        database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
+            f"INSERT INTO {table} SELECT g, 'v' || g FROM generate_series(1, 5) g"
+        )
+    return database
+
+
+def run_once(
+    pipeline: Pipeline, plugin: object, write: Callable[[], None] = lambda: None, **settings: Any
+) -> None:
+    """Run until what ``write`` commits while it streams has arrived."""
+    with pipeline.running(plugin, **settings) as run:
+        write()
+        before = len(pipeline.destination.of("a"))
+        assert pipeline.database is not None
+        pipeline.database.execute("INSERT INTO a SELECT max(id) + 1, 'end' FROM a")
+        run.until(lambda: len(pipeline.destination.of("a")) > before, "the last change")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
+    shop: Database, tmp_path: Path, threads: int
+) -> None:
+    class Chooses(Mine):
+        def reads(self, relation: Relation, start: SnapshotStart) -> bool:
+            return relation.table != "b"
+
+        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
+            return "SELECT v, id FROM c WHERE id > 3;" if relation.table == "c" else None
+
+    mode, pipeline = Chooses(shop), Pipeline(shop, tmp_path, MODE)
+    run_once(
+        pipeline,
+        Plugin(mine=mode),
+        lambda: shop.execute("INSERT INTO b VALUES (6, 'six')"),
+        **{"snapshot.max.threads": threads},
+    )
+    read = pipeline.destination
+    assert read.ids("a", "r") == [1, 2, 3, 4, 5]
+    assert [event.row for event in read.of("b")] == [{"id": "6", "v": "six"}]
+    assert [event.row for event in read.of("c")] == [{"id": "4", "v": "v4"}, {"id": "5", "v": "v5"}]
+    assert mode.heard == [("before", ["a", "c"]), ("after", True)]
+
+
+def test_a_mode_has_offset_slot_and_source_at_hand(shop: Database, tmp_path: Path) -> None:
+    """At the first start there is neither; at a later one both, and a snapshot of its own."""
+
+    class Sees(Mine):
+        def takes_snapshot(self, known: Known) -> bool:
+            return True
+
+        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
+            ((rows,),) = start.query(
+                "SELECT count(*) FROM pg_class WHERE relname = %s", (relation.table,)
+            )
+            assert rows == 1
+            return None
+
+    mode, pipeline = Sees(shop), Pipeline(shop, tmp_path, MODE)
+    run_once(pipeline, Plugin(mine=mode))
+    stored = pipeline.offset()
+    assert stored is not None
+    run_once(pipeline, Plugin(mine=mode))
+    first, second = mode.starts
+    assert (first.offset, first.slot, first.exported) == (None, None, True)
+    assert second.offset == stored
+    assert second.slot is not None
+    assert second.slot.name == pipeline.slot
+    assert second.slot.confirmed_lsn > 0
+    assert not second.exported
+    assert not second.resumes
+
+
+def test_an_interrupted_snapshot_ends_too(shop: Database, tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(_batch: Batch) -> None:
+        raise Killed
+
+    mode, pipeline = Mine(shop), Pipeline(shop, tmp_path, MODE)
+    pipeline.destination.before_write = die
+    with pytest.raises(Killed):
+        pipeline.run(Plugin(mine=mode))
+    assert mode.heard == [("before", ["a", "b", "c"]), ("after", False)]
+
+
+def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(
+    shop: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fails(Mine):
+        def after(self, start: SnapshotStart, *, completed: bool) -> None:
+            raise ValueError("behind")
+
+    pipeline = Pipeline(shop, tmp_path, MODE)
+    run_once(pipeline, Plugin(mine=Fails(shop)))
+    assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
+    assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
+
+
+def test_a_mode_refuses_its_snapshot_before_a_row_is_read(shop: Database, tmp_path: Path) -> None:
+    class TooLarge(SnapshotError):
+        code = "WT-4999"
+        remedy = "Read it elsewhere."
+
+    class Refuses(Mine):
+        def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
+            raise TooLarge("no")
+
+    pipeline = Pipeline(shop, tmp_path, MODE)
+    with pytest.raises(TooLarge):
+        pipeline.run(Plugin(mine=Refuses(shop)))
+    assert pipeline.destination.events == []
+
+
+LOCKS_SQL = (
+    "SELECT DISTINCT c.relname::text, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+    " JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()"
+    " AND l.granted AND c.relname = ANY(%s) AND l.pid <> pg_backend_pid() ORDER BY 1, 2"
+)
+
+
+class Watches(Mine):
+    """Sees at the beginning of the snapshot which locks are held, and how the transaction reads."""
+
+    def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
+        super().before(relations, start)
+        with contextlib.closing(self.database.connect()) as other:
+            self.locks = other.execute(LOCKS_SQL.encode(), [["a", "b", "c"]]).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("none", [("b", "ShareLock")]),
+        ("shared", [("a", "AccessShareLock"), ("b", "ShareLock"), ("c", "AccessShareLock")]),
+    ],
+)
+def test_a_mode_locks_tables_as_it_likes(
+    shop: Database, tmp_path: Path, mode: str, expected: list[tuple[str, str]]
+) -> None:
+    class Locks(Watches):
+        def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
+            if relation.table != "b":
+                return None
+            return f'LOCK TABLE "{relation.schema}"."{relation.table}" IN SHARE MODE'
+
+    own, pipeline = Locks(shop), Pipeline(shop, tmp_path, MODE)
+    run_once(pipeline, Plugin(mine=own), **{"snapshot.locking.mode": mode})
+    assert own.locks == expected
+    assert pipeline.destination.ids("b", "r") == [1, 2, 3, 4, 5]
+
+
+def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(
+    shop: Database, tmp_path: Path
+) -> None:
+    """A reader that sees what others commit while it reads tells it."""
+
+    class Isolates(Mine):
+        def streams(self, known: Known) -> bool:
+            return False
+
+        def isolation(self, start: SnapshotStart) -> str | None:
+            assert not start.exported
+            return "read_committed"
+
+    own, pipeline = Isolates(shop), Pipeline(shop, tmp_path, MODE)
+
+    def write(batch: Batch) -> None:
+        pipeline.destination.before_write = lambda batch: None
+        shop.execute("INSERT INTO c VALUES (100, 'later')")
+
+    pipeline.destination.before_write = write
+    pipeline.run(Plugin(mine=own), **{"snapshot.fetch.size": 1})
+    assert pipeline.destination.ids("c") == [1, 2, 3, 4, 5, 100]
+
+
+def test_queries_and_locks_may_be_those_of_other_plugins(shop: Database, tmp_path: Path) -> None:
+    """The mode is Debezium's ``initial``; what the profile itself says of a table comes first."""
+
+    class Queries(Mine):
+        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
+            return f"SELECT id FROM {relation.table} WHERE id = 2"
+
+    class Locks(Watches):
+        def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
+            # seen from inside: what was locked before this one
+            with contextlib.closing(self.database.connect()) as other:
+                locks = other.execute(LOCKS_SQL.encode(), [["a", "b", "c"]]).fetchall()
+            self.heard.append((relation.table, locks))
+            return f"LOCK TABLE {relation.table} IN SHARE ROW EXCLUSIVE MODE"
+
+    locks, pipeline = Locks(shop), Pipeline(shop, tmp_path)
+    run_once(
+        pipeline,
+        Plugin(queries=Queries(shop), locks=locks),
+        **{
+            "snapshot.query.mode": "custom",
+            "snapshot.query.mode.custom.name": "queries",
+            "snapshot.locking.mode": "custom",
+            "snapshot.locking.mode.custom.name": "locks",
+            "snapshot.select.statement.overrides": "public.b",
+            "snapshot.select.statement.overrides.public.b": "SELECT * FROM b WHERE id = 4",
+        },
+    )
+    assert pipeline.destination.ids("a", "r") == [2]
+    assert pipeline.destination.ids("b", "r") == [4]
+    assert pipeline.destination.of("c")[0].row == {"id": "2", "v": None}
+    assert [table for table, _ in locks.heard] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("what", ["query", "locking"])
+def test_a_plugin_that_nobody_names_is_asked_for(shop: Database, tmp_path: Path, what: str) -> None:
+    pipeline = Pipeline(shop, tmp_path)
+    with pytest.raises(ConfigurationError, match=f"snapshot.{what}.mode.custom.name"):
+        pipeline.run(**{f"snapshot.{what}.mode": "custom"})
+
+
+def test_a_blocking_snapshot_is_read_by_the_modes_select(shop: Database, tmp_path: Path) -> None:
+    class Queries(Mine):
+        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
+            return "SELECT * FROM c WHERE id < 3" if relation.table == "c" else None
+
+    pipeline = Pipeline(shop, tmp_path, MODE)
+    with pipeline.running(Plugin(mine=Queries(shop))) as run:
+        run.engine.signal(
+            "execute-snapshot", {"type": "blocking", "data-collections": ["public.c"]}
+        )
+        run.until(lambda: pipeline.destination.ids("c") == [1, 2, 1, 2], "the rows, twice")
+
+
+class Answers(Mine):
+    """Gives ``answer`` to ``question``."""
+
+    def __init__(self, database: Database, question: str, answer: object) -> None:
+        super().__init__(database)
+        setattr(self, question, lambda *_: answer)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "error", "words"),
+    [
+        ("reads", None, SnapshotModeUnclear, "reads gave None for public.a"),
+        ("query", 5, SnapshotModeUnclear, "query gave 5 for public.a"),
+        ("lock", ["x"], SnapshotModeUnclear, "lock gave ['x'] for public.a"),
+        ("isolation", "chaos", SnapshotModeUnclear, "isolation gave 'chaos'; known: serializable"),
+        ("query", "SELECT nothing FROM a", SnapshotReadFailed, 'column "nothing" does not exist'),
+        ("lock", "LOCK TABLE nothing", SnapshotLockRefused, 'relation "nothing" does not exist'),
+        ("lock", "LOCK TABLE c", SnapshotLockRefused, "EXCLUSIVE keeps all writers away"),
+    ],
+)
+def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
+    shop: Database,
+    tmp_path: Path,
+    question: str,
+    answer: object,
+    error: type[Exception],
+    words: str,
+) -> None:
+    pipeline = Pipeline(shop, tmp_path, MODE)
+    mode = Answers(shop, question, answer)
+    if question == "isolation":
+        mode.streams = lambda known: False  # type: ignore[method-assign]
+    with pytest.raises(error) as caught:
+        pipeline.run(Plugin(mine=mode))
+    assert words in str(caught.value)
+    assert pipeline.destination.events == []
+
+
+def test_a_missing_select_of_the_profile_is_told(
+    shop: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(shop, tmp_path, {"snapshot.select.statement.overrides": "public.a"})
+    run_once(pipeline, Plugin())
+    assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
+    name = "snapshot.select.statement.overrides.public.a"
+    assert f"there is no {name}: all rows of public.a are read" in caplog.text
+
+
+def test_a_lock_that_somebody_else_has_is_waited_for_so_long(
+    shop: Database, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(
+        shop,
+        tmp_path,
+        {
+            "snapshot.locking.mode": "shared",
+            "snapshot.lock.timeout.ms": 100,
+            "publication.autocreate.mode": "all_tables",
+        },
+    )
+    with shop.connect() as other:
+        other.execute("BEGIN; LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SnapshotLockRefused) as caught:
+            pipeline.run()
+        other.execute("ROLLBACK")
+    assert "lock timeout" in str(caught.value)
+    assert "snapshot.lock.timeout.ms (100 now)" in str(caught.value)
+    assert pipeline.destination.events == []
+    assert shop.slots() == {}
+    run_once(pipeline, Plugin())
+    assert pipeline.destination.ids("b") == [1, 2, 3, 4, 5]

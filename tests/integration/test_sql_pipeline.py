@@ -1,0 +1,215 @@
+"""PostgreSQL to PostgreSQL through the whole engine: types, DDL, snapshots, and what was there before."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+from waltap_sinks.sql.errors import SqlRefused
+
+EVERY_TYPE = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN price AS numeric(8, 2) CHECK (VALUE >= 0);
+CREATE TABLE kinds (
+  id bigint PRIMARY KEY, b bool, i2 int2, i4 int4, f4 float4, f8 float8, n numeric, n2 numeric(20, 5),
+  m money, t text, v varchar(20), c char(5), n1 name, bin bytea, d date, ti time, tz timetz,
+  ts timestamp(3), tt timestamptz, iv interval, u uuid, j json, jb jsonb, x xml, ip inet, ci cidr, mac macaddr,
+  bi bit(3), vb varbit, p point, r int4range, tr tstzrange, a int[], ta text[], aa int[][], e mood, ea mood[],
+  dm price, ts2 tsvector, "odd ""name%" text
+);
+"""
+ROWS = """
+INSERT INTO kinds VALUES
+ (1, true, -1, 2, 0.1, 1e300, 'NaN', 12345.67891, '$1,234.56', E'a\\t\\\\N"\\'{}%%\\nü😀', 'v', 'ab', 'n', '\\x00ff',
+  'infinity', '24:00', '12:00:00+02', '2024-02-29 12:30:00.123', '4713-01-01 00:00:00+00 BC',
+  '1 year -2 mons 3 days 04:05:06.7', '0b5f1a2c-3d4e-4f60-8a7b-000000000001', '{"a" : 1}', '{"b": [1]}',
+  '<a>1</a>', '10.0.0.1/8', '10.0.0.0/8', '08:00:2b:01:02:03', '101', '1', '(1,2)', '[1,5)',
+  '[2020-01-01 00:00:00+00,)', '{1,NULL,3}', '{"a,b",NULL,"c\\"d"}', '{{1,2},{3,4}}', 'ok', '{sad,ok}', 5.5,
+  'cat:1 dog:2', 'odd'),
+ (2, %s);
+""" % ", ".join(["NULL"] * 39)
+
+
+def pipeline(database: Database, folder: Path, **settings: object) -> Pipeline:
+    """Return one whose target is the schema ``replica`` of the source's own database."""
+    return Pipeline(
+        database,
+        folder,
+        {
+            "schema.include.list": "public",
+            "sink.type": "sql",
+            "sink.url": database.dsn,
+            "sink.table.name.format": "replica.{table}",
+            "sink.position.table": "replica.waltap_position",
+            **settings,
+        },
+    )
+
+
+def assert_equal(database: Database, *tables: str) -> None:
+    """Every column of the source is in the target, with the same rows."""
+    for table in tables:
+        names = database.execute(
+            f"SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = 'public.{table}'::regclass"
+            " AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        )
+        columns = ", ".join(f"{name}::text" for (name,) in names)
+        both = [
+            sorted(database.execute(f"SELECT {columns} FROM {schema}.{table}"), key=str)
+            for schema in ("public", "replica")
+        ]
+        assert both[0] == both[1]
+
+
+def types_of(database: Database, table: str) -> dict[str, str]:
+    return dict(
+        database.execute(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+            f" WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+        )
+    )
+
+
+@pytest.mark.parametrize("binary", ["false", "true"], ids=["text", "binary"])
+def test_every_type_arrives_by_snapshot_and_by_stream(
+    database: Database, tmp_path: Path, binary: str
+) -> None:
+    database.execute(EVERY_TYPE)
+    database.execute(ROWS)
+    p = pipeline(database, tmp_path, **{"pgoutput.binary": binary})
+    p.catch_up()
+    assert_equal(database, "kinds")
+    made = types_of(database, "replica.kinds")
+    source = types_of(database, "public.kinds")
+    assert {n for n in made if made[n] != source[n]} == {"dm"}
+    assert made["dm"] == "numeric(8,2)"
+    database.execute("UPDATE kinds SET id = id + 10, t = repeat('long', 3)")
+    database.execute("ALTER TABLE kinds ALTER x SET STORAGE EXTERNAL")
+    database.execute(ROWS)
+    database.execute("UPDATE kinds SET i4 = 7 WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "kinds")
+
+
+def test_unsent_values_stay(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE docs (id int PRIMARY KEY, n int, doc text)")
+    database.execute("ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL")
+    database.execute(
+        "INSERT INTO docs SELECT g, 0, repeat('x', 9000) FROM generate_series(1, 90) g"
+    )
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    database.execute("UPDATE docs SET n = 1")
+    database.execute("UPDATE docs SET id = id + 1000 WHERE id < 10")
+    database.execute("INSERT INTO docs VALUES (1, 5, repeat('y', 9000))")
+    database.execute("UPDATE docs SET n = 6 WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "docs")
+
+
+def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path: Path) -> None:
+    """Columns added, with and without default, widened, renamed, swapped, dropped and made again; a table
+    that joins, and one that gets another name."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a varchar(5), b int2, n numeric(6, 2))")
+    database.execute("INSERT INTO t VALUES (1, 'a', 1, 1.5), (2, 'b', 2, 2.5)")
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    database.execute("ALTER TABLE t ADD c text DEFAULT 'it''s', ADD d int")
+    database.execute("UPDATE t SET d = 4 WHERE id = 2")
+    p.catch_up()
+    assert_equal(database, "t")
+    database.execute(
+        "ALTER TABLE t ALTER a TYPE varchar(50), ALTER b TYPE bigint, ALTER n TYPE numeric"
+    )
+    database.execute(
+        "INSERT INTO t VALUES (3, repeat('a', 50), 9007199254740993, 123456.789, 'c', 5)"
+    )
+    p.catch_up()
+    assert_equal(database, "t")
+    assert types_of(database, "replica.t")["a"] == "character varying(50)"
+    database.execute("ALTER TABLE t RENAME a TO z")
+    database.execute("ALTER TABLE t RENAME c TO between")
+    database.execute("ALTER TABLE t RENAME d TO c")
+    database.execute("ALTER TABLE t RENAME between TO d")
+    database.execute("UPDATE t SET b = 0 WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "t")
+    database.execute("ALTER TABLE t DROP b")
+    database.execute("ALTER TABLE t ADD b text")
+    database.execute("UPDATE t SET b = 'new' WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "t")
+    database.execute("CREATE TABLE joined (k text PRIMARY KEY, v json)")
+    database.execute("ALTER TABLE t RENAME TO u")
+    p.catch_up()
+    database.execute("INSERT INTO joined VALUES ('x', '{}')")
+    database.execute("UPDATE u SET z = 'last'")
+    p.catch_up()
+    assert_equal(database, "u", "joined")
+
+
+def test_a_column_may_be_renamed_to_and_fro(database: Database, tmp_path: Path) -> None:
+    """In one backlog: a version of the table that came before comes again."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    for number in range(8):
+        database.execute("INSERT INTO t VALUES (%s, 'x')", number)
+        old, new = ("a", "b") if number % 2 == 0 else ("b", "a")
+        database.execute(f"ALTER TABLE t RENAME {old} TO {new}")
+        database.execute(f"UPDATE t SET {new} = 'y' WHERE id = {number}")
+        if number == 4:
+            database.execute("ALTER TABLE t ADD c int")
+    p.catch_up()
+    assert_equal(database, "t")
+
+
+def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE bag (a int, j json, c char(4))")
+    database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
+    database.execute("CREATE TABLE by_index (a int NOT NULL, b text NOT NULL, v int)")
+    database.execute("CREATE UNIQUE INDEX by_b ON by_index (b, a)")
+    database.execute("ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_b")
+    database.execute(
+        "CREATE TABLE parted (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y)"
+    )
+    database.execute("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)")
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    database.execute(
+        "INSERT INTO bag VALUES (1, '{\"a\":1}', 'x'), (1, '{\"a\":1}', 'x'), (2, NULL, NULL)"
+    )
+    database.execute("INSERT INTO by_index VALUES (1, 'a', 1), (2, 'b', 2)")
+    database.execute("INSERT INTO parted VALUES (1, 1)")
+    database.execute("UPDATE bag SET c = 'y' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 1)")
+    database.execute("DELETE FROM bag WHERE a = 2")
+    database.execute("UPDATE by_index SET b = 'c' WHERE a = 1")
+    database.execute("DELETE FROM by_index WHERE a = 2")
+    p.catch_up()
+    assert_equal(database, "bag", "by_index")
+
+
+def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None:
+    """Masks hold, and what is excluded, or of a type that nobody maps, is not in the target."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, secret text, name text, gone text, lsn pg_lsn)"
+    )
+    p = pipeline(
+        database,
+        tmp_path,
+        **{"column.mask.with.3.chars": "public.t.secret", "column.exclude.list": "public.t.gone"},
+    )
+    database.execute("INSERT INTO t SELECT g, 'hidden', 'n', 'x' FROM generate_series(1, 99) g")
+    p.catch_up()
+    database.execute("INSERT INTO t VALUES (100, 'hidden', 'n', 'x')")
+    p.catch_up()
+    assert list(types_of(database, "replica.t")) == ["id", "secret", "name"]
+    rows = database.execute("SELECT DISTINCT secret, name FROM replica.t")
+    assert rows == [("***", "n")]
+
+
+def test_the_doctor_looks_at_the_target(database: Database, tmp_path: Path) -> None:
+    p = pipeline(database, tmp_path, **{"sink.url": database.dsn + "_not_there"})
+    with pytest.raises(SqlRefused):
+        p.run()

@@ -1,0 +1,145 @@
+"""The comparison of a SQL target finds every difference, and none where there is none, also under writers."""
+
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from tests.integration.test_sql_pipeline import pipeline
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+from waltap.cli.application import application
+from waltap_sinks.comparison import Comparison
+from waltap_sinks.sql import SqlProperties
+from waltap_sinks.sql.target_books import opened_books
+from waltap_sinks.sql.verify import compare, pairs
+
+TABLES = """
+CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(10, 2), at timestamptz, "odd%s" float8);
+INSERT INTO t SELECT g, 'row ' || g, g, now(), g / 3.0 FROM generate_series(1, 500) g;
+CREATE TABLE bag (a int, b json);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO bag VALUES (1, '{}'), (1, '{}');
+"""
+
+
+def results(database: Database, *without: str, patience_s: float = 0.0) -> dict[str, Comparison]:
+    properties = SqlProperties.model_validate(
+        {"url": database.dsn, "position.table": "replica.waltap_position"}
+    )
+    with database.connect() as source, opened_books(properties, "p") as (target, books):
+        found = pairs(source, target, books.known, without=without)
+        return {each.table: each for each in compare(source, target, found, patience_s=patience_s)}
+
+
+@pytest.fixture
+def filled(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute(TABLES)
+    made = pipeline(database, tmp_path)
+    made.catch_up()
+    return made
+
+
+def test_equal_tables_are_equal_and_each_difference_is_found(
+    database: Database, filled: Pipeline
+) -> None:
+    found = results(database)
+    assert {name: each.equal for name, each in found.items()} == {
+        "public.t": True,
+        "public.bag": True,
+    }
+    assert (found["public.t"].source_rows, found["public.t"].target_rows) == (500, 500)
+    database.execute("UPDATE replica.t SET a = 'wrong' WHERE id = 7")
+    database.execute("DELETE FROM replica.t WHERE id = 8")
+    database.execute("INSERT INTO replica.t VALUES (999, 'more')")
+    database.execute("DELETE FROM replica.bag WHERE ctid = (SELECT min(ctid) FROM replica.bag)")
+    found = results(database)
+    told = found["public.t"]
+    assert not told.equal
+    assert (told.missing, told.surplus, told.changed) == (("(id=8)",), ("(id=999)",), ("(id=7)",))
+    assert told.columns == ("a",)
+    assert not found["public.bag"].equal
+
+
+def test_a_column_that_the_target_lacks_must_be_named(database: Database, filled: Pipeline) -> None:
+    database.execute("ALTER TABLE replica.t DROP COLUMN a")
+    assert results(database)["public.t"].left_out == ("a",)
+    assert results(database, "public.t.a")["public.t"].left_out == ()
+    assert results(database, "a")["public.t"].equal
+
+
+def test_a_renamed_column_is_compared_with_itself(database: Database, filled: Pipeline) -> None:
+    database.execute("ALTER TABLE t RENAME a TO b")
+    assert results(database)["public.t"].equal  # the target has not heard of it yet
+
+
+def test_what_is_on_its_way_is_waited_for(database: Database, filled: Pipeline) -> None:
+    """Writers change rows all the time; one difference is real."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(database.dsn, autocommit=True) as connection:
+            n = 0
+            while not stop.wait(0.005):
+                n += 1
+                connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", [1 + n % 400])
+
+    writer = threading.Thread(target=write)
+    with filled.running() as run:
+        writer.start()
+        try:
+            found = results(database, patience_s=60.0)
+            assert found["public.t"].equal, found["public.t"]
+            database.execute("UPDATE replica.t SET a = 'wrong' WHERE id = 450")
+            told = results(database, patience_s=2.0)["public.t"]
+            assert "(id=450)" in told.changed
+        finally:
+            stop.set()
+            writer.join()
+        run.stop()
+
+
+def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)")
+    database.execute("CREATE SCHEMA replica")
+    database.execute(
+        "CREATE TABLE replica.t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)"
+    )
+    database.execute("INSERT INTO t SELECT FROM generate_series(1, 40)")
+    made = pipeline(database, tmp_path)
+    made.catch_up()
+    command = ["sql", "sequences", str(profile_of(database, made))]
+    done = CliRunner().invoke(application, command)
+    assert done.exit_code == 0, done.output
+    assert sorted(done.output.split("\n"))[1:] == ["replica.t_id_seq: 40", "replica.t_n_seq: 40"]
+    assert database.execute("INSERT INTO replica.t DEFAULT VALUES RETURNING id, n") == [(41, 41)]
+    assert "is where its rows are" in CliRunner().invoke(application, command).output
+
+
+def profile_of(database: Database, filled: Pipeline) -> Path:
+    """Write a profile with the same target."""
+    profile = filled.folder / "shop.toml"
+    lines = ['name = "p"', "[source]", 'type = "postgres"']
+    lines += [f'"{name}" = "{value}"' for name, value in database.properties().items()]
+    lines += ["[sink]", 'type = "sql"', f'url = "{database.dsn}"']
+    lines += ['"position.table" = "replica.waltap_position"']
+    profile.write_text("\n".join(lines))
+    return profile
+
+
+def test_the_command_tells_by_its_exit_code(database: Database, filled: Pipeline) -> None:
+    profile = profile_of(database, filled)
+    command = ["sql", "verify", str(profile), "--dsn", database.dsn, "--patience", "0"]
+    done = CliRunner().invoke(application, command)
+    assert done.exit_code == 0, done.output
+    assert "public.bag" in done.output
+    database.execute("UPDATE replica.t SET a = 'wrong' WHERE id = 7")
+    done = CliRunner().invoke(application, command)
+    assert done.exit_code == 1
+    assert "(id=7)" in done.output
+    done = CliRunner().invoke(application, [*command, "--table", "public.bag"])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(application, [*command, "--without", "a", "--table", "public.t"])
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,224 @@
+"""The notification channel ``webhook``, against a real HTTP server, alone and in a running pipeline."""
+
+import base64
+import hashlib
+import hmac
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap.notifications import Notification
+from waltap.notifications.webhook_channel import WebhookDown, WebhookNotifications
+from waltap.notifications.webhook_properties import WebhookProperties
+from waltap.plugin_errors import LibraryMissing
+
+from tests.rigs.http_receiver import Receiver
+from tests.rigs.pipeline import Pipeline, until
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def late() -> Iterator[Receiver]:
+    with Receiver(started=False) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _closes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 90.0)
+
+
+def channel(receiver: Receiver, **options: object) -> WebhookNotifications:
+    given = {f"notification.webhook.{k.replace('_', '.')}": v for k, v in options.items()}
+    properties = {"notification.webhook.url": receiver.url, **given}
+    return WebhookNotifications(WebhookProperties.model_validate(properties))
+
+
+def numbered(number: int) -> Notification:
+    return Notification(
+        identifier=str(number), aggregate_type="Initial Snapshot", kind="IN_PROGRESS"
+    )
+
+
+def identifiers(receiver: Receiver) -> list[str]:
+    return [document["id"] for document in receiver.documents()]
+
+
+@pytest.mark.parametrize(
+    ("secret", "key"),
+    [("a long secret", b"a long secret"), ("whsec_c2VjcmV0LTc=", b"secret-7")],
+    ids=["text", "base64"],
+)
+def test_a_request_is_signed_over_its_id_time_and_body(receiver, secret, key):
+    sent = channel(receiver, secret=secret)
+    sent.send(numbered(7))
+    sent.close()
+    ((headers, body),) = receiver.taken
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digest = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    assert headers["content-type"] == "application/json"
+
+
+def test_headers_of_the_profile_are_sent_and_nothing_is_signed_without_secret(receiver):
+    properties = WebhookProperties.model_validate(
+        {
+            "notification.webhook.url": receiver.url,
+            "headers": {"notification.webhook.header.Authorization": "Bearer b-1"},
+        }
+    )
+    sent = WebhookNotifications(properties)
+    sent.send(numbered(1))
+    sent.close()
+    ((headers, _),) = receiver.taken
+    assert headers["authorization"] == "Bearer b-1"
+    assert "webhook-signature" not in headers
+
+
+@pytest.mark.parametrize(
+    "answer", [None, (500, {}), (503, {"Retry-After": "0"}), (429, {}), (408, {})]
+)
+def test_what_may_pass_is_tried_again_with_the_same_id(receiver, answer):
+    receiver.answers.extend([answer, answer])
+    sent = channel(receiver)
+    sent.send(numbered(1))
+    sent.send(numbered(2))
+    until(lambda: len(receiver.taken) == 2, "both notifications")
+    sent.close()
+    assert identifiers(receiver) == ["1", "2"]
+    tries = [headers["webhook-id"] for headers, _ in [*receiver.refused, *receiver.taken]]
+    assert len(receiver.refused) == 2
+    assert tries[0] == tries[1] == tries[2] != tries[3]
+    assert sent.lost == 0
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
+def test_what_is_refused_for_good_is_not_tried_again(receiver, status, caplog):
+    receiver.answers.append((status, {"Location": receiver.url}))
+    sent = channel(receiver)
+    sent.send(numbered(1))
+    sent.send(numbered(2))
+    until(lambda: receiver.taken, "the second notification")
+    with pytest.raises(WebhookDown, match="1 notifications were not taken"):
+        sent.close()
+    assert len(receiver.refused) == 1
+    assert identifiers(receiver) == ["2"]
+    assert f"it answers {status}" in caplog.text
+    sent.close()  # tells nothing again
+
+
+def test_tries_come_to_an_end(receiver):
+    receiver.answers.extend([(500, {})] * 3)
+    sent = channel(receiver, max_retries=2)
+    sent.send(numbered(1))
+    sent.send(numbered(2))
+    until(lambda: receiver.taken, "the second notification")
+    assert identifiers(receiver) == ["2"]
+    assert sent.lost == 1
+    with pytest.raises(WebhookDown):
+        sent.close()
+
+
+def test_a_full_queue_holds_nobody_up_and_what_it_lacks_is_counted(receiver, caplog):
+    receiver.hold.clear()
+    sent = channel(receiver, queue_size=5)
+    for number in range(50):
+        sent.send(numbered(number))  # nobody takes them, and this ends
+    assert sent.lost == 45
+    receiver.hold.set()
+    until(lambda: len(receiver.taken) == 5, "what the queue held")
+    with pytest.raises(WebhookDown, match="45 notifications were not taken"):
+        sent.close()
+    assert identifiers(receiver) == ["0", "1", "2", "3", "4"]
+    assert [r.error_code for r in caplog.records if r.levelno == logging.WARNING] == ["WT-4201"]
+
+
+def test_an_outage_is_told_once_and_ends_with_what_was_lost(late, caplog):
+    caplog.set_level(logging.INFO, logger="waltap")
+    sent = channel(late, max_retries=0)
+    for number in range(4):
+        sent.send(numbered(number))
+    until(lambda: sent.lost == 4, "the tries")
+    late.start()
+    sent.send(numbered(4))
+    until(lambda: late.taken, "the first notification behind the outage")
+    with pytest.raises(WebhookDown):
+        sent.close()
+    told = [r.getMessage() for r in caplog.records if r.name.startswith("waltap")]
+    assert ["does not take" in line for line in told] == [True, False]
+    assert told[1].endswith("takes notifications again; 4 were lost")
+    assert "hidden-7" not in "".join(told)
+
+
+def test_close_does_not_wait_for_an_address_that_hangs(receiver, monkeypatch):
+    monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 0.05)
+    receiver.hold.clear()
+    sent = channel(receiver)
+    for number in range(3):
+        sent.send(numbered(number))
+    with pytest.raises(WebhookDown, match="3 notifications were not taken"):
+        sent.close()
+
+
+def test_without_httpx_the_extra_is_named(receiver, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(LibraryMissing, match=r"pip install 'waltap\[webhook\]'"):
+        channel(receiver)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://h/x", "https:/h", "http://", "hooks.example.com"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(ValueError, match="pattern"):
+        WebhookProperties.model_validate({"notification.webhook.url": url})
+
+
+@pytest.mark.needs_postgres
+def test_a_pipeline_streams_on_while_its_webhook_is_down(
+    database: Database, tmp_path: Path, late: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    pipeline = Pipeline(
+        database,
+        tmp_path,
+        {
+            "notification.enabled.channels": "webhook",
+            "notification.webhook.url": late.url,
+            "notification.webhook.max.retries": 0,
+        },
+    )
+    with pipeline.running() as run:
+        run.until(lambda: run.engine.status().notifications_lost == 4, "the snapshot's steps")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the stream")
+        late.start()
+        run.engine.signal("nonsense")
+        run.until(lambda: late.taken, "a notification behind the outage")
+        assert run.engine.status().notifications_lost == 4
+    assert [d["aggregate_type"] for d in late.documents()] == ["Signal"]
+    assert sum("does not take notifications" in r.getMessage() for r in caplog.records) == 1
+
+
+@pytest.mark.needs_postgres
+def test_a_snapshot_is_told_of_step_by_step(
+    database: Database, tmp_path: Path, receiver: Receiver
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    channels = {
+        "notification.enabled.channels": "webhook",
+        "notification.webhook.url": receiver.url,
+    }
+    pipeline = Pipeline(database, tmp_path, channels)
+    with pipeline.running() as run:
+        run.until(lambda: pipeline.destination.ids("t", "r") == [1, 2], "the snapshot")
+        run.until(lambda: len(receiver.taken) == 4, "its steps")
+    assert [document["type"] for document in receiver.documents()] == [
+        "STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED",
+    ]  # fmt: skip

@@ -1,0 +1,313 @@
+"""Scenarios of events, on double A: PostgreSQL with yboutput, behind a proxy that refuses and counts.
+
+Verified against a protocol double built from published sources; no YugabyteDB server was run.
+"""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.rigs.yugabyte.pipeline import YugabytePipeline, cell
+
+K1, K2, K3, K4 = ({"id": cell(number)} for number in range(1, 5))
+LAST = {"id": cell(9999)}
+Events = list[tuple[str, Any, Any, Any]]
+
+
+def row(number: int, name: object, aura: object) -> dict[str, object]:
+    return {"id": cell(number), "name": cell(name), "aura": cell(aura)}
+
+
+def key_of(number: int) -> dict[str, object]:
+    """Return what is known of a deleted row."""
+    return row(number, None, None)
+
+
+def streamed(
+    pipeline: YugabytePipeline, *statements: str, last: Any = LAST, **settings: Any
+) -> Events:
+    """Return the events of ``statements``, each a transaction."""
+    database = pipeline.server.database
+    with pipeline.running(**settings) as run:
+        for statement in statements:
+            database.execute(statement)
+        database.execute("INSERT INTO t (id) VALUES (9999)")
+        run.until(lambda: any(event[1] == last for event in pipeline.events()), "the last row")
+    assert pipeline.server.refused == []
+    return [event for event in pipeline.events() if event[1] != last]
+
+
+def identity(pipeline: YugabytePipeline, name: str) -> None:
+    pipeline.server.database.execute(f"SELECT yb_replica_identity('t', '{name}')")
+
+
+def test_scenarios_01_to_08_of_identity_change(pipeline: YugabytePipeline) -> None:
+    """One stream for all, so that it is one start; each assertion names its scenario."""
+    events = streamed(
+        pipeline,
+        "INSERT INTO t VALUES (1, 'a', 10)",
+        "INSERT INTO t VALUES (2, NULL, NULL)",
+        "UPDATE t SET aura = 99 WHERE id = 1",
+        "UPDATE t SET aura = NULL WHERE id = 1",
+        "UPDATE t SET name = 'b', aura = 10 WHERE id = 1",
+        "DELETE FROM t WHERE id = 1",
+        "UPDATE t SET id = 3 WHERE id = 2",
+        "INSERT INTO t VALUES (4, 'd', 4); UPDATE t SET aura = 1 WHERE id = 4; DELETE FROM t WHERE id = 4",
+    )
+    scenario = iter(events)
+    assert next(scenario) == ("c", K1, None, row(1, "a", 10)), "scenario 1"
+    assert next(scenario) == ("c", K2, None, row(2, None, None)), "scenario 2"
+    changed = {"id": cell(1), "name": None, "aura": cell(99)}
+    assert next(scenario) == ("u", K1, None, changed), "scenario 3"
+    assert next(scenario) == ("u", K1, None, {**changed, "aura": cell(None)}), "scenario 4"
+    assert next(scenario) == ("u", K1, None, row(1, "b", 10)), "scenario 5"
+    assert next(scenario) == ("d", K1, key_of(1), None), "scenario 6"
+    assert next(scenario) == ("d", K2, key_of(2), None), "scenario 7"
+    assert next(scenario) == ("c", K3, None, row(3, None, None)), "scenario 7"
+    assert [event[0] for event in scenario] == ["c", "u", "d"], "scenario 8"
+    assert events[-2] == ("u", K4, None, {"id": cell(4), "name": None, "aura": cell(1)})
+
+
+def test_scenario_06_a_delete_is_followed_by_a_tombstone(pipeline: YugabytePipeline) -> None:
+    streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "DELETE FROM t WHERE id = 1")
+    keys = [
+        (r["key"], None if r["value"] is None else r["value"]["op"]) for r in pipeline.records()
+    ]
+    assert keys[:3] == [(K1, "c"), (K1, "d"), (K1, None)]
+
+
+def test_scenarios_07_and_08_one_transaction_has_one_id_and_rising_positions(
+    pipeline: YugabytePipeline,
+) -> None:
+    streamed(
+        pipeline,
+        "INSERT INTO t VALUES (2, 'b', 1)",
+        "UPDATE t SET id = 3 WHERE id = 2",
+        "INSERT INTO t VALUES (4, 'd', 4); UPDATE t SET aura = 1 WHERE id = 4; DELETE FROM t WHERE id = 4",
+    )
+    told = [(source["txId"], source["lsn"]) for source in pipeline.sources()][:6]
+    assert told == [(2, 3), (3, 6), (3, 7), (4, 10), (4, 11), (4, 12)]
+
+
+def test_what_stands_around_rows_is_as_debezium_2_5_has_it(pipeline: YugabytePipeline) -> None:
+    streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "UPDATE t SET aura = 2")
+    value = pipeline.records()[1]["value"]
+    assert list(value) == ["before", "after", "source", "op", "ts_ms", "transaction"]
+    source = value["source"]
+    assert list(source) == [
+        "version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "schema", "table",
+        "txId", "lsn", "xmin",
+    ]  # fmt: skip
+    told = {
+        name: source[name] for name in ("connector", "snapshot", "sequence", "txId", "lsn", "xmin")
+    }
+    assert told == {
+        "connector": "postgresql",
+        "snapshot": "false",
+        "sequence": '["5","6"]',
+        "txId": 3,
+        "lsn": 6,
+        "xmin": None,
+    }
+    assert value["transaction"] is None
+
+
+def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) -> None:
+    """Scenarios 3 and 16: under CHANGE only the key is required."""
+    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
+    with pipeline.running(
+        **{"value.converter.schemas.enable": True, "key.converter.schemas.enable": True}
+    ) as run:
+        pipeline.server.database.execute(
+            "INSERT INTO t VALUES (1, 'a', 1, 3); UPDATE t SET aura = 2"
+        )
+        run.until(lambda: len(pipeline.records()) >= 2, "both")
+    record = pipeline.records()[-1]
+    value = record["value"]
+    assert value["payload"]["after"] == {"id": cell(1), "name": None, "aura": cell(2), "n": None}
+    envelope = value["schema"]
+    assert (envelope["name"], envelope["version"]) == ("dbserver.public.t.Envelope", 1)
+    assert [field["field"] for field in envelope["fields"]] == list(value["payload"])
+    after = envelope["fields"][1]
+    assert (after["name"], after["optional"]) == ("dbserver.public.t.Value", True)
+    fields = {field["field"]: field for field in after["fields"]}
+    assert fields["aura"] == {
+        "type": "struct",
+        "optional": True,
+        "name": "aura",
+        "field": "aura",
+        "fields": [
+            {"type": "int32", "optional": True, "field": "value"},
+            {"type": "boolean", "optional": False, "field": "set"},
+        ],
+    }
+    assert {name: field["optional"] for name, field in fields.items()} == {
+        "id": False, "name": True, "aura": True, "n": True,
+    }  # fmt: skip
+    (key,) = record["key"]["schema"]["fields"]
+    assert (key["name"], key["optional"], key["fields"][0]["optional"]) == ("id", False, False)
+
+
+def test_scenarios_09_and_10_identity_default(pipeline: YugabytePipeline) -> None:
+    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
+    identity(pipeline, "DEFAULT")
+    events = streamed(
+        pipeline,
+        "INSERT INTO t VALUES (1, 'a', 10, 3)",
+        "UPDATE t SET aura = 5 WHERE id = 1",
+        "DELETE FROM t WHERE id = 1",
+    )
+    assert events[1] == ("u", K1, None, {**row(1, "a", 5), "n": cell(3)}), "scenario 9"
+    assert events[2][:2] == ("d", K1)
+    # the value is required by its schema: what has none is the type's neutral value, or the default
+    assert events[2][2] == {**key_of(1), "n": cell(events[2][2]["n"]["value"])}, "scenario 10"
+    assert events[2][2]["n"]["value"] is not None
+
+
+def test_scenario_11_identity_full(pipeline: YugabytePipeline) -> None:
+    identity(pipeline, "FULL")
+    events = streamed(
+        pipeline,
+        "INSERT INTO t VALUES (1, 'a', 10)",
+        "UPDATE t SET aura = 5 WHERE id = 1",
+        "DELETE FROM t WHERE id = 1",
+    )
+    assert events[1] == ("u", K1, row(1, "a", 10), row(1, "a", 5))
+    assert events[2] == ("d", K1, row(1, "a", 5), None)
+
+
+def test_scenario_12_identity_nothing(pipeline: YugabytePipeline) -> None:
+    identity(pipeline, "NOTHING")
+    database = pipeline.server.database
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes updates"):
+            database.execute("UPDATE t SET aura = 2")
+        database.execute("INSERT INTO t VALUES (2, 'b', 2)")
+        run.until(lambda: len(pipeline.events()) == 2, "both rows")
+    assert [event[0] for event in pipeline.events()] == ["c", "c"]
+
+
+def test_scenario_13_an_old_key_tuple_of_early_servers_says_nothing(
+    pipeline: YugabytePipeline,
+) -> None:
+    database = pipeline.server.database
+    database.execute(f'ALTER DATABASE "{database.name}" SET yboutput.old_generation = true')
+    events = streamed(
+        pipeline, "INSERT INTO t VALUES (1, 'a', 10)", "UPDATE t SET aura = 99 WHERE id = 1"
+    )
+    assert events[1] == ("u", K1, None, {"id": cell(1), "name": None, "aura": cell(99)})
+
+
+def test_scenario_14_pgoutput_gives_flat_rows(pipeline: YugabytePipeline) -> None:
+    identity(pipeline, "DEFAULT")
+    pipeline.server.database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    events = streamed(
+        pipeline,
+        "INSERT INTO t VALUES (1, 'a', 10)",
+        "UPDATE t SET aura = 99 WHERE id = 1",
+        "DELETE FROM t WHERE id = 1",
+        last={"id": 9999},
+        **{"plugin.name": "pgoutput"},
+    )
+    assert events == [
+        ("c", {"id": 1}, None, {"id": 1, "name": "a", "aura": 10}),
+        ("u", {"id": 1}, None, {"id": 1, "name": "a", "aura": 99}),
+        ("d", {"id": 1}, {"id": 1, "name": None, "aura": None}, None),
+    ]
+
+
+def test_scenario_16_a_column_that_is_not_null_and_was_not_sent_is_null(
+    pipeline: YugabytePipeline,
+) -> None:
+    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
+    events = streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1, 3)", "UPDATE t SET aura = 2")
+    assert events[1][3] == {"id": cell(1), "name": None, "aura": cell(2), "n": None}
+
+
+def test_scenarios_26_27_30_tables_that_change_and_join(pipeline: YugabytePipeline) -> None:
+    """The publication of the double follows at once; a real one may take 15 minutes."""
+    database, name = pipeline.server.database, pipeline.settings["publication.name"]
+    database.execute("CREATE TABLE t2 (id int PRIMARY KEY)")
+    settings = {
+        "table.include.list": "public.t,public.t2",
+        "publication.autocreate.mode": "disabled",
+    }
+    database.execute(f'CREATE PUBLICATION "{name}" FOR TABLE t')
+    events = streamed(
+        pipeline,
+        "INSERT INTO t VALUES (1, 'a', 1)",
+        "ALTER TABLE t ADD COLUMN z int; INSERT INTO t VALUES (2, 'b', 2, 3)",
+        "ALTER TABLE t DROP COLUMN name; INSERT INTO t VALUES (3, 4, 5)",
+        f'ALTER PUBLICATION "{name}" ADD TABLE t2',
+        "INSERT INTO t2 VALUES (1)",
+        **settings,
+    )
+    assert events[0][3] == row(1, "a", 1)
+    assert events[1][3] == {**row(2, "b", 2), "z": cell(3)}, "scenario 26"
+    assert events[2][1:] == (K3, None, {"id": cell(3), "aura": cell(4), "z": cell(5)}), (
+        "scenario 27"
+    )
+    assert pipeline.events("t2") == [("c", K1, None, {"id": cell(1)})], "scenario 30"
+
+
+TYPES = {
+    "md": ("mood", "'ok'", "ok"),
+    "ia": ("int[]", "'{1,NULL}'", [1, None]),
+    "n": ("numeric(10,2)", "1.5", 1.5),
+    "tt": ("timestamptz", "'2024-02-29 12:00+00'", "2024-02-29T12:00:00.000000Z"),
+    "by": ("bytea", r"'\xdead'", "3q0="),
+    "jb": ("jsonb", "'{\"a\": 1}'", '{"a": 1}'),
+    "u": (
+        "uuid",
+        "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    ),
+}
+"""Column → type, a value, the event's."""
+
+
+def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(
+    pipeline: YugabytePipeline,
+) -> None:
+    columns = ", ".join(f"ADD COLUMN {name} {kind}" for name, (kind, *_) in TYPES.items())
+    values = ", ".join(value for _, value, _ in TYPES.values())
+    pipeline.server.database.execute(
+        f"CREATE TYPE mood AS ENUM ('sad', 'ok'); ALTER TABLE t {columns}"
+    )
+    events = streamed(
+        pipeline,
+        f"INSERT INTO t VALUES (1, 'a', 1, {values})",
+        "UPDATE t SET aura = 2",
+        *(f"UPDATE t SET {name} = NULL" for name in TYPES),
+    )
+    expected = {name: cell(value) for name, (_, _, value) in TYPES.items()}
+    inserted = {name: events[0][3][name] for name in TYPES}
+    assert inserted == {**expected, "tt": inserted["tt"]}
+    assert inserted["tt"]["value"].startswith("2024-02-29T12:00:00")
+    assert {name: events[1][3][name] for name in TYPES} == dict.fromkeys(TYPES)
+    for name, event in zip(TYPES, events[2:], strict=True):
+        others = dict.fromkeys(set(TYPES) - {name})
+        assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
+
+
+def test_scenario_29_truncate_gives_nothing(pipeline: YugabytePipeline) -> None:
+    events = streamed(pipeline, "INSERT INTO t VALUES (1, 'a', 1)", "TRUNCATE t")
+    assert [event[0] for event in events] == ["c"]
+
+
+def test_a_profile_of_waltap_has_plain_rows_that_name_what_was_not_sent(
+    pipeline: YugabytePipeline,
+) -> None:
+    database = pipeline.server.database
+    with pipeline.running(**{"yb.event.form": None}) as run:
+        database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+        database.execute("UPDATE t SET aura = NULL")
+        database.execute("UPDATE t SET aura = 2, name = 'b'")
+        run.until(lambda: len(pipeline.events()) == 3, "the events")
+    values = [record["value"] for record in pipeline.records()]
+    assert [value["unsent"] for value in values] == [None, ["name"], None]
+    assert values[1]["after"] | {"name": "?"} == {"id": 1, "name": "?", "aura": None}
+    assert values[2]["after"] == {"id": 1, "name": "b", "aura": 2}
+    assert "ts_us" in values[0]

@@ -1,0 +1,257 @@
+"""Scenarios of operations: nodes that go away, other servers, refusals, checks. Double A.
+
+Verified against a protocol double built from published sources; no YugabyteDB server was run.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from waltap.errors import ConfigurationError, WaltapError
+from waltap_postgres.connection import Session, watch
+from waltap_postgres.errors import OtherConnector, PositionGap
+from waltap_yugabyte.errors import ChangeRefused, NotYugabyte
+from waltap_yugabyte.properties import YugabyteProperties
+
+from tests.rigs.pipeline import Pipeline
+from tests.rigs.yugabyte.pipeline import YugabytePipeline
+from tests.rigs.yugabyte.server import Yugabyte
+from tests.servers.postgres import Database
+
+
+def ids(pipeline: YugabytePipeline) -> list[int]:
+    return [r["key"]["id"]["value"] for r in pipeline.records() if r["value"] is not None]
+
+
+def test_scenario_15_pgoutput_takes_no_table_with_change(pipeline: YugabytePipeline) -> None:
+    with pytest.raises(WaltapError, match="replica identity CHANGE") as refused:
+        pipeline.run(**{"plugin.name": "pgoutput"})
+    assert isinstance(refused.value, ChangeRefused)
+    assert "Consider using output plugin yboutput instead" in str(refused.value)
+    assert pipeline.server.asked("^CREATE_REPLICATION_SLOT") == []  # seen before anything was made
+
+
+def test_scenario_15_the_servers_own_refusal_is_told_with_the_hint(
+    pipeline: YugabytePipeline,
+) -> None:
+    """The table had another identity when it was looked at than when the slot was made."""
+    server, database = pipeline.server, pipeline.server.database
+    name = pipeline.settings["publication.name"]
+    database.execute(f'CREATE PUBLICATION "{name}" FOR TABLE t')
+    server.create(f'CREATE_REPLICATION_SLOT "{pipeline.slot}" LOGICAL pgoutput')
+    database.execute("SELECT yb_replica_identity('t', 'DEFAULT')")
+    with pytest.raises(WaltapError) as refused:
+        pipeline.run(**{"plugin.name": "pgoutput", "slot.adopt": True, "snapshot.mode": "no_data"})
+    assert isinstance(refused.value, ChangeRefused)
+    assert len(server.streams) == 1  # final: it is not tried again
+
+
+def test_scenario_32_links_are_cut_and_nodes_go_away(pipeline: YugabytePipeline) -> None:
+    server, database = pipeline.server, pipeline.server.database
+    hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.another()}"
+    with pipeline.running(**{"database.hostname": hosts, "errors.max.retries": 60}) as run:
+        for number in range(5):
+            database.execute("INSERT INTO t (id) VALUES (%s)", number)
+            run.until(lambda number=number: number in ids(pipeline), "the row")
+            server.cut()
+            database.execute("INSERT INTO t (id) VALUES (%s)", 100 + number)
+            run.until(lambda number=number: 100 + number in ids(pipeline), "the row after")
+    assert sorted(set(ids(pipeline))) == [*range(5), *range(100, 105)]
+    assert len(run.notices.failures) >= 5
+
+
+def test_connections_are_spread_over_the_hosts_that_are_named(pipeline: YugabytePipeline) -> None:
+    """Or tried in their order, where the profile or libpq's own parameter says so."""
+    server = pipeline.server
+    other = server.another()
+    given = {**pipeline.server.properties(), "driver.NAME": {},
+             "database.hostname": f"127.0.0.1:{server.port},127.0.0.1:{other}"}  # fmt: skip
+
+    def reached(times: int, **chosen: object) -> list[int]:
+        """Return the ports of as many connections, or of those until both were seen."""
+        properties = YugabyteProperties.model_validate(given | chosen)
+        before = len(server.nodes)
+        for _ in range(times):
+            with closing(Session(properties, role="test", watch=watch(properties))):
+                found = server.nodes[before:]
+            if set(found) == {server.port, other}:
+                break
+        return server.nodes[before:]
+
+    assert set(reached(200)) == {server.port, other}
+    assert set(reached(10, **{"yb.load.balance.connections": False})) == {server.port}
+    own = {"driver.NAME": {"driver.loadBalanceHosts": "false"}}
+    assert set(reached(10, **own)) == {server.port}
+
+
+def test_scenario_35_each_connector_names_the_other(pipeline: YugabytePipeline) -> None:
+    with pytest.raises(OtherConnector, match="YB-2025.2.4.0") as refused:
+        pipeline.run(**{"type": "postgres", "plugin.name": "pgoutput", "yb.event.form": None,
+                        "yb.read.time.wait.ms": None})  # fmt: skip
+    assert "type = 'yugabyte'" in str(refused.value)
+    server = pipeline.server.database.server
+    plain = {"database.hostname": server.host, "database.port": server.port}
+    with pytest.raises(NotYugabyte, match="PostgreSQL 1"):
+        pipeline.run(**plain)
+
+
+def test_older_releases_have_fewer_columns_and_no_words(
+    yb_database: Database, tmp_path: Path
+) -> None:
+    version = "PostgreSQL 11.2-YB-2024.2.5.1-b0 on x86_64"
+    with Yugabyte(yb_database, version=version, words=False) as server:
+        yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
+        yb_database.execute(
+            "CREATE OR REPLACE VIEW yb_double.later AS SELECT * FROM yb_double.pg_replication_slots;"
+            "ALTER VIEW yb_double.pg_replication_slots RENAME TO newest;"
+            "CREATE VIEW yb_double.pg_replication_slots AS SELECT slot_name, plugin, slot_type, datoid,"
+            " database, temporary, active, active_pid, xmin, catalog_xmin, restart_lsn,"
+            " confirmed_flush_lsn, yb_stream_id, yb_restart_commit_ht FROM yb_double.newest"
+        )
+        pipeline = YugabytePipeline(server, tmp_path)
+        yb_database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+        with pipeline.running() as run:
+            yb_database.execute("INSERT INTO t VALUES (2, 'b', 2)")
+            run.until(lambda: ids(pipeline) == [1, 2], "both rows")
+        with pytest.raises(WaltapError, match="syntax error"):
+            pipeline.run(**{"slot.name": "other", "slot.lsn.type": "HYBRID_TIME",
+                            "waltap.state.dir": str(tmp_path / "other")})  # fmt: skip
+        assert server.refused == []
+
+
+def test_a_slot_that_was_made_anew_is_a_gap(pipeline: YugabytePipeline) -> None:
+    """Its positions begin at 2 again: nothing else tells that changes are missing."""
+    database = pipeline.server.database
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, 'a', 1)")
+        run.until(lambda: ids(pipeline) == [1], "the row")
+    pipeline.server.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    pipeline.server.create(f'CREATE_REPLICATION_SLOT "{pipeline.slot}" LOGICAL yboutput')
+    with pytest.raises(PositionGap, match="created again"):
+        pipeline.run()
+
+
+def test_checks_tell_what_events_hold_and_when_the_slot_expires(
+    pipeline: YugabytePipeline,
+) -> None:
+    database = pipeline.server.database
+    for table, identity in (("d", "DEFAULT"), ("f", "FULL")):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+        database.execute(f"SELECT yb_replica_identity('{table}', '{identity}')")
+    database.execute("CREATE TABLE keyless (v int)")
+    with pipeline.running():
+        pass
+    database.execute("SELECT yb_replica_identity('d', 'FULL')")
+    found = checked(pipeline)
+    events = [check.found for check in found if check.name == "events"]
+    assert any(text.startswith("public.t: CHANGE") for text in events) or any(
+        "public.t" in text and "CHANGE" in text for text in events
+    )
+    assert any("public.f" in text and "FULL" in text for text in events)
+    named = {check.name: check for check in found}
+    assert "public.d" in named["replica identity"].found or any(
+        "public.d was given another identity" in check.found for check in found
+    )
+    assert "public.keyless" in named["primary keys"].found
+    assert named["slot expiry"].verdict == "ok"
+    assert named["server version"].found == "YugabyteDB 2025.2.4.0"
+    assert "wal_level" not in named
+    short = {check.name: check for check in checked(pipeline, **{"yb.slot.retention.ms": 1})}
+    assert short["slot expiry"].verdict == "warning"
+    assert pipeline.server.refused == []
+
+
+def checked(pipeline: Pipeline, **settings: object) -> list:
+    """Return what ``waltap doctor`` finds."""
+    from waltap.pipeline.preflight import checks
+    from waltap.pipeline.setup import build
+    from waltap.source.connector import MadeByRun
+
+    host, _ = pipeline.host()
+    stages = build(pipeline.profile(host, **settings), host, run_id="x")
+    connector = stages.open_connector(MadeByRun())
+    try:
+        return list(checks(stages, connector, locked=False))
+    finally:
+        connector.close()
+
+
+PARALLEL = {
+    "streaming.mode": "parallel",
+    "slot.names": "a,b",
+    "publication.names": "p,p",
+    "slot.ranges": "0,32768;32768,65536",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"slot.ranges": "0,100;32768,65536"}, "hash_code 100 is missing"),
+        ({"slot.ranges": "0,32768;32768,65000"}, "Incomplete ranges provided"),
+        ({"slot.ranges": "0,32768"}, "they must have as many"),
+        ({"slot.ranges": "0,40000;32768,65536"}, "in two ranges"),
+        ({"slot.ranges": "0;1"}, "is not FROM,TO"),
+        ({"slot.names": None}, "needs slot.names"),
+        ({"streaming.mode": None}, "only valid with streaming.mode"),
+    ],
+)
+def test_scenario_31_ranges_that_do_not_fit_are_refused(
+    pipeline: YugabytePipeline, changed: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        pipeline.run(**PARALLEL | changed)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [("a,b", "specify multiple hosts"), ("a:1,b", "is not HOST:PORT"), ("a:1,b:x", "HOST:PORT")],
+)
+def test_lists_of_hosts_name_their_ports(
+    pipeline: YugabytePipeline, hosts: str, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        pipeline.run(**{"database.hostname": hosts})
+
+
+def test_precise_decimals_are_refused(pipeline: YugabytePipeline) -> None:
+    with pytest.raises(ConfigurationError, match="double, string"):
+        pipeline.run(**{"decimal.handling.mode": "precise"})
+
+
+def test_its_own_defaults(pipeline: YugabytePipeline, tmp_path: Path) -> None:
+    host, _ = pipeline.host()
+    profile = pipeline.profile(
+        host,
+        **{
+            "database.port": None,
+            "retriable.restart.connector.wait.ms": None,
+            "database.user": None,
+        },
+    )
+    properties = profile.connector.properties
+    assert (properties.port, properties.user) == (5433, "yugabyte")
+    assert (profile.engine.max_retries, profile.engine.retry_delay_ms) == (60, 30000)
+    assert profile.decoder.spec.name == "yboutput"
+    assert profile.capture.decimal_handling_mode == "double"
+
+
+def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(
+    pipeline: YugabytePipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The refresh of publications: what is written until then does not come, and that is told."""
+    database = pipeline.server.database
+    settings = {
+        "publication.autocreate.mode": "filtered",
+        "table.include.list": "public.t,public.late",
+        "snapshot.mode": "no_data",
+    }
+    with caplog.at_level("WARNING"):
+        with pipeline.running(**settings):
+            pass
+        assert "15 minutes" not in caplog.text, "a slot that is made now streams what is there"
+        database.execute("CREATE TABLE late (id int PRIMARY KEY)")
+        with pipeline.running(**settings):
+            pass
+    assert "public.late: added to the publication of a slot that is there" in caplog.text
+    assert "waltap snapshot FILE public.late" in caplog.text

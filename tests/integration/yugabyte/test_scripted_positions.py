@@ -1,0 +1,290 @@
+"""Scenarios of positions, on double B: a scripted walsender that speaks YugabyteDB's LSN words.
+
+The catalogue behind it is that of double A's database. Bytes are written from the published layout.
+Verified against a protocol double built from published sources; no YugabyteDB server was run.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap.source.position import parse_lsn
+from waltap_testing.walsender import (
+    READS,
+    Confirmed,
+    Cut,
+    Forward,
+    Keepalive,
+    ServerError,
+    Walsender,
+    XLogData,
+)
+
+from tests.rigs import pgoutput_wire as wire
+from tests.rigs.yugabyte.server import SETTINGS
+from tests.rigs.yugabyte.wire import FLUSHED
+from tests.rigs.yugabyte.pipeline import cell
+from tests.servers.postgres import Database
+
+SLOT = "scripted"
+INT4, TEXT = 23, 25
+WAIT_S = 60.0
+
+
+class Stage:
+    """A slot that the catalogue knows, and an engine that runs against a script."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        schema = Path(__file__).parents[2] / "rigs" / "yugabyte" / "schema.sql"
+        database.execute(schema.read_text())
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
+        database.execute("CREATE TABLE t2 (id int PRIMARY KEY, name text, aura int)")
+        self.oid, self.other = (
+            int(database.execute(f"SELECT '{name}'::regclass::oid::int8")[0][0])
+            for name in ("t", "t2")
+        )
+        database.execute("CREATE PUBLICATION scripted FOR TABLE t, t2")
+        self.slot = f"{SLOT}_{database.name}"[:63]
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'yboutput')", self.slot)
+        self.state(confirmed=2)
+
+    def state(self, *, confirmed: int, lsn_type: str = "SEQUENCE") -> None:
+        """Let the catalogue show the slot there."""
+        self.database.execute("DELETE FROM yb_double.slots")
+        self.database.execute(
+            "INSERT INTO yb_double.slots VALUES (%s, 'stream', %s, 1, '', %s, 2, false, '{}')",
+            self.slot, lsn_type, confirmed,
+        )  # fmt: skip
+
+    # --- frames ---
+
+    def relation(self, *columns: str, oid: int = 0, table: str = "t") -> XLogData:
+        kinds = {"name": TEXT}
+        listed = [(c, kinds.get(c, INT4), -1, c == "id") for c in columns or ("id", "name", "aura")]
+        return XLogData(wire.relation(oid or self.oid, "public", table, listed, "c"))
+
+    def insert(self, lsn: int, *values: object, oid: int = 0) -> XLogData:
+        return XLogData(wire.insert(oid or self.oid, values), lsn)
+
+    def transaction(
+        self, first: int, xid: int, rows: Sequence[XLogData], *, between: Sequence[XLogData] = ()
+    ) -> list[XLogData]:
+        """Return a transaction of a SEQUENCE slot: its BEGIN has the number before its first row's."""
+        commit = first + 1 + len(rows)
+        begin = XLogData(wire.begin(commit, 0, xid), first + 1)
+        end = XLogData(wire.commit(commit, commit + 1), commit + 1)
+        return [begin, *between, *rows, end]
+
+    # --- the engine ---
+
+    def run(self, server: Walsender, *options: str, **settings: Any) -> Any:
+        profile, out = self.folder / "profile.toml", self.folder / "out.jsonl"
+        chosen = {
+            "database.hostname": "127.0.0.1",
+            "database.port": server.port,
+            "database.user": "postgres",
+            "database.dbname": self.database.name,
+            "database.sslmode": "disable",
+            "slot.name": self.slot,
+            "slot.adopt": True,
+            "publication.name": "scripted",
+            "publication.autocreate.mode": "disabled",
+            "snapshot.mode": "no_data",
+            "topic.prefix": "s",
+            "yb.event.form": "cells",
+            "retriable.restart.connector.wait.ms": 50,
+            "offset.flush.interval.ms": 0,
+            "waltap.state.dir": str(self.folder / "state"),
+            **settings,
+        }
+        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items()]
+        profile.write_text("\n".join(["[source]", 'type = "yugabyte"', *lines]))
+        command = [sys.executable, "-m", "waltap", "run", str(profile), "--sink", f"jsonl:{out}"]
+        return subprocess.run(
+            [*command, "--max-seconds", "60", *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def values(self) -> list[dict[str, Any]]:
+        out = self.folder / "out.jsonl"
+        lines = out.read_text().splitlines() if out.exists() else []
+        return [json.loads(line)["value"] for line in lines]
+
+    def ids(self) -> list[int]:
+        return [value["after"]["id"]["value"] for value in self.values()]
+
+
+@pytest.fixture
+def stage(yb_database: Database, tmp_path: Path) -> Stage:
+    return Stage(yb_database, tmp_path)
+
+
+@pytest.fixture
+def scripted(
+    stage: Stage, walsender: Callable[..., Walsender]
+) -> Iterator[Callable[..., Walsender]]:
+    """Return a factory of walsenders whose catalogue is the double's."""
+    dsn = f"{stage.database.dsn}?options={SETTINGS.replace(' ', '%20').replace('=', '%3D')}"
+    with Forward(dsn) as catalogue:
+        yield lambda *scripts, **options: walsender(
+            *scripts, answers={READS: catalogue}, database=stage.database.name, **options
+        )
+
+
+def starts(server: Walsender) -> list[int]:
+    """Return the positions that were asked for."""
+    asked = [query for query in server.queries if query.startswith("START_REPLICATION")]
+    return [parse_lsn(query.split("LOGICAL ")[1].split()[0]) for query in asked]
+
+
+def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
+    stage: Stage, scripted: Callable[..., Walsender]
+) -> None:
+    first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
+    second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)], between=[stage.relation()])
+    server = scripted(
+        [*first, Confirmed(5, WAIT_S), second[0], Cut()],
+        [*second, Confirmed(8, WAIT_S)],
+    )
+    ran = stage.run(server, "--max-records", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert [(v["source"]["lsn"], v["source"]["txId"]) for v in stage.values()] == [(3, 2), (6, 3)]
+    assert starts(server) == [2, 5]
+    assert {update.flushed for update in server.feedback} <= {2, 5, 8}
+    assert not [query for query in server.queries if "IDENTIFY_SYSTEM" in query]
+
+
+def test_scenario_23_what_comes_again_is_left_out(
+    stage: Stage, scripted: Callable[..., Walsender]
+) -> None:
+    """The acknowledgement was lost with the link: the server sends the first transaction again."""
+    first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
+    second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
+    server = scripted(
+        [*first, Confirmed(5, WAIT_S), Cut()], [*first, *second, Confirmed(8, WAIT_S)]
+    )
+    ran = stage.run(server, "--max-records", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert stage.ids() == [1, 2]
+
+
+def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(
+    stage: Stage, scripted: Callable[..., Walsender]
+) -> None:
+    """The run ends inside a transaction of 6 to 8; the next one gets it whole."""
+    rows = [stage.insert(6, 1, "a", 1), stage.insert(7, 2, "b", 2)]
+    whole = stage.transaction(5, 3, rows, between=[stage.relation()])
+    stage.state(confirmed=5)
+    server = scripted([*whole[:3]], [*whole, Confirmed(9, WAIT_S)])
+    ran = stage.run(server, "--max-records", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert stage.ids() == [1]
+    assert all(update.flushed <= 5 for update in server.feedback)
+    ran = stage.run(server, "--max-records", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert stage.ids() == [1, 2]
+
+
+def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., Walsender]) -> None:
+    """All records of a transaction have one LSN; what is acknowledged lies before the last commit."""
+    stage.state(confirmed=2, lsn_type="HYBRID_TIME")
+    times = [parse_lsn(text) for text in ("62D63024/0", "62D63025/5462E000", "62D63026/1000")]
+
+    def at(number: int, *rows: int) -> list[XLogData]:
+        time = times[number]
+        listed = [XLogData(wire.insert(stage.oid, (n, "x", n)), time) for n in rows]
+        begin = XLogData(wire.begin(time, 0, number + 2), time)
+        return [begin, stage.relation(), *listed, XLogData(wire.commit(time, time + 1), time + 1)]
+
+    middle = at(1, 2, 3, 4)
+    server = scripted(
+        [*at(0, 1), *middle[:4], Cut()],  # a cut between rows
+        [*at(0, 1), *middle, Confirmed(times[0], WAIT_S), *at(2, 5), Confirmed(times[1], WAIT_S)],
+        [*middle, *at(2, 5)],
+    )
+    ran = stage.run(server, "--max-records", "5")
+    assert ran.returncode == 0, ran.stderr
+    assert stage.ids() == [1, 2, 3, 4, 5]
+    assert {v["source"]["lsn"] for v in stage.values()[1:4]} == {times[1]}
+    assert {update.flushed for update in server.feedback} <= {0, 2, *times[:2]}
+    stage.run(server, "--until-idle", "1")
+    assert stage.ids() == [1, 2, 3, 4, 5]
+    # the bound is inclusive: the commit behind which it goes on is asked for, and left out
+    first, again, last = starts(server)
+    assert first == 2
+    assert again in {2, times[0]}
+    assert last in times[1:]
+
+
+def test_scenario_33_origins_and_keepalives_with_the_highest_position(
+    stage: Stage, scripted: Callable[..., Walsender]
+) -> None:
+    origin = XLogData(wire.origin(9, "elsewhere"), 3)
+    first = stage.transaction(
+        2, 2, [stage.insert(3, 1, "a", 10)], between=[origin, stage.relation()]
+    )
+    second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
+    high = [Keepalive(FLUSHED), Keepalive(FLUSHED, reply=True)]
+    server = scripted(
+        [*high, *first, *high, Confirmed(5, WAIT_S), *high, *second, *high, Confirmed(8, WAIT_S)]
+    )
+    ran = stage.run(server, "--max-records", "2", **{"status.update.interval.ms": 20})
+    assert ran.returncode == 0, ran.stderr
+    assert stage.ids() == [1, 2]
+    assert {update.flushed for update in server.feedback} <= {2, 5, 8}
+
+
+def test_scenario_34_the_trace_of_ddl(stage: Stage, scripted: Callable[..., Walsender]) -> None:
+    """Commits as YugabyteDB's own test has them; a relation is announced at its next change alone."""
+    t, t2 = stage.oid, stage.other
+    steps = [
+        (2, [stage.relation(), stage.relation(oid=t2, table="t2")],
+         [stage.insert(3, 1, "a", 1), stage.insert(4, 1, "a", 1, oid=t2), stage.insert(5, 2, "b", 2)]),
+        (7, [], [stage.insert(8, 3, "c", 3), stage.insert(9, 2, "b", 2, oid=t2)]),
+        (11, [stage.relation("id", "aura")], [stage.insert(12, 4, 4)]),
+        (14, [], [stage.insert(15, 3, "c", 3, oid=t2)]),
+        (17, [stage.relation("id", "aura", "z")], [stage.insert(18, 5, 5, 50)]),
+        (20, [], [stage.insert(21, 4, "d", 4, oid=t2)]),
+        (23, [], [stage.insert(24, 6, 6, 60)]),
+    ]  # fmt: skip
+    frames, commits = [], []
+    for number, (first, between, rows) in enumerate(steps):
+        frames += stage.transaction(first, number + 2, rows, between=between)
+        commits.append(first + 1 + len(rows))
+    assert [f"0/{commit:X}" for commit in commits] == [
+        "0/6", "0/A", "0/D", "0/10", "0/13", "0/16", "0/19",
+    ]  # fmt: skip
+    server = scripted([*frames, Confirmed(commits[-1] + 1, WAIT_S)])
+    ran = stage.run(server, "--max-records", "10")
+    assert ran.returncode == 0, ran.stderr
+    rows = [v["after"] for v in stage.values() if v["source"]["table"] == "t"]
+    assert [set(row) for row in rows] == [
+        {"id", "name", "aura"}, {"id", "name", "aura"}, {"id", "name", "aura"},
+        {"id", "aura"}, {"id", "aura", "z"}, {"id", "aura", "z"},
+    ]  # fmt: skip
+    assert rows[-1] == {"id": cell(6), "aura": cell(6), "z": cell(60)}
+
+
+def test_errors_of_a_stream_that_pass_are_tried_again_and_final_ones_are_not(
+    stage: Stage, scripted: Callable[..., Walsender]
+) -> None:
+    first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
+    passing = "Catalog Version Mismatch: A DDL occurred while processing this query. Try again."
+    final = ServerError("42704", 'publication "scripted" does not exist')
+    server = scripted(
+        [ServerError("XX000", passing)],
+        [ServerError("57P01", "terminating connection", severity="FATAL")],
+        [*first, Confirmed(5, WAIT_S), final],
+    )
+    ran = stage.run(server, **{"errors.max.retries": 3})
+    assert ran.returncode != 0
+    assert "WT-2113" in ran.stderr
+    assert (stage.ids(), server.streams) == ([1], 3)

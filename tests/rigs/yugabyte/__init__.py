@@ -1,0 +1,1 @@
+"""Doubles of YugabyteDB, built from published sources; no YugabyteDB server was run."""

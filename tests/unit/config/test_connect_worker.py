@@ -1,0 +1,109 @@
+"""What a Connect worker is told of Kafka is what the Kafka sink is told."""
+
+import pytest
+
+from waltap.config.layers import read_debezium
+from waltap.config.resolve import Resolution, examine, survey
+from waltap.errors import Problem
+from waltap.host import Host
+
+HOST = Host()
+CONNECTOR = {
+    "name": "shop",
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "topic.prefix": "shop",
+    "database.dbname": "d",
+    "plugin.name": "pgoutput",
+}
+WORKER = {"bootstrap.servers": "b1:9092,b2:9092", "group.id": "connect", "plugin.path": "/plugins"}
+
+
+def examined(*tables: dict[str, str], sink: str | None = None) -> Resolution:
+    values = {name: value for table in (CONNECTOR, *tables) for name, value in table.items()}
+    return examine(read_debezium(values, "c.properties"), HOST, sink=sink)
+
+
+def problems(*tables: dict[str, str], sink: str | None = None) -> list[Problem]:
+    values = {name: value for table in (CONNECTOR, *tables) for name, value in table.items()}
+    return list(survey(read_debezium(values, "c.properties"), HOST, sink=sink).problems)
+
+
+def test_a_file_with_brokers_and_no_sink_goes_to_kafka() -> None:
+    resolution = examined(
+        WORKER,
+        {
+            "producer.linger.ms": "7",
+            "producer.acks": "all",
+            "producer.override.linger.ms": "9",
+            "topic.creation.default.partitions": "3",
+            "topic.creation.enable": "false",
+            "consumer.fetch.min.bytes": "1",
+        },
+    )
+    sink = resolution.profile.sink
+    assert sink.spec.name == "kafka"
+    assert sink.properties.servers == "b1:9092,b2:9092"
+    assert sink.properties.producer == {"producer.linger.ms": "9", "producer.acks": "all"}
+    assert sink.properties.settings_of("default") == {"partitions": "3"}
+    assert not sink.properties.creation
+    assert {"group.id", "plugin.path", "consumer.fetch.min.bytes"} == set(resolution.ignored)
+
+
+def test_the_connectors_own_settings_are_taken_with_a_sink_that_is_given_apart() -> None:
+    sink = examined({"producer.override.linger.ms": "9"}, sink="kafka:h:1").profile.sink
+    assert sink.properties.servers == "h:1"
+    assert sink.properties.producer == {"producer.linger.ms": "9"}
+
+
+def test_what_the_sink_was_told_by_its_own_name_wins() -> None:
+    own = {"waltap.sink.type": "kafka", "waltap.sink.bootstrap.servers": "mine:1"}
+    assert examined(WORKER, own).profile.sink.properties.servers == "mine:1"
+
+
+def test_for_another_sink_they_have_no_effect_and_are_told() -> None:
+    own = {"waltap.sink.type": "jsonl", "waltap.sink.path": "x"}
+    resolution = examined(WORKER, own, {"producer.linger.ms": "9"})
+    assert resolution.profile.sink.spec.name == "jsonl"
+    for name in ("bootstrap.servers", "producer.linger.ms"):
+        assert resolution.reasons[name] == "it is Kafka's, and the profile's sink is another"
+
+
+ASKED = [{"exactly.once.support": "Required"}, {"exactly.once.source.support": "enabled"}]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_exactly_once_is_asked_of_kafka_and_of_sinks_that_always_are(asked: dict[str, str]) -> None:
+    assert examined(WORKER, asked).profile.sink.properties.guarantee == "exactly_once"
+    for sink in ("changelog:x", "spark:x"):
+        assert examined(asked, sink=sink).profile
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("sink", ["jsonl:x", "null", "terminal"])
+def test_exactly_once_is_refused_where_the_sink_cannot(asked: dict[str, str], sink: str) -> None:
+    (problem,) = problems(WORKER, asked, sink=sink)
+    assert problem.property == next(iter(asked))
+    assert "cannot write data and position together" in problem.what
+
+
+def test_exactly_once_contradicts_another_guarantee() -> None:
+    own = {"waltap.sink.type": "kafka", "waltap.sink.delivery.guarantee": "at_least_once"}
+    (problem,) = problems(WORKER, own, ASKED[0])
+    assert problem.property == "exactly.once.support"
+    assert "waltap.sink.delivery.guarantee=at_least_once" in problem.what
+
+
+def test_a_setting_that_the_client_does_not_have_is_told_by_its_name() -> None:
+    (problem,) = problems(WORKER, {"topic.creation.small.partitions": "3"})
+    assert "small is not in topic.creation.groups" in problem.what
+    names = {problem.property for problem in problems(WORKER, {"topic.creation.enable": "perhaps"})}
+    assert names == {"topic.creation.enable"}
+
+
+def test_names_of_the_sanitize_pattern_are_hidden() -> None:
+    values = {"custom.sanitize.pattern": ".*include.*", "table.include.list": "public.verborgen"}
+    resolution = examined(WORKER, values)
+    shown = {each.name: each.value for each in resolution.explained}
+    assert shown["table.include.list"] == "***"
+    (problem,) = problems(WORKER, {"custom.sanitize.pattern": "("})
+    assert problem.property == "custom.sanitize.pattern"

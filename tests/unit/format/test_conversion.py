@@ -1,0 +1,178 @@
+"""Columns with a conversion: what tuples carry, and that Avro's quick rows are those of its general way."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.rigs.typed_records import NOW, context
+from waltap.decode.message import Insert, OldTuple, Update
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.decode.tuple_image import UNCHANGED
+from waltap.format.converted import ConvertedFormat, Converters
+from waltap.format.converter import ConverterContext
+from waltap.format.record import Record
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.conversion import Conversion, carried, conversion_mapping
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.mapping.type_registry import TypeRegistry
+from waltap.pipeline.conversions import ConverterFailed, Conversions
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, TransactionPart
+from waltap_formats.avro.converter import AvroConverter
+from waltap_formats.avro.properties import AvroProperties
+from waltap_testing.installed import installed_types
+from waltap_testing.workload import ITEMS
+
+STRUCT = Schema(
+    kind=Kind.STRUCT,
+    name="Struct",
+    fields=(
+        Field("data", Schema(kind=Kind.BYTES, optional=True)),
+        Field("size", Schema(kind=Kind.FLOAT64)),
+    ),
+)
+VALUES: list[tuple[Schema, Any]] = [
+    (Schema(kind=Kind.STRING), 'é "x"'),
+    (Schema(kind=Kind.BYTES), b"\x00\xff"),
+    (Schema(kind=Kind.BOOLEAN), True),
+    (Schema(kind=Kind.INT8), -128),
+    (Schema(kind=Kind.INT16), 300),
+    (Schema(kind=Kind.INT32), 2**31 - 1),
+    (Schema(kind=Kind.INT64), -(2**63)),
+    (Schema(kind=Kind.FLOAT32), 0.5),
+    (Schema(kind=Kind.FLOAT64), float("inf")),
+    (Schema(kind=Kind.ARRAY, items=Schema(kind=Kind.BYTES)), [b"a", b""]),
+    (
+        Schema(kind=Kind.MAP, keys=Schema(kind=Kind.STRING), values=Schema(kind=Kind.INT32)),
+        {"a": 1},
+    ),
+    (STRUCT, {"data": b"x", "size": 2.5}),
+]
+LABELS = DataType(
+    oid=20_000, schema="public", name="mood", kind=TypeKind.ENUM, labels=("calm", "wild")
+)
+
+
+@pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
+def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
+    mapping = conversion_mapping(Conversion(schema=schema, values=list), TypeOptions())
+    text = carried(schema, value)
+    assert text is not None
+    assert mapping.to_connect(text) == value
+    assert mapping.json(text) == text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (Schema(kind=Kind.INT8), 128),
+        (Schema(kind=Kind.INT32), True),
+        (Schema(kind=Kind.INT32), "1"),
+        (Schema(kind=Kind.STRING), b"x"),
+        (Schema(kind=Kind.STRING), "\ud800"),
+        (Schema(kind=Kind.STRING), None),
+        (STRUCT, {"data": b"x"}),
+        (STRUCT, {"size": 1.0, "more": 2}),
+        (Schema(kind=Kind.ARRAY, items=Schema(kind=Kind.BYTES)), ["x"]),
+    ],
+)
+def test_what_is_no_value_of_the_schema_is_told(schema: Schema, value: Any) -> None:
+    with pytest.raises(TypeError, match="it gave"):
+        carried(schema, value)
+
+
+class Unregistered(AvroConverter):
+    """Avro without a registry; ``straight``: rows are written from their images."""
+
+    def __init__(self, *, straight: bool) -> None:
+        url = {"schema.registry.url": "http://nobody"}
+        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
+        self.straight = straight
+
+    def prefix(self, topic: str, schema: Schema) -> bytes:
+        return b"\0\0\0\0\1"
+
+    def keys(self, shape: Any, *, read: bool) -> Any:
+        return super().keys(shape, read=read) if self.straight else None
+
+    def creates(self, shape: Any, value: Any, key: Any, *, read: bool) -> Any:
+        return super().creates(shape, value, key, read=read) if self.straight else None
+
+
+def with_enum() -> Relation:
+    mood = Column(name="mood", type_oid=20_000, data_type=LABELS, nullable=True)
+    return msgspec.structs.replace(ITEMS, columns=(ITEMS.columns[0], mood))
+
+
+def converting(conversion: Conversion, mode: str = "warn") -> tuple[Conversions, Any]:
+    def of_mood(_relation: Relation, column: Column) -> Conversion | None:
+        return conversion if column.name == "mood" else None
+
+    made = context(**{"event.converting.failure.handling.mode": mode})
+    conversions = Conversions([("acme", of_mood)], made.capture, made.describe, lambda _: None)
+    types = replace(
+        made,
+        mapper=lambda options: TypeRegistry(installed_types(), options, conversions.of),
+    )
+    return conversions, types
+
+
+def part_of(changes: Sequence[Any]) -> TransactionPart:
+    return TransactionPart(
+        xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
+        changes=list(changes),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
+def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: Any) -> None:
+    optional = msgspec.structs.replace(schema, optional=True)
+    conversion = Conversion(
+        schema=optional, values=lambda texts: [t if t is None else value for t in texts]
+    )
+    conversions, made = converting(conversion)
+    relation = with_enum()
+    rows = [("1", "calm"), ("2", None), ("3", "wild"), ("4", UNCHANGED)] * 8
+    inserts = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
+    batch = conversions(Batch(parts=[part_of(inserts)], position=Position(99), events=len(rows)))
+
+    def rendered(*, straight: bool) -> list[Record]:
+        avro = Unregistered(straight=straight)
+        form = ConvertedFormat(Converters(key=avro, value=avro, header=avro), made)
+        return list(form.render(batch.parts, NOW))
+
+    assert rendered(straight=True) == rendered(straight=False)
+
+
+def test_old_keys_have_no_value_in_other_columns() -> None:
+    """The server sends NULL for them: what a converter makes of NULL is not there."""
+    schema = Schema(kind=Kind.STRING, optional=True)
+    conversions, _ = converting(Conversion(schema=schema, values=lambda texts: ["x"] * len(texts)))
+    relation = with_enum()
+    changes = [
+        Update(relation, 16, ("2", None), ("1", None), OldTuple.KEY),
+        Update(relation, 17, ("2", None), ("2", None), OldTuple.FULL),
+    ]
+    batch = conversions(Batch(parts=[part_of(changes)], position=Position(99), events=2))
+    (part,) = batch.parts
+    assert isinstance(part, TransactionPart)
+    assert [(change.new, change.old) for change in part.changes if isinstance(change, Update)] == [
+        (("2", '"x"'), ("1", None)),
+        (("2", '"x"'), ("2", '"x"')),
+    ]
+
+
+def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
+    schema = Schema(kind=Kind.STRING, optional=True)
+    conversions, _ = converting(Conversion(schema=schema, values=lambda _texts: []), "fail")
+    batch = Batch(
+        parts=[part_of([Insert(with_enum(), 16, ("1", "calm"))])], position=Position(99), events=1
+    )
+    with pytest.raises(ConverterFailed, match="acme of column mood of .* at LSN 0/10 failed"):
+        conversions(batch)
+    wrong, _ = converting("no conversion")  # type: ignore[arg-type]
+    with pytest.raises(ConverterFailed, match="gave str instead of a Conversion"):
+        wrong(batch)

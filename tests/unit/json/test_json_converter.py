@@ -1,0 +1,60 @@
+"""JSON of one side: what the general way has beside the JSON format."""
+
+import json
+
+import pytest
+
+from waltap.format.converter import ConverterContext
+from waltap.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
+from waltap.mapping.connect_schema import Field, Kind, Schema
+
+
+def written(schema: Schema, value: object, **given: object) -> str:
+    properties = JsonConverterProperties.model_validate({"schemas.enable": False, **given})
+    data = JsonConverter(properties, ConverterContext(side="value")).encoder("t", schema)(value)
+    assert data is not None
+    return data.decode()
+
+
+@pytest.mark.parametrize(
+    ("unscaled", "scale", "text"),
+    [
+        (10**40 + 1, 2, "1" + "0" * 38 + ".01"),
+        (-(10**40 + 1), 0, "-1" + "0" * 39 + "1"),
+        (-5, 3, "-0.005"),
+        (0, 2, "0.00"),
+        (12, -3, "12000"),
+    ],
+)
+def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> None:
+    schema = Schema(kind=Kind.BYTES, name=DECIMAL, parameters=(("scale", str(scale)),))
+    value = unscaled.to_bytes(20, "big", signed=True)
+    assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
+
+
+def test_a_field_may_be_called_anything() -> None:
+    names = ["", "a'b", 'q"', "{x}", "\\", "\n", "{{", "ž", "%s"]
+    schema = Schema(
+        kind=Kind.STRUCT,
+        fields=tuple(Field(name, Schema(kind=Kind.INT32)) for name in names),
+    )
+
+    assert json.loads(written(schema, dict.fromkeys(names, 7))) == dict.fromkeys(names, 7)
+    assert written(Schema(kind=Kind.STRUCT), {}) == "{}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Kind.INT32, "7"), (Kind.STRING, 7), (Kind.INT64, 1.5), (Kind.STRING, b"x")]
+)
+def test_a_value_of_another_type_is_no_value(kind, value) -> None:
+    schema = Schema(kind=Kind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    with pytest.raises((TypeError, ValueError)):
+        written(schema, {"a": value})
+
+
+@pytest.mark.parametrize("kind", [Kind.INT32, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT64])
+def test_null_in_a_required_field_names_the_field(kind) -> None:
+    schema = Schema(kind=Kind.STRUCT, fields=(Field("a", Schema(kind=kind)),))
+    for row in ({}, {"a": None}):
+        with pytest.raises(ValueError, match="the field a is required"):
+            written(schema, row)

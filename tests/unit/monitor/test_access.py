@@ -1,0 +1,73 @@
+"""Who may ask the status page what."""
+
+import pytest
+from waltap.errors import ConfigurationError
+from waltap.monitor.access import Access, is_loopback
+from waltap.monitor.server import address_of
+
+HERE = {"host": "127.0.0.1:8083"}
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "db.example.com", ""])
+def test_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", HERE, None),
+        ("GET", {"host": "localhost:8083"}, None),
+        ("GET", {"host": "[::1]:8083"}, None),
+        ("GET", {"host": "evil.example.com"}, 421),
+        ("GET", {}, 421),
+        ("GET", {"host": "["}, 421),
+        ("GET", HERE | {"origin": "http://127.0.0.1:8083"}, None),
+        ("GET", HERE | {"origin": "http://evil.example.com"}, 403),
+        ("GET", HERE | {"origin": "http://["}, 403),
+        ("POST", HERE | {"origin": "null"} | JSON, 403),
+        ("POST", HERE | JSON, None),
+        ("POST", HERE | {"content-type": "text/plain"}, 415),
+        ("POST", HERE, 415),
+    ],
+)
+def test_a_page_elsewhere_reaches_nothing(
+    method: str, headers: dict[str, str], status: int | None
+) -> None:
+    refusal = Access("127.0.0.1", None).refusal(method, headers, None, open_to_all=False)
+    assert (refusal and refusal[0]) == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "token", "status"),
+    [
+        ({}, None, 401),
+        ({}, "wrong-one", 401),
+        ({}, "hidden-77", None),
+        ({"authorization": "Bearer hidden-77"}, None, None),
+        ({"authorization": "Bearer hidden-7"}, None, 401),
+    ],
+)
+def test_beyond_this_machine_a_token_is_needed(
+    headers: dict[str, str], token: str | None, status: int | None
+) -> None:
+    access = Access("0.0.0.0", "hidden-77")
+    asked = {"host": "db.example.com:8083"} | headers
+    refusal = access.refusal("GET", asked, token, open_to_all=False)
+    assert (refusal and refusal[0]) == status
+    assert access.refusal("GET", asked, token, open_to_all=True) is None
+
+
+def test_addresses() -> None:
+    assert address_of("127.0.0.1:8083") == ("127.0.0.1", 8083)
+    assert address_of(":9") == ("127.0.0.1", 9)
+    assert address_of("[::1]:9") == ("::1", 9)
+    for text in ("8083", "host", "h:x", "h:99999", ""):
+        with pytest.raises(ConfigurationError):
+            address_of(text)

@@ -1,0 +1,88 @@
+"""What of a batch is left for a destination that is ahead of the others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.decode.message import Insert
+from waltap.source.position import Position
+from waltap.transactions.remaining import remaining
+from waltap.transactions.transaction import Heartbeat, TransactionPart
+
+from tests.rigs.changelog import relation
+
+T = relation("public.t", [("id", "int4")])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[TransactionPart]:
+    """Transactions with changes left out here and there, cut into parts at random."""
+    parts: list[TransactionPart] = []
+    lsn = 100
+    for xid in range(1, draw(st.integers(1, 5)) + 1):
+        changes: list[Insert] = []
+        gaps: list[tuple[int, int]] = []
+        for at in range(draw(st.integers(0, 8))):
+            if draw(st.booleans()):
+                gaps.append((at, draw(st.integers(1, 3))))
+            changes.append(Insert(T, lsn + at, (f"{xid}.{at}",)))
+        part = TransactionPart(
+            xid=xid,
+            begin_lsn=lsn,
+            commit_lsn=lsn + 20,
+            commit_ts=0,
+            end_lsn=lsn + 30,
+            changes=changes,  # type: ignore[arg-type]
+            gaps=gaps,
+        )
+        for cut in sorted(draw(st.lists(st.integers(0, len(changes)), max_size=2))):
+            done = sum(len(each.changes) for each in parts if each.xid == xid)
+            if cut > done:
+                first, part = part.split(cut - done)
+                parts.append(first)
+        parts.append(part)
+        lsn += 30
+    return parts
+
+
+def values(parts: list[TransactionPart]) -> list[str]:
+    return [change.new[0] for part in parts for change in part.changes]  # type: ignore[union-attr]
+
+
+@given(streams(), st.data())
+def test_what_is_behind_a_position_remains_however_the_stream_is_cut(
+    parts: list[TransactionPart], data: st.DataObject
+) -> None:
+    taken = data.draw(st.integers(0, len(parts)))
+    reached = Position(100)
+    for part in parts[:taken]:
+        reached = part.position(reached)
+    left = remaining(parts, reached)
+    assert values(left) == values(parts[taken:])  # type: ignore[arg-type]
+    position = reached
+    for part in left:
+        assert isinstance(part, TransactionPart)
+        position = part.position(position)
+    whole = Position(100)
+    for part in parts:
+        whole = part.position(whole)
+    assert max(position, reached) == max(whole, reached)
+
+
+@given(streams(), st.data())
+def test_a_transaction_may_be_cut_elsewhere_the_second_time(
+    parts: list[TransactionPart], data: st.DataObject
+) -> None:
+    """Batches end where they end: what comes again has other cuts."""
+    taken = data.draw(st.integers(0, len(parts)))
+    reached = Position(100)
+    for part in parts[:taken]:
+        reached = part.position(reached)
+    recut: list[TransactionPart] = []
+    for part in parts:
+        at = data.draw(st.integers(0, len(part.changes)))
+        recut += part.split(at) if 0 < at < len(part.changes) else [part]
+    assert values(remaining(recut, reached)) == values(parts[taken:])  # type: ignore[arg-type]
+
+
+def test_rows_and_signs_of_life_remain() -> None:
+    beat = Heartbeat(ts=1)
+    assert remaining([beat], Position(1000)) == [beat]
