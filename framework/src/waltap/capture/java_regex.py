@@ -5,6 +5,7 @@ What Python writes in another way is translated; what it cannot express is an er
 """
 
 import re
+import warnings
 from collections.abc import Sequence
 
 __all__ = ["NameMatcher", "java_pattern", "java_replacement"]
@@ -22,6 +23,8 @@ _POSIX = {
     "Space": r" \t\n\x0b\f\r",
     "Blank": r" \t",
 }
+_SET = re.compile(r"\\.|\[\^?(?P<members>\]?(?:\\.|[^\]\\])*)", re.DOTALL)
+_SET_OF_SETS = re.compile(r"(?:\\.|[^\[&\\]|&(?!&))*(?:\[|&&)", re.DOTALL)
 _PROPERTY = re.compile(r"\\([pP])\{(?:Is)?(\w+)\}")
 _ESCAPE = re.compile(r"\\(.)|\$(\d)|\$\{([A-Za-z]\w*)\}|\\", re.DOTALL)
 
@@ -32,17 +35,27 @@ def java_pattern(text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
     Raises: ValueError saying what is wrong with it.
     """
     try:
-        return re.compile(
-            python_syntax(text), re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
-        )
-    except re.error as cause:
+        with warnings.catch_warnings():
+            # it warns of sets that may mean something else one day; those that do in Java are refused
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(
+                python_syntax(text), re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
+            )
+    except (re.error, OverflowError, RecursionError, ValueError) as cause:
         raise ValueError(f"not a regular expression: {text!r}: {cause}") from cause
 
 
 def python_syntax(text: str) -> str:
-    """Return the Java pattern ``text`` as Python writes it, as far as the two differ."""
+    """Return the Java pattern ``text`` as Python writes it, as far as the two differ.
+
+    Raises: ValueError for a union (``[a[bc]]``) or an intersection (``[a-z&&[^b]]``) of sets, which
+    Python lacks.
+    """
     translated = _QUOTED.sub(lambda match: re.escape(match[1]), text)
     translated = _NAMED_GROUP.sub("(?P<", translated)
+    for members in _SET.finditer(translated):
+        if members["members"] and _SET_OF_SETS.match(members["members"]):
+            raise ValueError("sets inside sets and && are not known here: write them as one set")
     return _PROPERTY.sub(_posix_class, translated).replace(r"\z", r"\Z")
 
 

@@ -7,6 +7,7 @@ A file of Kafka Connect may hold what its worker is told too. The worker deliver
 import re
 from typing import TYPE_CHECKING
 
+from waltap.capture.java_regex import java_pattern
 from waltap.config.layers import KAFKA, Setting
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def sanitizing(flat: "Namespace") -> re.Pattern[str] | None:
     if setting is None or not str(setting.value).strip():
         return None
     try:
-        return re.compile(str(setting.value), re.IGNORECASE)
-    except re.error as error:
-        flat.complain(setting, f"is not a regular expression: {error}")
+        return java_pattern(str(setting.value))
+    except ValueError as error:
+        flat.complain(setting, f"is {error}")
         return None

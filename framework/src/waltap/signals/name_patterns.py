@@ -67,7 +67,7 @@ class NamePatterns:
             flags = 0 if case_sensitive else regex.IGNORECASE
             try:
                 self._compiled[key] = regex.compile(python_syntax(text), flags)
-            except (regex.error, OverflowError):
+            except (regex.error, OverflowError, ValueError):
                 self._compiled[key] = None
             except RecursionError as error:
                 raise SignalUnusable("a pattern is nested too deep") from error

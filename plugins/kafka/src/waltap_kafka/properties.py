@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from waltap.capture.java_regex import java_pattern
 from waltap.config.property import CommaList, Properties, declare, declare_family
 
 __all__ = ["KafkaSinkProperties"]
@@ -98,8 +99,8 @@ class KafkaSinkProperties(Properties):
             if setting in {"include", "exclude"}:
                 for pattern in value.split(","):
                     try:
-                        re.compile(pattern.strip())
-                    except re.error as error:
+                        java_pattern(pattern.strip(), ignore_case=False)
+                    except ValueError as error:
                         raise ValueError(f"{name}: {error}") from error
         return self
 

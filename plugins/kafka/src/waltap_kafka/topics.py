@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from waltap.capture.java_regex import java_pattern
 from waltap.config.secrecy import redacted
 from waltap.errors import SinkError
 from waltap_kafka.client import REFUSALS, kafka_error
@@ -60,7 +61,7 @@ class TopicRules:
 
 
 def _patterns(text: str) -> list[re.Pattern[str]]:
-    return [re.compile(each.strip()) for each in text.split(",") if each.strip()]
+    return [java_pattern(each.strip(), ignore_case=False) for each in text.split(",") if each.strip()]
 
 
 def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:

@@ -414,4 +414,5 @@ class PostgresProperties(Properties):
             if not re.fullmatch(r"[^:]+:(DEFAULT|FULL|NOTHING|INDEX\s+\S+)", entry, re.IGNORECASE):
                 message = f"{entry!r} is not TABLE-REGEX:DEFAULT, FULL, NOTHING or INDEX name"
                 raise ValueError(message)
+            java_pattern(entry.rpartition(":")[0])
         return value

@@ -1,11 +1,11 @@
 """``replica.identity.autoset.values``: replica identities that a start sets on captured tables."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import psycopg
 
+from waltap.capture.java_regex import java_pattern
 from waltap_postgres.catalog.catalogue import Table
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import has_word
@@ -26,7 +26,7 @@ def set_identities(
         word, _, index = value.strip().partition(" ")
         for table in captured:
             relation = table.relation
-            if not re.fullmatch(pattern, relation.name, re.IGNORECASE):
+            if not java_pattern(pattern).fullmatch(relation.name):
                 continue
             if has_word(relation, word) and not index:
                 continue
