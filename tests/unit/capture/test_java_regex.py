@@ -42,7 +42,9 @@ def test_a_set_has_the_members_that_java_gives_it(text: str, whole: str, not_who
     assert not java_pattern(text).fullmatch(not_whole)
 
 
-@pytest.mark.parametrize("text", ["[[]]", "[a[bc]]", "[^a[bc]]", "[a-z&&[^b]]", "[a-z&&b]", r"x[\w[.]]"])
+@pytest.mark.parametrize(
+    "text", ["[[]]", "[a[bc]]", "[^a[bc]]", "[a-z&&[^b]]", "[a-z&&b]", r"x[\w[.]]"]
+)
 def test_sets_of_sets_are_refused_each_time(text: str) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="as one set"):

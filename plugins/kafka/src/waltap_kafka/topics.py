@@ -61,7 +61,9 @@ class TopicRules:
 
 
 def _patterns(text: str) -> list[re.Pattern[str]]:
-    return [java_pattern(each.strip(), ignore_case=False) for each in text.split(",") if each.strip()]
+    return [
+        java_pattern(each.strip(), ignore_case=False) for each in text.split(",") if each.strip()
+    ]
 
 
 def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:
