@@ -229,6 +229,10 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: Pipeline) 
         ([{"type": "kept", "on.failure": "ignore"}], "on.failure"),
         ([{"path": "x"}], "type"),
         ([{"type": "jsonl", "pth": "x", "path": "x"}], "pth"),
+        (
+            [{"name": name, "type": "jsonl", "path": "same.jsonl"} for name in ("a", "b")],
+            "two of them write to .*same.jsonl",
+        ),
     ],
 )
 def test_mistakes_are_told_by_their_place(

@@ -23,14 +23,22 @@ if TYPE_CHECKING:
     from waltap.format.converter import Converter
     from waltap.format.format import Format
     from waltap.notifications.channel import NotificationChannel
+    from waltap.source.connector import Connector, ConnectorContext
 
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """Contribute recordings."""
-    from waltap.recording.profiles import RECORDING
+    from waltap.recording.properties import RecordingProperties
 
-    return [RECORDING]
+    return [
+        ConnectorSpec(
+            name="recording",
+            summary="A stream that `waltap record` kept, in the place of a server.",
+            properties=RecordingProperties,
+            factory=_recording,
+        )
+    ]
 
 
 @hookimpl
@@ -179,6 +187,12 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
             factory=_webhook,
         ),
     ]
+
+
+def _recording(properties: Any, context: "ConnectorContext") -> "Connector":
+    from waltap.recording.connector import RecordingConnector
+
+    return RecordingConnector(properties, context)
 
 
 def _webhook(properties: Any) -> "NotificationChannel":

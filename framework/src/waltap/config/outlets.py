@@ -58,6 +58,9 @@ class Outlets:
             self._complain(
                 "sinks", f"two of them are called {name}", "name = NAME, another for each"
             )
+        places = [place for outlet in found if outlet is not None for place in _paths(outlet)]
+        for place in sorted({place for place in places if places.count(place) > 1}):
+            self._complain("sinks", f"two of them write to {place}", "another path for each")
         return found
 
     def _complain(self, place: str, what: str, allowed: str) -> None:
@@ -112,3 +115,16 @@ class Outlets:
             transform_names=given.transform_names,
             predicates=raw.predicates,
         )
+
+
+def _paths(outlet: OutletProfile) -> list[str]:
+    """Return what ``--sink NAME:X`` names, where that is a file or folder: it belongs to one sink alone."""
+    spec, properties = outlet.sink.spec, outlet.sink.properties
+    if properties is None:
+        return []
+    return [
+        str(value).rstrip("/")
+        for each in declarations(type(properties))
+        if each.path and each.name == spec.shorthand
+        if (value := getattr(properties, each.field)) not in (None, "", *each.path_words)
+    ]

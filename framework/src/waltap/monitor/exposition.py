@@ -4,7 +4,8 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from waltap.decode.message import Delete, Insert, Truncate, Update
+from waltap.decode.message import Truncate
+from waltap.events.run import OPERATIONS, runs
 from waltap.hookspecs import hookimpl
 from waltap.monitor.metrics import (
     BATCH_EVENTS,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
 __all__ = ["Exposition"]
-
-OPERATIONS = {Insert: "c", Update: "u", Delete: "d"}
 
 
 class Exposition:
@@ -93,17 +92,14 @@ class Exposition:
 
     @staticmethod
     def _count(part: TransactionPart, tally: "Tally[tuple[str, str]]") -> None:
-        rows: Tally[tuple[object, type]] = Tally()
-        for change in part.changes:
-            if type(change) in OPERATIONS:
-                rows[change.relation, type(change)] += 1  # type: ignore[union-attr]
-            elif isinstance(change, Truncate):
-                for relation in change.relations:
-                    tally[relation.name, "t"] += 1
-            else:
-                tally["", "m"] += 1
-        for (relation_, kind), events in rows.items():
-            tally[relation_.name, OPERATIONS[kind]] += events  # type: ignore[attr-defined, index]
+        for kind, relation, changes in runs(part.changes):
+            if relation is not None:
+                tally[relation.name, OPERATIONS[kind]] += len(changes)
+                continue
+            for change in changes:  # a truncate counts for each of its tables, a message for none
+                tables = change.relations if isinstance(change, Truncate) else ()
+                for name in [table.name for table in tables] or [""]:
+                    tally[name, OPERATIONS[kind]] += 1
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:

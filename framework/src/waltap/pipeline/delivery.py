@@ -21,7 +21,13 @@ from waltap.pipeline.snapshot_state import ReadSoFar
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts, TransactionOrder
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
 
 __all__ = ["Delivery", "Part", "Told"]
 
@@ -165,24 +171,21 @@ class Delivery:
         counts.transactions += transactions
 
     def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
-        position, events, whole = self.written[partition], 0, True
+        position, whole = self.written[partition], True
         end_lsn: int | None = None
         for part in parts:
             if isinstance(part, TransactionPart):
-                events += len(part.changes)
                 position = part.position(position)
                 whole = part.complete
                 if whole:
                     end_lsn = part.end_lsn
-            elif isinstance(part, SnapshotRows):
-                events += len(part.rows)
         if end_lsn is not None:
             self.previous_end_lsn[partition] = end_lsn
         return Batch(
             parts=parts,
             position=position,
             partition=partition,
-            events=events,
+            events=events_in(parts),
             ends_transaction=whole,
             snapshot=snapshot,
         )

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from waltap.clock import Clock
 from waltap.errors import Retry, SinkError
-from waltap.offsets.outlet_positions import OutletPositions, Reached
+from waltap.offsets.outlet_positions import OutletPositions
 from waltap.pipeline.outlet import Outlet, OutletStages
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import Check
@@ -62,7 +62,6 @@ class FanOut(Sink):
         self.outlets = [Outlet(each, clock) for each in stages]
         self._file, self._load, self._clock, self._topic = positions, load, clock, topic
         self._failed, self._returns = failed, returns
-        self._kept: dict[str, Reached] = {}
         self._written = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
@@ -85,9 +84,9 @@ class FanOut(Sink):
         """Open every sink. One that may be paused and does not open is, where the pipeline goes on from an
         offset. Raises: SinkError."""
         stored = self._load() or Positions()
-        self._kept = self._file.load(stored)
+        reached = self._file.load(stored)
         for outlet in self.outlets:
-            kept = self._kept.get(outlet.name)
+            kept = reached.get(outlet.name)
             try:
                 outlet.open(kept, stored)
             except SinkError as error:
@@ -146,9 +145,7 @@ class FanOut(Sink):
             except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
                 failure = failure or error
         slowest = self._slowest()
-        self._kept |= {outlet.name: outlet.kept() for outlet in self.outlets}
-        names = {outlet.name for outlet in self.outlets}
-        self._file.store({n: r for n, r in self._kept.items() if n in names}, slowest)
+        self._file.store({outlet.name: outlet.kept() for outlet in self.outlets}, slowest)
         if failure is not None:
             raise failure
         return slowest or None

@@ -18,7 +18,7 @@ from waltap.source.position import Position, Positions
 from waltap.specs import FormatSpec, SinkSpec
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.remaining import remaining
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch, events_in
 
 __all__ = ["Outlet", "OutletStages"]
 
@@ -118,7 +118,7 @@ class Outlet:
         parts = list(batch.parts)
         if reached is not None and not batch.snapshot:
             parts = remaining(parts, reached)
-        own = msgspec.structs.replace(batch, parts=parts, events=_events(parts), records=None)
+        own = msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
         for transform in stages.chain.batches:
             own = transform(own)
         if stages.format is not None:
@@ -163,11 +163,3 @@ class Outlet:
     def close(self) -> None:
         """Release the sink; may be called twice."""
         self.sink.close()
-
-
-def _events(parts: Sequence[object]) -> int:
-    return sum(
-        len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
-        for part in parts
-        if isinstance(part, TransactionPart | SnapshotRows)
-    )

@@ -7,30 +7,19 @@ from typing import Any
 
 import msgspec
 
-from waltap.config.property import Properties, declare
 from waltap.decode.decoder import Catalogue, Decoder, DecoderContext, Standings
 from waltap.decode.message import Message
 from waltap.decode.relation import DataType, Relation
 from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.recording.file import Answer, Frames, Header, Mark, entries
+from waltap.recording.properties import RecordingProperties
 from waltap.recording.questions import KINDS, key_of, plain
 from waltap.source.connector import ChangeStream, Check, Connector, ConnectorContext, Start
 from waltap.source.position import START, Position
 from waltap.transactions.transaction import SnapshotRows
 
-__all__ = ["Recording", "RecordingConnector", "RecordingProperties"]
-
-
-class RecordingProperties(Properties):
-    """Which recording is run."""
-
-    path: str = declare(
-        "recording.path",
-        summary="File that `waltap record` wrote.",
-        examples=("monday.recording",),
-        path=True,
-    )
+__all__ = ["Recording", "RecordingConnector"]
 
 
 class Recording:

@@ -5,19 +5,13 @@ from pathlib import Path
 
 from waltap.config.profile import Component, Profile
 from waltap.host import Host
-from waltap.recording.connector import Recording, RecordingConnector, RecordingProperties
+from waltap.recording.connector import Recording
 from waltap.recording.file import RecordingWriter
+from waltap.recording.properties import RecordingProperties
 from waltap.recording.recorder import recorded
 from waltap.specs import ConnectorSpec, DecoderSpec
 
-__all__ = ["RECORDING", "recording", "replaying"]
-
-RECORDING = ConnectorSpec(
-    name="recording",
-    summary="A stream that `waltap record` kept, in the place of a server.",
-    properties=RecordingProperties,
-    factory=RecordingConnector,
-)
+__all__ = ["recording", "replaying"]
 
 
 def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Profile:
@@ -33,7 +27,7 @@ def replaying(profile: Profile, made: Recording, host: Host, state_dir: Path) ->
     properties = RecordingProperties.model_validate({"recording.path": str(made.path)})
     return replace(
         profile,
-        connector=Component(RECORDING, properties),
+        connector=Component(host.find(ConnectorSpec, "recording"), properties),
         decoder=Component(decoder),
         engine=profile.engine.model_copy(update={"state_dir": state_dir, "standby": False}),
     )

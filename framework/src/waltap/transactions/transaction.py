@@ -1,6 +1,6 @@
 """What moves between stages: parts of transactions, snapshot rows, and the batch that holds them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from waltap.format.record import Record
     from waltap.notifications.notification import Notification
 
-__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart"]
+__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart", "events_in"]
 
 
 class TransactionPart(msgspec.Struct, kw_only=True):
@@ -176,3 +176,12 @@ class Batch(msgspec.Struct, kw_only=True):
     ends_transaction: bool = True
     snapshot: bool = False
     told: "Sequence[Notification]" = ()
+
+
+def events_in(parts: Iterable[object]) -> int:
+    """Return how many row changes, truncates, messages and snapshot rows there are: `Batch.events`."""
+    return sum(
+        len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
+        for part in parts
+        if isinstance(part, TransactionPart | SnapshotRows)
+    )
