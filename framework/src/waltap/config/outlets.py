@@ -118,7 +118,7 @@ class Outlets:
 
 
 def _paths(outlet: OutletProfile) -> list[str]:
-    """Return what ``--sink NAME:X`` names, where that is a file or folder: it belongs to one sink alone."""
+    """Return the X of ``--sink NAME:X`` where that is a file or folder: it belongs to one sink alone."""
     spec, properties = outlet.sink.spec, outlet.sink.properties
     if properties is None:
         return []

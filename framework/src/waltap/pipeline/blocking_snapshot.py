@@ -53,10 +53,6 @@ class BlockingSnapshot:
                 raise
             refused(requests, error.problem)
             return True
-        except NotImplementedError as error:
-            report.aborted()
-            refused(requests, str(error))
-            return True
         except BaseException:
             report.aborted()
             raise

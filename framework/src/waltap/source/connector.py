@@ -46,9 +46,17 @@ __all__ = [
     "MadeByRun",
     "Overlap",
     "SlotStatus",
+    "SourceLacks",
     "Start",
     "StopRequested",
 ]
+
+
+class SourceLacks(SourceError):
+    """The source is asked for what its connector does not offer."""
+
+    code = "WT-2025"
+    remedy = "Leave out what asks for it, or use a connector that offers it."
 
 
 class StopRequested(Exception):
@@ -252,9 +260,9 @@ class Connector(abc.ABC):
 
     def offset_at(self, position: Position) -> Offset:
         """Return the offset of a pipeline that goes on from ``position``, tied to the server as it is now;
-        another engine has come that far with the slot. Raises: SourceError; NotImplementedError where no
-        other engine reads such slots."""
-        raise NotImplementedError(f"{type(self).__name__} takes no positions from other engines")
+        another engine has come that far with the slot. Raises: SourceError; SourceLacks where no other
+        engine reads such slots."""
+        raise SourceLacks("this database takes no positions from other engines")
 
     def lost(self, offset: Offset) -> WaltapError | None:
         """Return why streaming cannot go on from ``offset``, None when it can. Raises: SourceError."""
@@ -281,9 +289,9 @@ class Connector(abc.ABC):
         """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
         see the one snapshot. Until `close` nobody can rewrite or empty the tables.
 
-        Raises: SnapshotError, SourceError; NotImplementedError where the source cannot share a snapshot.
+        Raises: SnapshotError, SourceError; SourceLacks where the source cannot share a snapshot.
         """
-        raise NotImplementedError(f"{type(self).__name__} shares no snapshot")
+        raise SourceLacks("this database shares no snapshot with other processes")
 
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:
@@ -313,9 +321,9 @@ class Connector(abc.ABC):
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Return the rows of a statement that only reads; ``parameters`` stand for its ``%s``.
 
-        For the checks of plugins. Raises: SourceError; NotImplementedError where the source knows no SQL.
+        For the checks of plugins. Raises: SourceError; SourceLacks where the source knows no SQL.
         """
-        raise NotImplementedError(f"{type(self).__name__} knows no SQL")
+        raise SourceLacks("this source knows no SQL")
 
     def rows_now(
         self,
@@ -328,9 +336,9 @@ class Connector(abc.ABC):
         as they are now, as the server's text and in any order; a row that is gone is not there.
 
         Raises: ConnectionLost; SourceError where the table is gone or has other columns by now;
-        NotImplementedError where the source knows no rows by key.
+        SourceLacks where the source knows no rows by key.
         """
-        raise NotImplementedError(f"{type(self).__name__} reads no rows by their keys")
+        raise SourceLacks("this source reads no rows by their keys")
 
     def decoder(self) -> "Decoder | None":
         """Return a decoder as a stream would have it, for whoever looks into it. Raises: SourceError."""
@@ -361,10 +369,10 @@ class Connector(abc.ABC):
 
         A request's condition is a SELECT that comes from outside: it must not be able to write, nor take
         longer than the profile allows. ``refused`` is told of tables that cannot be read, with the
-        reason; the others are. Raises: ConnectionLost, StopRequested; NotImplementedError where the
-        source cannot.
+        reason; the others are. Raises: ConnectionLost, StopRequested; SourceLacks where the source
+        cannot.
         """
-        raise NotImplementedError(f"{type(self).__name__} takes no blocking snapshots")
+        raise SourceLacks("this source takes no blocking snapshots")
 
     def captured_tables(self) -> dict[str, str]:
         """Return identifier → schema.table of what this start captures. An identifier stays when a

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
 from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.connector import ConnectorContext, Start
+from waltap.source.connector import ConnectorContext, SourceLacks, Start
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.connection import watch
@@ -156,7 +156,7 @@ class InitialSnapshot:
     ) -> list[PostgresChunk]:
         """Return what `pieces` would read, for others to read; until `close` nobody changes the tables.
 
-        Raises: SnapshotError, SourceError; NotImplementedError where the server exports no snapshot.
+        Raises: SnapshotError, SourceError; SourceLacks where the server exports no snapshot.
         """
         if self._given is None and self._steady:
             self._given = self._opened().export()
@@ -164,7 +164,7 @@ class InitialSnapshot:
             message = (
                 "there is no snapshot to share: snapshot.isolation.mode, or the server, has none"
             )
-            raise NotImplementedError(message)
+            raise SourceLacks(message)
         leader, point, works = self._prepared(captured, published_as, start)
         held = leader.hold([target for work in works for target in work.targets])
         return [
