@@ -330,6 +330,8 @@ class IncrementalSnapshots:
             wanted = requests(signal, arguments, known, self._patterns())
             readable = {place for places in known.values() for place in places}
             streamed = as_streamed(wanted, known)
+            if not any((request.schema, request.table) in readable for request in streamed):
+                raise SignalUnusable(f"no such table is captured: {some(streamed)}")
             if any(request.blocking for request in streamed):
                 return _doing(lambda _now: self._block(streamed, readable))
             return _doing(lambda now: self._queue(streamed, readable, now))

@@ -432,6 +432,17 @@ class TableLocked(QueryFailed):
     )
 
 
+class PublicationLocked(ConnectionLost):
+    """A table cannot join a publication while somebody holds a lock on it."""
+
+    code = "WT-2026"
+    remedy = (
+        "waltap tries again by itself. Let whoever holds the lock end: SELECT pid, query FROM "
+        "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock'). "
+        "snapshot.lock.timeout.ms ({timeout_ms} now) is the longest wait each time."
+    )
+
+
 class QueryCancelled(ConnectionLost):
     """A statement ran into a timeout, or somebody cancelled it."""
 

@@ -274,7 +274,7 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         advanced=True,
-        summary="Longest wait for such a lock.",
+        summary="Longest wait for such a lock, and for that of a table that joins a publication.",
         unit="ms",
     )
     snapshot_include_collection_list: CommaList = declare(

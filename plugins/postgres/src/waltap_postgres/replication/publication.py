@@ -12,6 +12,7 @@ from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
     INSERTS_SUFFIX,
     IdentityMissing,
+    PublicationLocked,
     PublicationMissing,
     PublicationNotPermitted,
 )
@@ -64,8 +65,11 @@ class PublicationPlan:
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
+        timeout_ms = properties.snapshot_lock_timeout_ms
         try:
             with connection.transaction():
+                # who waits for a lock makes all others wait that come for the table later
+                connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
                 for statement in self.statements:
                     connection.execute(statement.encode())
         except psycopg.errors.InsufficientPrivilege as error:
@@ -74,6 +78,11 @@ class PublicationPlan:
                 sql="; ".join(self.statements),
                 database=identifier(properties.dbname),
                 user=identifier(properties.user),
+            ) from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise PublicationLocked(
+                f"publication {', '.join(self.names)}: {error.diag.message_primary}",
+                timeout_ms=timeout_ms,
             ) from error
         except psycopg.Error as error:
             raise driver_error(error, properties) from error
