@@ -15,14 +15,16 @@ import pytest
 from waltap.control.address import address, unix_socket
 from waltap.control.client import ask
 from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
-from waltap.control.protocol import SignalRequest
+from waltap.control.protocol import SignalRequest, StatusRequest
 from waltap.control.server import ControlSocket
 from waltap.offsets.state_folder import CONTROL, own_files
 from waltap.pipeline.control import Control
 from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.status import Status
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 
+STATUS = Status(pipeline="p", at_ms=9, started_ms=1, state="streaming", state_since_ms=2, events=7)
 LOG = SignalRequest(kind="log", identifier="a-1", data={"message": "here"}, wait_ms=60_000)
 
 
@@ -41,7 +43,7 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = Control(self.give, lambda: "streaming", lambda: "made-1")
+        control = Control(self.give, lambda: STATUS, lambda: "made-1")
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 
@@ -63,6 +65,16 @@ def test_a_signal_arrives_and_its_fate_comes_back(tmp_path: Path) -> None:
     assert engine.given == [Signal("a-1", "log", '{"message":"here"}')]
     assert (answer.ok, answer.taken, answer.identifier) == (True, True, "a-1")
     assert answer.state == "streaming"
+
+
+def test_the_status_is_given(tmp_path: Path) -> None:
+    with PipelineLock(tmp_path), Engine().socket(tmp_path):
+        answer = ask(tmp_path, StatusRequest())
+        (refused,) = talk(tmp_path, b'{"do": "status", "of": "p"}\n')
+    assert (answer.ok, answer.state) == (True, "streaming")
+    assert answer.status is not None
+    assert (answer.status["pipeline"], answer.status["events"]) == ("p", 7)
+    assert refused["ok"] is False
 
 
 def test_a_signal_that_is_left_out_is_answered_with_the_reason(tmp_path: Path) -> None:
@@ -169,6 +181,7 @@ import os, signal, sys
 from pathlib import Path
 from waltap.control.server import ControlSocket
 from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.status import Status
 folder = Path(sys.argv[1])
 with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: line, longest=99):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -38,6 +38,7 @@ COMMANDS = (
     "snapshot",
     "tables",
     "status",
+    "top",
     "offsets",
     "slot",
     "drop",

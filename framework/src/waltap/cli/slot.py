@@ -1,17 +1,13 @@
 """``waltap slot``: show or drop a pipeline's replication slot."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
-
-if TYPE_CHECKING:
-    from waltap.config.profile import Profile
-    from waltap.offsets.offset import OffsetStore
-    from waltap.source.connector import Connector
+from waltap.cli.slot_owners import slot_owners
 
 __all__ = ["command"]
 
@@ -68,7 +64,7 @@ def list_(
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
-        owners = _owners(profile, connector, stages.store)
+        owners = slot_owners(profile, connector, stages.store)
         found = [
             {
                 "slot": slot.name,
@@ -91,7 +87,7 @@ def list_(
         raise typer.Exit(1)
 
 
-def _print(found: "list[dict[str, Any]]", *, orphans: bool) -> None:
+def _print(found: list[dict[str, Any]], *, orphans: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -117,29 +113,6 @@ def _print(found: "list[dict[str, Any]]", *, orphans: bool) -> None:
         )
         for each in found:
             console.print(f"SELECT pg_drop_replication_slot('{each['slot']}');", markup=False)
-
-
-def _owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
-    """Return slot → pipeline, by the offsets in the folder that the profile keeps its state in. What
-    cannot be read tells nothing."""
-    from contextlib import suppress
-
-    from waltap.errors import OffsetError
-    from waltap.offsets.file_store import FileOffsetStore
-    from waltap.offsets.state_folder import OFFSET
-
-    stores = {
-        path.parent.name: FileOffsetStore(path)
-        for path in sorted(profile.engine.state_dir.glob(f"*/{OFFSET}"))
-    }
-    owners: dict[str, str] = {}
-    for name, store in {**stores, profile.name: own}.items():
-        with suppress(OffsetError):
-            offset = store.load()
-            for each in () if offset is None else offset.partitions.values():
-                if each.system_id == connector.server.system_id:
-                    owners[each.slot] = name
-    return owners
 
 
 @command.command()

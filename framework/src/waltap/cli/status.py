@@ -1,39 +1,104 @@
-"""``waltap status``: how far a pipeline has got, and what the server keeps for it."""
+"""``waltap status``: what a pipeline does, how far it has got, and what the server keeps for it."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.cli.connection import connected
+from waltap.cli.fleet import Member, members, report
+from waltap.cli.profile_source import SetOption, at_rest
+from waltap.cli.screen import answers
+from waltap.cli.slot_owners import orphan_slots
+from waltap.cli.status_view import overview, run_view, size
+from waltap.cli.watching import draw_until_interrupted
+from waltap.errors import WaltapError
+from waltap.host import Host
 
 if TYPE_CHECKING:
-    from waltap.errors import WaltapError
+    from rich.console import RenderableType
+
+    from waltap.config.profile import Profile
     from waltap.offsets.offset import Offset
     from waltap.source.connector import Connector, SlotStatus
 
 __all__ = ["command"]
 
+WATCH_S = 2.0
+
+
+Place = Annotated[
+    str,
+    typer.Argument(metavar="FILE|FOLDER", help="Profile, or a folder of profiles or of states."),
+]
+
 
 def command(
-    file: FileArgument,
+    place: Place,
     set_: SetOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Draw it again and again, until Ctrl-C.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show stored offset, replication slot and lag. Exit code 1 when streaming cannot go on."""
-    from waltap.cli.connection import connected
+    """Show what a pipeline does, as the process that runs it says; and stored offset, slot and lag.
 
-    with connected(*at_rest(file, set_)) as (connector, parts):
-        offset, slot = parts.store.load(), connector.slot()
-        lost = _refused(connector) if offset is None else connector.lost(offset)
-        new = [] if offset is None else parts.new_tables.unknown(connector, offset)
-    document = {**_document(parts.profile.name, offset, slot, lost), "new_tables": new}
+    The process is asked by its control socket, on this machine and as the user that runs it. Of a folder
+    every pipeline gets a line, and no database is asked, as with --watch. Exit code 1 when a pipeline does
+    not run and streaming cannot go on.
+    """
+    if Path(place).is_dir():
+        _show_folder(Path(place), set_, watch=watch, as_json=as_json)
+        return
+    profile, host = at_rest(place, set_)
+    state_dir = profile.engine.state_dir / profile.name
+    member = Member(name=profile.name, origin=Path(place), state_dir=state_dir)
+    if watch:
+        draw_until_interrupted(lambda: _view(report(member)), WATCH_S)
+        return
+    known = report(member)
+    run = known["run"]
+    try:
+        document = {**_look(profile, host), "run": run}
+    except WaltapError as error:
+        if run is None:
+            raise
+        document = {"pipeline": profile.name, "run": run, "resumable": True, "source": str(error)}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
-        _print(document)
-    if not document["resumable"]:
+        _print(document, known)
+    if run is None and not document["resumable"]:
         raise typer.Exit(1)
+
+
+def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: bool) -> None:
+    found = members(folder, Host(), set_)
+    if watch:
+        draw_until_interrupted(lambda: overview([report(each) for each in found]), WATCH_S)
+    elif as_json:
+        typer.echo(json.dumps([report(each) for each in found], indent=2))
+    elif not found:
+        typer.echo(f"there is no pipeline in {folder.resolve()}", err=True)
+        raise typer.Exit(1)
+    else:
+        answers().print(overview([report(each) for each in found]))
+
+
+def _view(known: dict[str, Any]) -> "RenderableType":
+    return overview([known]) if known["run"] is None else run_view(known["run"])
+
+
+def _look(profile: "Profile", host: "Host") -> dict[str, Any]:
+    """Return what the database and the stored offset tell. Raises: WaltapError."""
+    with connected(profile, host) as (connector, parts):
+        offset, slot = parts.store.load(), connector.slot()
+        lost = _refused(connector) if offset is None else connector.lost(offset)
+        new = [] if offset is None else parts.new_tables.unknown(connector, offset)
+        orphans = [each.name for each in orphan_slots(profile, connector, parts.store)]
+    found = _document(profile.name, offset, slot, lost)
+    return {**found, "new_tables": new, "orphans": orphans}
 
 
 def _refused(connector: "Connector") -> "WaltapError | None":
@@ -78,13 +143,33 @@ def _document(
     return document
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
+    console = answers()
+    if document["run"] is not None:
+        console.print(run_view(document["run"]))
+        if "source" in document:
+            console.print("[yellow]The database cannot be asked from here:[/]")
+            console.print(document["source"], markup=False)
+    else:
+        if known["problem"]:
+            console.print(f"[yellow]It runs, and does not answer:[/] {known['problem']}")
+        console.print(_at_rest(document))
+    if document.get("new_tables"):
+        console.print(
+            "New tables, and those that the server was made to stream no more or not all of, join at the "
+            "next start; waltap.new.tables says what becomes of their rows from before."
+        )
+    if not document["resumable"]:
+        started = document["offset"] is not None
+        what = "Streaming cannot go on from the stored offset" if started else "A run cannot start"
+        console.print(f"[red]{what}.[/]")
+        console.print(document["lost"], markup=False)
+
+
+def _at_rest(document: dict[str, Any]) -> "RenderableType":
     from rich import box
     from rich.table import Table
 
-    from waltap.cli.screen import answers
-
-    console = answers()
     offset, slot = document["offset"], document["slot"]
     table = Table(title=document["pipeline"], box=box.SIMPLE, show_header=False)
     if offset is None:
@@ -100,31 +185,13 @@ def _print(document: dict[str, Any]) -> None:
         )
         table.add_row("slot", f"{slot['name']} ({slot['decoder']}), {reader}")
         table.add_row("confirmed", f"{slot['confirmed']} of {slot['server']}")
-        table.add_row("lag", _size(slot["lag_bytes"]))
-        table.add_row("WAL kept", f"{_size(slot['retained_bytes'])} {slot['wal_status']}")
+        table.add_row("lag", size(slot["lag_bytes"]))
+        table.add_row("WAL kept", f"{size(slot['retained_bytes'])} {slot['wal_status']}")
     if document["new_tables"]:
         table.add_row("new tables", ", ".join(document["new_tables"]))
-    console.print(table)
-    if document["new_tables"]:
-        console.print(
-            "New tables, and those that the server was made to stream no more or not all of, join at the "
-            "next start; waltap.new.tables says what becomes of their rows from before."
+    if document["orphans"]:
+        orphans = ", ".join(document["orphans"])
+        table.add_row(
+            "orphans", f"[yellow]{orphans}[/]: slots that nobody reads; waltap slot list --orphans"
         )
-    if not document["resumable"]:
-        what = (
-            "A run cannot start"
-            if offset is None
-            else "Streaming cannot go on from the stored offset"
-        )
-        console.print(f"[red]{what}.[/]")
-        console.print(document["lost"], markup=False)
-
-
-def _size(size: int) -> str:
-    """Return a number of bytes for people."""
-    value, unit = float(size), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:,.0f} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
+    return table

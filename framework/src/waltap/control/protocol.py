@@ -3,6 +3,8 @@ answer to it, in order; a connection may ask as often as it likes. Sans-IO.
 
     {"do": "signal", "type": "log", "id": "a-1", "data": {"message": "at {}"}, "wait_ms": 5000}
     {"ok": true, "state": "streaming", "id": "a-1", "taken": true}
+    {"do": "status"}
+    {"ok": true, "state": "streaming", "status": {"pipeline": "shop", "events": 7, …}}
 
 ``do`` names what is asked for; members that a request does not have are an error, so that a typing error
 is not taken for consent. A line that is no request is answered too, with ``ok`` false.
@@ -10,7 +12,16 @@ is not taken for consent. A line that is no request is answered too, with ``ok``
 
 import msgspec
 
-__all__ = ["LONGEST_WAIT_MS", "Answer", "SignalRequest", "answered", "asked", "request_of"]
+__all__ = [
+    "LONGEST_WAIT_MS",
+    "Answer",
+    "Request",
+    "SignalRequest",
+    "StatusRequest",
+    "answered",
+    "asked",
+    "request_of",
+]
 
 LONGEST_WAIT_MS = 3_600_000
 
@@ -42,28 +53,44 @@ class SignalRequest(
         return "" if self.data is None else msgspec.json.encode(self.data).decode()
 
 
+class StatusRequest(
+    msgspec.Struct, frozen=True, tag="status", tag_field="do", forbid_unknown_fields=True
+):
+    """Give the status, as ``/api/status`` has it."""
+
+    @property
+    def wait_ms(self) -> int:
+        """Return 0: the answer is at hand."""
+        return 0
+
+
+Request = SignalRequest | StatusRequest
+
+
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
     """``ok``: the request was understood. ``state`` is the pipeline's, as `Engine.state`. Of a signal
     ``identifier`` is its id; ``taken`` is None as long as the pipeline has not come to it, and where it
-    is False, ``reason`` says why, as it does where ``ok`` is."""
+    is False, ``reason`` says why, as it does where ``ok`` is. ``status`` is what was asked for by
+    `StatusRequest`."""
 
     ok: bool
     state: str = ""
     identifier: str = ""
     taken: bool | None = None
     reason: str = ""
+    status: dict[str, object] | None = None
 
 
-_requests = msgspec.json.Decoder(SignalRequest)
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _answers = msgspec.json.Decoder(Answer)
 
 
-def asked(request: SignalRequest) -> bytes:
+def asked(request: Request) -> bytes:
     """Return a request as a line."""
     return msgspec.json.encode(request) + b"\n"
 
 
-def request_of(line: bytes) -> SignalRequest:
+def request_of(line: bytes) -> Request:
     """Return the request in a line. Raises: ValueError, which says what is wrong with it."""
     try:
         request = _requests.decode(line)

@@ -15,9 +15,8 @@ from waltap.errors import ConfigurationError, Problem
 from waltap.monitor.access import Access, is_loopback
 from waltap.monitor.exposition import Exposition
 from waltap.monitor.history import History
-from waltap.pipeline.status import Status
+from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
-from waltap.source.position import lsn_text
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine
@@ -203,25 +202,6 @@ class Monitor:
             request.send_header(name, value)
         request.end_headers()
         request.wfile.write(body)
-
-
-def status_document(status: Status) -> dict[str, object]:
-    """Return a status as JSON has it: LSNs as text, durations and times in ms."""
-    document: dict[str, object] = msgspec.to_builtins(status)
-    document["partitions"] = [
-        {
-            "name": each.name,
-            "received": lsn_text(each.received_lsn),
-            "written": str(each.written),
-            "durable": str(each.durable),
-            "confirmed": lsn_text(each.confirmed_lsn),
-            "server": None if each.server_lsn is None else lsn_text(each.server_lsn),
-            "lag_bytes": each.lag_bytes,
-            "lag_ms": each.lag_ms,
-        }
-        for each in status.partitions
-    ]
-    return document
 
 
 def _error(text: str) -> bytes:

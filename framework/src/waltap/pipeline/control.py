@@ -5,7 +5,9 @@ from concurrent.futures import Future
 
 import msgspec
 
-from waltap.control.protocol import Answer, SignalRequest, request_of
+from waltap.control.protocol import Answer, SignalRequest, StatusRequest, request_of
+from waltap.pipeline.status import Status
+from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
 
@@ -16,16 +18,16 @@ ENVELOPE_BYTES = 64 * 1024
 
 
 class Control:
-    """Answers requests. ``give`` hands a signal to the engine, ``state`` is the engine's, ``identifier``
+    """Answers requests. ``give`` hands a signal to the engine, ``status`` is the engine's, ``identifier``
     gives a new one."""
 
     def __init__(
         self,
         give: "Callable[[Signal], Future[SignalAnswer]]",
-        state: Callable[[], str],
+        status: Callable[[], Status],
         identifier: Callable[[], str],
     ) -> None:
-        self._give, self._state, self._identifier = give, state, identifier
+        self._give, self._status, self._identifier = give, status, identifier
 
     def answer(self, line: bytes) -> bytes:
         """Return the answer to one line."""
@@ -33,6 +35,10 @@ class Control:
             request = request_of(line)
         except ValueError as error:
             return msgspec.json.encode(Answer(ok=False, reason=f"this is no request: {error}"))
+        if isinstance(request, StatusRequest):
+            status = self._status()
+            answer = Answer(ok=True, state=status.state, status=status_document(status))
+            return msgspec.json.encode(answer)
         return msgspec.json.encode(self._signal(request))
 
     def _signal(self, request: SignalRequest) -> Answer:
@@ -41,10 +47,10 @@ class Control:
         try:
             given = future.result(request.wait_ms / 1000)
         except TimeoutError:
-            return Answer(ok=True, state=self._state(), identifier=signal.identifier)
+            return Answer(ok=True, state=self._status().state, identifier=signal.identifier)
         return Answer(
             ok=True,
-            state=self._state(),
+            state=self._status().state,
             identifier=signal.identifier,
             taken=given.taken,
             reason=given.reason,

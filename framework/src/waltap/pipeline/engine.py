@@ -175,7 +175,7 @@ class Engine:
         run = self._run
         control = Control(
             run.channels.inbox.put,
-            lambda: self.state,
+            self.status,
             identifier=lambda: new_identifier(run.chance),
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES

@@ -1,0 +1,27 @@
+"""A status as JSON has it: for ``/api/status``, the control socket, and commands."""
+
+import msgspec
+
+from waltap.pipeline.status import Status
+from waltap.source.position import lsn_text
+
+__all__ = ["status_document"]
+
+
+def status_document(status: Status) -> dict[str, object]:
+    """Return a status as JSON has it: LSNs as text, durations and times in ms."""
+    document: dict[str, object] = msgspec.to_builtins(status)
+    document["partitions"] = [
+        {
+            "name": each.name,
+            "received": lsn_text(each.received_lsn),
+            "written": str(each.written),
+            "durable": str(each.durable),
+            "confirmed": lsn_text(each.confirmed_lsn),
+            "server": None if each.server_lsn is None else lsn_text(each.server_lsn),
+            "lag_bytes": each.lag_bytes,
+            "lag_ms": each.lag_ms,
+        }
+        for each in status.partitions
+    ]
+    return document

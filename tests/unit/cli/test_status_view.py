@@ -1,0 +1,123 @@
+"""What `waltap status` and `waltap top` draw of a pipeline."""
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console, RenderableType
+from waltap.cli.fleet import members, report
+from waltap.cli.status_view import ago, overview, run_view, size
+from waltap.host import Host
+from waltap.pipeline.counts import TableProgress
+from waltap.pipeline.status import Failure, PartitionStatus, Status
+from waltap.pipeline.status_document import status_document
+from waltap.source.position import Position
+
+AT = 1_000_000_000
+
+
+def document(name: str, **changes: Any) -> dict[str, Any]:
+    position = Position(0x100)
+    part = PartitionStatus(
+        name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
+        server_lsn=0x400, lag_bytes=0x300, lag_ms=65_000,
+    )  # fmt: skip
+    status = Status(
+        pipeline=name, at_ms=AT, started_ms=AT - 7_200_000, state="streaming",
+        state_since_ms=AT - 90_000, partitions=(part,), events=1234, transactions=7,
+        events_per_second=((3, 10.0), (60, 5.0)), captured_tables=("public.a", "public.b[x]"),
+    )  # fmt: skip
+    status = dataclasses.replace(status, **changes)
+    return msgspec.json.decode(msgspec.json.encode(status_document(status)))
+
+
+def drawn(view: RenderableType) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200, highlight=False).print(view)
+    return out.getvalue()
+
+
+def line(name: str, run: dict[str, Any] | None, problem: str = "") -> dict[str, Any]:
+    return {"pipeline": name, "run": run, "problem": problem}
+
+
+def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
+    failure = Failure(at_ms=AT - 5000, code="WT-2001", problem="the link [broke]", retried=True)
+    tables = (
+        TableProgress(table="public.big", rows=500, estimate=1000),
+        TableProgress(table="public.a", rows=3, estimate=3, complete=True),
+    )
+    told = drawn(run_view(document("shop", last_failure=failure, snapshot=tables, reconnects=2)))
+    for said in (
+        "streaming for 90 s", "1,234 events", "2 h old", "768 bytes, the last change was 65 s old",
+        "server 0/400, received 0/300", "WT-2001 5 s ago, the run went on: the link [broke]",
+        "500 rows of about 1,000", "1 tables read", "connected anew 2 times", "public.b[x]",
+    ):  # fmt: skip
+        assert said in told
+
+
+def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
+    found = [line("b", document("b")), line("a", None), line("c", None, "its profile is torn")]
+    told = drawn(overview(found)).splitlines()
+    assert ["a" in told[3], "not running" in told[3]] == [True, True]
+    assert "streaming" in told[4]
+    assert "its profile is torn" in told[5]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"), [("name", "abc"), ("lag", "cab"), ("rate", "acb"), ("state", "bac")]
+)
+def test_the_order_of_lines(order: str, names: str) -> None:
+    def behind(octets: int) -> tuple[PartitionStatus, ...]:
+        position = Position(1)
+        return (
+            PartitionStatus(
+                name="", received_lsn=1, written=position, durable=position, confirmed_lsn=1,
+                server_lsn=1, lag_bytes=octets, lag_ms=None,
+            ),
+        )  # fmt: skip
+
+    found = [
+        line("a", document("a", partitions=behind(5), events_per_second=((3, 9.0),))),
+        line("b", None),
+        line("c", document("c", partitions=behind(7), events_per_second=((3, 1.0),))),
+    ]
+    told = [
+        text.split()[0] for text in drawn(overview(found, order)).splitlines()[3:] if text.strip()
+    ]
+    assert "".join(told) == names
+
+
+def test_spans_and_sizes() -> None:
+    assert [ago(ms) for ms in (-5, 1500, 600_000, 7_200_000, 864_000_000)] == [
+        "0 s", "2 s", "10 min", "2 h", "10 days",
+    ]  # fmt: skip
+    assert [size(octets) for octets in (None, 7, 2048, 3 << 40)] == [
+        "?",
+        "7 bytes",
+        "2.0 KiB",
+        "3.0 TiB",
+    ]
+
+
+def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path: Path) -> None:
+    profiles, states = tmp_path / "profiles", tmp_path / "profiles" / ".waltap"
+    (states / "old").mkdir(parents=True)
+    (states / "old" / "offset.json").write_text("{}")
+    (states / "empty").mkdir()
+    source = "[source]\ntype = 'postgres'\n'database.hostname' = 'h'\n'database.dbname' = 'd'\n"
+    (profiles / "one.toml").write_text(f"name = 'first'\n{source}'database.user' = 'u'\n")
+    (profiles / "torn.toml").write_text("[source]\nnothing")
+    (profiles / "other.toml").write_text("[project]\nname = 'x'\n")
+    found = {each.name: each for each in members(profiles, Host())}
+    assert set(found) == {"first", "torn"}
+    assert found["first"].state_dir == states / "first"
+    assert report(found["torn"])["problem"]
+    assert report(found["first"]) | {"origin": ""} == {
+        "pipeline": "first", "origin": "", "run": None, "stored_ms": None, "problem": "",
+    }  # fmt: skip
+    (old,) = members(states, Host())
+    assert (old.name, report(old)["stored_ms"] is not None) == ("old", True)
