@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from waltap.errors import ConfigurationError, SinkError
 from waltap.http import retry_after
+from waltap.sink.sink import SinkContext
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
+from waltap_sinks.http.properties import HttpProperties
+from waltap_sinks.http.sink import HttpSink
 
 from tests.rigs.http_receiver import Receiver
 from tests.rigs.pipeline import Pipeline
@@ -113,6 +116,19 @@ def test_a_receiver_that_is_down_loses_nothing(database: Database, tmp_path: Pat
         assert ids(receiver) == [1, 2, 3]
 
 
+def test_an_address_where_nobody_listens_is_told_before_the_start(tmp_path: Path) -> None:
+    with Receiver(started=False) as receiver:
+        properties = HttpProperties.model_validate({"url": receiver.url})
+        sink = HttpSink(properties, SinkContext(pipeline="p", state_dir=tmp_path))
+        (quiet,) = sink.check()
+        receiver.start()
+        (there,) = sink.check()
+    assert (quiet.verdict, there.verdict) == ("warning", "ok")
+    assert "refused" in quiet.found
+    assert "token" not in quiet.found
+    assert not receiver.taken
+
+
 def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
     database: Database, tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -131,6 +147,8 @@ class _EndlessAnswers(socketserver.StreamRequestHandler):
     """Takes each request, and answers with a body that never ends."""
 
     def handle(self) -> None:
+        if not self.rfile.readline():
+            return  # somebody who only looked whether we listen
         length = 0
         while line := self.rfile.readline().strip():
             name, _, value = line.partition(b":")

@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from waltap.pipeline import Engine, Limits
 from waltap.recording.connector import Recording
-from waltap.recording.errors import RecordingDamaged
+from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.recording.file import (
     Answer,
     Entry,
@@ -46,6 +47,26 @@ DROP TABLE a;
 CREATE TABLE a (id bigint PRIMARY KEY, other jsonb);
 INSERT INTO a VALUES (1, '{"k": 1}');
 """
+
+
+HEADER = Header(
+    identifier="recording_1",
+    version="0",
+    decoder="pgoutput",
+    options={},
+    publications=(),
+    server=Server(
+        version_num=150000,
+        version="",
+        flavour="postgresql",
+        system_id="1",
+        timeline=1,
+        two_phase_slot=False,
+        encoding="UTF8",
+    ),
+    text_only=True,
+    asks=(),
+)
 
 
 def recorded_run(pipeline: Pipeline, path: Path, decoder: str) -> None:
@@ -147,27 +168,8 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
     """Every byte of a recording in turn, in a file that is whole and in one that was cut off behind it:
     gzip's own checksum stands at the end, where the second file has none."""
     path = tmp_path / "stream.recording"
-    server = Server(
-        version_num=150000,
-        version="",
-        flavour="postgresql",
-        system_id="1",
-        timeline=1,
-        two_phase_slot=False,
-        encoding="UTF8",
-    )
-    header = Header(
-        identifier="recording_1",
-        version="0",
-        decoder="pgoutput",
-        options={},
-        publications=(),
-        server=server,
-        text_only=True,
-        asks=(),
-    )
     with RecordingWriter(path) as writer:
-        writer.put(header)
+        writer.put(HEADER)
         for number in range(20):
             row = bytes((number * 37 + i * i) % 251 for i in range(40))
             writer.put(Frames([(number, row)]))
@@ -189,3 +191,11 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
                 stopped += 1
             assert found == written[: len(found)], place
     assert stopped > len(data)
+
+
+def test_a_recording_of_another_layout_names_its_waltap(tmp_path: Path) -> None:
+    path = tmp_path / "later.recording"
+    with RecordingWriter(path) as writer:
+        writer.put(msgspec.structs.replace(HEADER, layout=2))
+    with pytest.raises(RecordingUnfit, match=r"with waltap 0"):
+        list(entries(path))

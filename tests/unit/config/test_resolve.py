@@ -346,6 +346,11 @@ def test_an_alias_is_as_good_as_the_name(host: Host) -> None:
 # --- mistakes --------------------------------------------------------------------------------------
 
 
+def test_a_property_of_the_sink_without_its_prefix_is_guessed(host: Host) -> None:
+    raw = toml({"type": "toy", "path": "x"}, sink={"type": "files", "path": "y"})
+    assert problems(raw, host) == ["path: is not known (given: x); did you mean sink.path?"]
+
+
 def test_every_mistake_is_named_at_once(host: Host) -> None:
     raw = toml(
         {

@@ -225,13 +225,22 @@ class Namespace:
         """Count ``name`` as declared: what it says is taken under other names."""
         self._claimed.add(name)
 
+    def written(self, name: str) -> str | None:
+        """Return how a property of this namespace is written, None where none has that name."""
+        return f"{self._prefix}{name}" if name in self._declared else None
+
     def leftovers(
-        self, *, likely: bool = False, elsewhere: Callable[[str], Known | None] = lambda _name: None
+        self,
+        *,
+        likely: bool = False,
+        elsewhere: Callable[[str], Known | None] = lambda _name: None,
+        beside: "Namespace | None" = None,
     ) -> None:
         """Report what no model declared, but for properties that would change nothing here.
 
         ``likely``: a component is not there that may know more; only what looks like another name
         is a mistake then. ``elsewhere`` tells what a component declares that the profile does not choose.
+        ``beside``: another namespace, whose names need a prefix.
         """
         for name, setting in self.settings.items():
             if name in self._claimed:
@@ -244,7 +253,7 @@ class Namespace:
             entry = None if self._prefix else known(name) or elsewhere(name)
             if entry is None:
                 names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
-                guess = nearest(name, names)
+                guess = (beside.written(name) if beside else None) or nearest(name, names)
                 if likely and guess is None:
                     continue
                 declaration = self._declared.get(guess or "")

@@ -15,13 +15,14 @@ from typing import Final, Self
 import msgspec
 
 from waltap.decode.decoder import Frame, ServerInfo
-from waltap.recording.errors import RecordingDamaged
+from waltap.recording.errors import RecordingDamaged, RecordingUnfit
 
 __all__ = ["Answer", "Entry", "Frames", "Header", "Mark", "RecordingWriter", "entries"]
 
 _HEAD: Final = Struct("<II")
 """Length of the entry, and CRC-32 of it."""
 LARGEST: Final = 1 << 31
+LAYOUT: Final = 1
 LEVEL: Final = 1
 """Recording must not slow the stream down."""
 
@@ -50,7 +51,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     """What was recorded: by which waltap, which decoder with which options, of which server.
 
-    ``asks``: which of the questions that a decoder may be without it had somebody to ask.
+    ``asks``: which of the questions that a decoder may be without it had somebody to ask. ``layout``: of
+    the entries, another number with each change that older waltaps could not read.
     """
 
     identifier: str
@@ -61,6 +63,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     server: Server
     text_only: bool
     asks: tuple[str, ...]
+    layout: int = LAYOUT
 
 
 class Frames(msgspec.Struct, frozen=True, tag="frames"):
@@ -124,7 +127,7 @@ class RecordingWriter:
 def entries(path: Path) -> Iterator[Entry]:
     """Yield what a recording holds. One that was cut off, as by a kill, ends with its last whole entry.
 
-    Raises: RecordingDamaged.
+    Raises: RecordingDamaged, RecordingUnfit.
     """
     first = True
     try:
@@ -143,6 +146,12 @@ def entries(path: Path) -> Iterator[Entry]:
                 entry = _decoder.decode(data)
                 if first and type(entry) is not Header:
                     break
+                if type(entry) is Header and entry.layout != LAYOUT:
+                    raise RecordingUnfit(
+                        f"{path} has entries of layout {entry.layout}, this waltap reads {LAYOUT}",
+                        path=path,
+                        version=entry.version,
+                    )
                 first = False
                 yield entry
     except EOFError:

@@ -1,12 +1,14 @@
 """The sink ``http``: posts records, in the order of their keys, until the address has taken each."""
 
 import random
+import socket
 import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 from uuid import uuid4
 
 from waltap.errors import SinkError
@@ -29,6 +31,7 @@ __all__ = ["HttpSink"]
 
 LONGEST_WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
+LOOK_AT_MOST_S: Final = 5.0
 LONGEST_ANSWER: Final = 1 << 16
 """Bytes of an answer's body that are read, so that the connection can be used again. Nothing is asked of
 them."""
@@ -69,11 +72,22 @@ class HttpSink(Sink):
         self._pending: tuple[Batch, list[_Lane]] | None = None
 
     def check(self) -> list[Check]:
-        """Say where records go. Nothing is sent: a request that is not a record might do something there.
+        """Say where records go, and whether somebody listens there. Nothing is sent: a request that is not
+        a record might do something. Behind a proxy only the first request shows it.
 
         Raises: LibraryMissing.
         """
         self._new_client().close()
+        parts = urlsplit(self._properties.url)
+        if parts.hostname is None or parts.scheme in getproxies():
+            return [Check(name="sink http", verdict="ok", found=self._place)]
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname, port), timeout=LOOK_AT_MOST_S).close()
+        except OSError as error:
+            found = f"{self._place}: {error.strerror or error}"
+            remedy = "Start what is to listen there; a run tries again until it does."
+            return [Check(name="sink http", verdict="warning", found=found, remedy=remedy)]
         return [Check(name="sink http", verdict="ok", found=self._place)]
 
     def open(self) -> None:
