@@ -1,5 +1,6 @@
 """The comparison of a SQL target finds every difference, and none where there is none, also under writers."""
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 from waltap.cli.application import application
 from waltap_sinks.comparison import Comparison
+from waltap_sinks.comparison.compare import compare
 from waltap_sinks.sql import SqlProperties
-from waltap_sinks.sql.target_books import opened_books
-from waltap_sinks.sql.verify import compare, pairs
+from waltap_sinks.sql.readable import open_readable
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(10, 2), at timestamptz, "odd%s" float8);
@@ -29,9 +30,9 @@ def results(database: Database, *without: str, patience_s: float = 0.0) -> dict[
     properties = SqlProperties.model_validate(
         {"url": database.dsn, "position.table": "replica.waltap_position"}
     )
-    with database.connect() as source, opened_books(properties, "p") as (target, books):
-        found = pairs(source, target, books.known, without=without)
-        return {each.table: each for each in compare(source, target, found, patience_s=patience_s)}
+    with database.connect() as source, contextlib.closing(open_readable(properties, "p")) as target:
+        found = compare(source, target, without=without, patience_s=patience_s)
+        return {each.table: each for each in found}
 
 
 @pytest.fixture

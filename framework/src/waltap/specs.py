@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waltap.offsets.offset import OffsetStore
     from waltap.signals.actions import SignalCall
     from waltap.signals.channel import SignalChannel
+    from waltap.sink.readable import Readable
     from waltap.sink.sink import Sink, SinkContext
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
@@ -240,11 +241,15 @@ class SinkSpec(Spec):
     ``exactly_once``: whether data and position become durable together always, or, as (property, value),
     where that property of the sink's asks for it; that is what Kafka Connect's
     ``exactly.once.support=required`` is mapped to.
+
+    ``readable`` opens what a sink of these properties wrote, for the pipeline of that name, so that
+    ``waltap verify`` can compare it with the source; None: nobody can read it by rows.
     """
 
     factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
     exactly_once: bool | tuple[str, str] = False
+    readable: "Callable[[Any, str], Readable] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

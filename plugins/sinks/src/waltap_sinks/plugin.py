@@ -7,6 +7,7 @@ from waltap.hookspecs import hookimpl
 from waltap.specs import CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
+    from waltap.sink.readable import Readable
     from waltap.sink.sink import Sink, SinkContext
 
 
@@ -34,6 +35,24 @@ def _sql(properties: Any, context: "SinkContext") -> "Sink":
     return SqlSink(properties, context)
 
 
+def _sql_readable(properties: Any, pipeline: str) -> "Readable":
+    from waltap_sinks.sql.readable import open_readable
+
+    return open_readable(properties, pipeline)
+
+
+def _changelog_readable(properties: Any, pipeline: str) -> "Readable":
+    from waltap_sinks.changelog.readable import open_readable
+
+    return open_readable(properties, pipeline)
+
+
+def _verify_command() -> Any:
+    from waltap_sinks.comparison.commands import application
+
+    return application
+
+
 def _sql_commands() -> Any:
     from waltap_sinks.sql.commands import application
 
@@ -42,7 +61,7 @@ def _sql_commands() -> Any:
 
 @hookimpl
 def register_commands() -> Iterable[CommandSpec]:
-    """Contribute the commands of the change log and of SQL targets."""
+    """Contribute the commands of the change log and of SQL targets, and the comparison of all."""
     yield CommandSpec(
         name="changelog",
         summary="Look into a change log, and clean it up.",
@@ -52,6 +71,11 @@ def register_commands() -> Iterable[CommandSpec]:
         name="sql",
         summary="Compare a target of the sink sql with its source; move its sequences.",
         factory=_sql_commands,
+    )
+    yield CommandSpec(
+        name="verify",
+        summary="Compare what a pipeline wrote with its source, row by row.",
+        factory=_verify_command,
     )
 
 
@@ -69,6 +93,7 @@ def register_sinks() -> Iterable[SinkSpec]:
             properties=ChangeLogProperties,
             factory=_changelog,
             exactly_once=True,
+            readable=_changelog_readable,
         ),
         SinkSpec(
             name="http",
@@ -84,5 +109,6 @@ def register_sinks() -> Iterable[SinkSpec]:
             factory=_sql,
             shorthand="url",
             exactly_once=True,
+            readable=_sql_readable,
         ),
     ]

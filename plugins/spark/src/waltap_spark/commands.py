@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap_sinks.comparison.commands import PatienceOption, TableOption, WithoutOption
+
 if TYPE_CHECKING:
     from waltap_spark.output import Output
 
@@ -154,44 +156,37 @@ def verify(
     dsn: Annotated[
         str, typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs.")
     ],
-    table: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="SCHEMA.TABLE", help="Compare only this one; repeatable."),
-    ] = None,
+    table: TableOption = None,
+    without: WithoutOption = None,
+    patience: PatienceOption = 30.0,
     master: MasterOption = "local[*]",
 ) -> None:
-    """Compare every table in the source with Spark's: row counts and content hashes.
+    """Compare every table in the source with Spark's, row by row, as ``waltap verify`` does.
 
-    Changes that are under way count as differences: compare when the source is quiet and Spark
-    has caught up. Exit code 1 when something differs.
+    Exit code 1 when rows differ, or when Spark lacks a column that --without does not name.
     """
     import os
 
-    import psycopg
-
-    from waltap.cli.screen import answers, notices
-    from waltap.errors import ConnectionLost
-    from waltap_sinks.comparison import comparison_table
+    from waltap.cli.screen import notices
+    from waltap_sinks.comparison.commands import connected, told
     from waltap_spark.live import open_tables
     from waltap_spark.session import start_session
     from waltap_spark.verify import compare
 
     found = _output(output)
-    try:
-        connection = psycopg.connect(dsn, autocommit=True)
-    except psycopg.OperationalError as cause:
-        raise ConnectionLost(str(cause).strip()) from cause
-    except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
-        text = "cannot be read: postgres://user@host/db or key=value pairs"
-        raise typer.BadParameter(text, param_hint="--dsn") from cause
-    with connection, notices().status("starting Spark (about 5 s)"):
+    with connected(dsn) as connection, notices().status("starting Spark (about 5 s)"):
         spark = start_session("waltap verify", master=master, notes=Path(os.devnull))
         try:
-            results = compare(connection, open_tables(spark, found.location), table)
+            results = compare(
+                connection,
+                open_tables(spark, found.location),
+                table,
+                without=without or (),
+                patience_s=patience,
+            )
         finally:
             spark.stop()
-    answers().print(comparison_table(results, "Spark"))
-    if not all(result.equal for result in results):
+    if not told(results, "Spark", wanted=table or ()):
         raise typer.Exit(1)
 
 

@@ -7,6 +7,7 @@ from waltap.hookspecs import hookimpl
 from waltap.specs import CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
+    from waltap.sink.readable import Readable
     from waltap.sink.sink import Sink, SinkContext
 
 
@@ -14,6 +15,12 @@ def _sink(properties: Any, context: "SinkContext") -> "Sink":
     from waltap_spark.sink import SparkSink
 
     return SparkSink(properties, context)
+
+
+def _readable(properties: Any, pipeline: str) -> "Readable":
+    from waltap_spark.verify import open_readable
+
+    return open_readable(properties, pipeline)
 
 
 def _spark_commands() -> Any:
@@ -33,6 +40,7 @@ def register_sinks() -> Iterable[SinkSpec]:
         properties=SparkProperties,
         factory=_sink,
         exactly_once=True,
+        readable=_readable,
     )
 
 

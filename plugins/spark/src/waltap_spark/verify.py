@@ -1,180 +1,192 @@
-"""Does Spark hold what the source holds? Row counts and a content hash of every table, on both sides.
+"""Spark's tables for a comparison with the source: `waltap_sinks.comparison` compares, Spark sums up.
 
-The source is read in one snapshot, the tables at one commit. The hash is the sum of a hash of each
-row, so that neither side has to sort; see `waltap_spark.canonical` for the text it is made of.
+See `waltap_spark.canonical` for the text of a value that both sides make.
 """
 
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from waltap_sinks.comparison import (
-    Comparison,
-    keys_shown,
-    row_text,
-    short_hash,
-    source_row_hash,
-)
-from waltap_spark.canonical import Expressions, expressions, spark_row_hash
+from waltap.sink.readable import KeptTable, Row, Rows, Side
+from waltap_sinks.comparison.compare import compare as compared
+from waltap_sinks.comparison.found import Comparison
+from waltap_sinks.comparison.row_hash import row_text
+from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.errors import TableUnknown
 from waltap_spark.live import LiveTables
+from waltap_spark.output import TableState, applied_by_all
+from waltap_spark.properties import SparkProperties
 
 if TYPE_CHECKING:
     from psycopg import Connection
+    from pyspark.sql import DataFrame
 
-__all__ = ["compare"]
-
-log = logging.getLogger(__name__)
-
-COLUMNS = """
-    WITH RECURSIVE base AS (
-        SELECT t.oid, t.oid AS root, t.typtype, t.typbasetype, t.typname FROM pg_type t
-        UNION ALL
-        SELECT b.oid, d.root, b.typtype, b.typbasetype, b.typname
-        FROM base d JOIN pg_type b ON b.oid = d.typbasetype WHERE d.typtype = 'd'
-    )
-    SELECT a.attname::text, base.typname::text
-    FROM pg_attribute a JOIN base ON base.root = a.atttypid AND base.typtype <> 'd'
-    WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-    ORDER BY a.attnum
-"""
+__all__ = ["SparkTables", "compare", "open_readable"]
 
 
 def compare(
-    connection: "Connection[Any]", tables: LiveTables, names: Sequence[str] | None = None
+    connection: "Connection[Any]",
+    tables: LiveTables,
+    names: Sequence[str] | None = None,
+    *,
+    without: Sequence[str] = (),
+    patience_s: float = 0.0,
 ) -> list[Comparison]:
     """Compare ``names`` (default: all tables that Spark has) in the source with Spark's.
 
-    ``connection`` is idle and not in a transaction; all tables are read in one snapshot of it.
+    ``connection`` is in autocommit. What differs is read again for ``patience_s``.
     """
-    chosen = list(names) if names is not None else tables.names
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        connection.execute("SET LOCAL TIME ZONE 'UTC'")
-        return [_compare(connection, tables, name) for name in chosen]
-
-
-def _compare(connection: "Connection[Any]", tables: LiveTables, name: str) -> Comparison:
-    from psycopg import sql
-
-    schema, _, table = name.rpartition(".")
-    identifier: Any = sql.Identifier(schema, table)
-    written = identifier.as_string(connection)
-    columns = connection.execute(COLUMNS, [written]).fetchall()
-    partitioned = "SELECT FROM pg_class WHERE oid = %s::regclass AND relkind = 'p'"
-    if connection.execute(partitioned, [written]).fetchone() is None:
-        identifier = sql.SQL("ONLY {}").format(identifier)  # heirs' rows are events of the heirs
-    try:
-        frame = tables.current(name)
-    except TableUnknown:
-        frame = None
-    kinds = {} if frame is None else {f.name: f.dataType.json() for f in frame.schema.fields}
-    pairs: dict[str, Expressions] = {}
-    left_out = []
-    state = tables.state
-    known = None if state is None else state.tables.get(name)
-    hidden = () if known is None else known.hidden
-    for column, pg_type in columns:
-        if column in hidden:
-            left_out.append(column)
-            continue
-        if column not in kinds:  # Spark has not seen a row with it: all of its values are null
-            pairs[column] = (f"{_quoted(column)}::text", "cast(null as string)")
-            continue
-        pair = expressions(column, pg_type, kinds[column])
-        if pair is None:
-            left_out.append(column)
-        else:
-            pairs[column] = pair
-    query = sql.SQL("SELECT count(*), {} FROM {}").format(
-        sql.SQL(source_row_hash([source for source, _ in pairs.values()])),
-        identifier,
+    return compared(
+        connection,
+        SparkTables(tables, names or ()),
+        tables=names or (),
+        without=without,
+        patience_s=patience_s,
     )
-    source = connection.execute(query).fetchone()
-    assert source is not None
-    if frame is None:
-        spark: Any = (0, "0")
-    else:
+
+
+def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
+    """Start Spark over the tables of a pipeline."""
+    import os
+    from pathlib import Path
+
+    from waltap_spark.live import open_tables
+    from waltap_spark.session import start_session
+
+    spark = start_session(
+        f"waltap verify {pipeline}", master=properties.master, notes=Path(os.devnull)
+    )
+    return SparkTables(
+        open_tables(spark, f"{properties.path.rstrip('/')}/tables"), owns_session=True
+    )
+
+
+class SparkTables:
+    """What Spark holds at its newest commit. ``wanted``: names that are told of, be they there or not."""
+
+    def __init__(
+        self, tables: LiveTables, wanted: Sequence[str] = (), *, owns_session: bool = False
+    ) -> None:
+        self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
+
+    def close(self) -> None:
+        """Stop the session, unless it is the caller's."""
+        if self._owns_session:
+            self._tables.spark.stop()
+
+    def position(self) -> int | None:
+        """Return up to where every table has applied the change log."""
+        state = self._tables.refresh().state
+        return None if state is None else applied_by_all(state).end_lsn
+
+    def tables(self) -> list[KeptTable]:
+        """Return the tables of the newest commit."""
+        self._tables.refresh()
+        names = dict.fromkeys((*self._wanted, *self._tables.names))
+        return [self._kept(name, self._state(name)) for name in names]
+
+    @staticmethod
+    def _kept(name: str, state: TableState | None) -> KeptTable:
+        if state is None:
+            return KeptTable(name=name)
+        numbers = {number: column for column, number in state.ids.items()}
+        return KeptTable(name=name, oid=state.oid, key=state.key, columns=numbers)
+
+    def _state(self, name: str) -> TableState | None:
+        state = self._tables.state
+        return None if state is None else state.tables.get(name)
+
+    def _frame(self, name: str) -> "DataFrame | None":
+        try:
+            return self._tables.current(name)
+        except TableUnknown:
+            return None
+
+    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+        """Return the source's side of `canonical`'s expressions; of hidden columns nothing."""
+        state = self._state(table.name)
+        if state is not None and called in state.hidden:
+            return None
+        kind = None if state is None else state.columns.get(called)
+        if kind is None:  # Spark has not seen a row with it: all of its values are null
+            return f"{column}::text"
+        found = expressions(_unquoted(column), type_, kind)
+        return None if found is None else found[0]
+
+    def side(
+        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> Side:
+        """Return texts of the columns, as Spark makes them."""
+        state = self._state(table.name)
+        kinds = {} if state is None else state.columns
+        texts = {}
+        for called, type_ in columns:
+            found = expressions(called, type_, kinds[called]) if called in kinds else None
+            texts[called] = "cast(null as string)" if found is None else found[1]
+        return _Side(self, table.name, texts, key)
+
+
+class _Side:
+    """One table; each call reads the newest commit."""
+
+    def __init__(
+        self, tables: SparkTables, name: str, texts: dict[str, str], key: Sequence[str]
+    ) -> None:
+        self._tables, self._name, self._texts = tables, name, texts
+        self._key = [list(texts).index(name) for name in key]
+
+    def _frame(self) -> "DataFrame | None":
+        """Return columns t0, t1, … of texts, and ``bucket``."""
+        frame = self._tables._frame(self._name)  # noqa: SLF001 - of this module
+        if frame is None:
+            return None
         # texts first: Spark wants no non-deterministic method, as it calls Java's, in a sum
-        texts = frame.selectExpr(*(f"{text} AS t{n}" for n, (_, text) in enumerate(pairs.values())))
-        hashed = spark_row_hash([f"t{n}" for n in range(len(pairs))])
-        spark = texts.selectExpr("count(1)", hashed).first()
-    found = Comparison(
-        table=name,
-        source_rows=source[0],
-        target_rows=spark[0],
-        source_hash=short_hash(source[1]),
-        target_hash=short_hash(spark[1]),
-        left_out=tuple(left_out),
-    )
-    key = () if known is None else known.key
-    if found.equal or frame is None or not key or not all(part in pairs for part in key):
-        return found
-    return examples(connection, identifier, frame, pairs, key, found)
+        texts = frame.selectExpr(
+            *(f"{text} AS t{n}" for n, text in enumerate(self._texts.values()))
+        )
+        key = row_text([f"t{n}" for n in self._key])
+        return texts.selectExpr("*", f"substr(md5(encode({key}, 'UTF-8')), 1, 3) AS bucket")
+
+    @property
+    def _hash(self) -> str:
+        return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
+
+    def whole(self) -> tuple[int, int]:
+        """Return count and sum of all rows."""
+        frame = self._frame()
+        if frame is None:
+            return 0, 0
+        row = frame.selectExpr("count(1)", self._hash).first()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Return count and sum of each bucket."""
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+        frame = self._frame()
+        if frame is None:
+            return {}
+        grouped = frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
+        return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
+
+    def rows(self, buckets: Sequence[str]) -> Rows:
+        """Return the rows of ``buckets``."""
+        frame = self._frame()
+        if frame is None:
+            return {}
+        return self._by_key(frame.where(frame["bucket"].isin(list(buckets))))
+
+    def of_keys(self, keys: set[Row]) -> Rows:
+        """Return the rows of ``keys``."""
+        from waltap_sinks.comparison.row_hash import bucket_of
+
+        found = self.rows(sorted({bucket_of(key) for key in keys}))
+        return {key: row for key, row in found.items() if key in keys}
+
+    def _by_key(self, frame: "DataFrame") -> Rows:
+        rows = [tuple(row) for row in frame.drop("bucket").collect()]
+        return {tuple(row[n] for n in self._key): row for row in rows}
 
 
-BUCKETS_SHOWN = 8
-Row = tuple[str | None, ...]
-
-
-def examples(
-    connection: "Connection[Any]",
-    identifier: Any,
-    frame: Any,
-    pairs: dict[str, Expressions],
-    key: Sequence[str],
-    found: Comparison,
-) -> Comparison:
-    """Return ``found`` with columns and keys that differ.
-
-    Rows are counted by 4,096 buckets of their key on both sides; only buckets that differ are
-    fetched, some of them, and compared row by row.
-    """
-    from psycopg import sql
-
-    names = [*key, *(name for name in pairs if name not in key)]
-    ours = frame.selectExpr(*(f"{pairs[name][1]} AS t{n}" for n, name in enumerate(names)))
-    spark_key = row_text([f"t{n}" for n in range(len(key))])
-    ours = ours.selectExpr("*", f"substr(md5(encode({spark_key}, 'UTF-8')), 1, 3) AS bucket")
-    source_key = row_text([pairs[name][0] for name in key])
-    bucket = f"substr(md5(convert_to({source_key}, 'UTF8')), 1, 3)"
-    texts = [pairs[name][0] for name in names]
-    query = sql.SQL("SELECT {}, count(*), {} FROM {} GROUP BY 1").format(
-        sql.SQL(bucket), sql.SQL(source_row_hash(texts)), identifier
-    )
-    source_sums = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
-    hashed = spark_row_hash([f"t{n}" for n in range(len(names))])
-    grouped = ours.groupBy("bucket").agg(*_aggregates(hashed))
-    spark_sums = {row[0]: (row[1], row[2]) for row in grouped.collect()}
-    differing = sorted(
-        each
-        for each in source_sums.keys() | spark_sums.keys()
-        if source_sums.get(each) != spark_sums.get(each)
-    )[:BUCKETS_SHOWN]
-    query = sql.SQL("SELECT {} FROM {} WHERE {} = ANY(%s)").format(
-        sql.SQL(", ".join(texts)), identifier, sql.SQL(bucket)
-    )
-    there = {row[: len(key)]: row for row in connection.execute(query, [differing])}
-    here_rows = ours.where(ours["bucket"].isin(differing)).drop("bucket").collect()
-    here = {tuple(row)[: len(key)]: tuple(row) for row in here_rows}
-    both = sorted((k for k in there.keys() & here.keys() if there[k] != here[k]), key=str)
-    columns = [name for n, name in enumerate(names) if any(there[k][n] != here[k][n] for k in both)]
-
-    return replace(
-        found,
-        columns=tuple(columns),
-        missing=keys_shown(key, there.keys() - here.keys()),
-        surplus=keys_shown(key, here.keys() - there.keys()),
-        changed=keys_shown(key, both),
-    )
-
-
-def _aggregates(hashed: str) -> "list[Any]":
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    return [F.count(F.lit(1)).alias("rows"), F.expr(hashed).alias("hash")]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _unquoted(column: str) -> str:
+    return column[1:-1].replace('""', '"')

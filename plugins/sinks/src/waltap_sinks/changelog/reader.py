@@ -145,6 +145,12 @@ class ChangeLog:
                 runs[-1][1].append(rows)
         return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
 
+    def standing_entries(
+        self, name: str, manifests: list[Manifest]
+    ) -> "list[tuple[int, TableEntry]]":
+        """Return (epoch, entry) of what makes up the table ``name`` (``schema.table``) now, in order."""
+        return self._entries(name, manifests, standing=True)
+
     @staticmethod
     def _entries(
         name: str, manifests: list[Manifest], standing: bool

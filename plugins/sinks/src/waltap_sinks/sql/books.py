@@ -29,7 +29,6 @@ class Books:
         self._target, self._pipeline, self._generation = target, pipeline, 0
         self._table = table
         self._tables = TableName(table.schema, f"{table.name}_tables")
-        self._made = False
         self._known: dict[int, KnownTable] | None = None
 
     @property
@@ -42,6 +41,11 @@ class Books:
     def forget(self) -> None:
         """Read anew what was bound: a transaction was undone."""
         self._known = None
+
+    @property
+    def made(self) -> bool:
+        """Tell whether some pipeline has written here."""
+        return self._target.describe(self._tables) is not None
 
     @property
     def name(self) -> str:

@@ -1,10 +1,16 @@
 """``waltap sql``: compare a target with its source."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from waltap.cli.profile_source import FileArgument
+from waltap_sinks.comparison.commands import (
+    DsnOption,
+    PatienceOption,
+    TableOption,
+    WithoutOption,
+)
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.properties import SqlProperties
@@ -21,53 +27,15 @@ application = typer.Typer(
 @application.command()
 def verify(
     file: FileArgument,
-    dsn: Annotated[
-        str, typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs.")
-    ],
-    table: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="SCHEMA.TABLE", help="Compare only this one; repeatable."),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="COLUMN",
-            help="Leave out a column, or SCHEMA.TABLE.COLUMN; repeatable.",
-        ),
-    ] = None,
-    patience: Annotated[
-        float, typer.Option(help="Seconds for which rows that differ may be on their way.")
-    ] = 30.0,
+    dsn: DsnOption = None,
+    table: TableOption = None,
+    without: WithoutOption = None,
+    patience: PatienceOption = 30.0,
 ) -> None:
-    """Compare every table of a PostgreSQL target with the source's, while both are written.
+    """Compare every table of a target with the source's, as ``waltap verify`` does for every sink."""
+    from waltap_sinks.comparison.commands import verify as compared
 
-    Exit code 1 when rows differ, or when the target lacks a column that --without does not name.
-    """
-    import psycopg
-
-    from waltap.cli.screen import answers
-    from waltap.errors import ConnectionLost
-    from waltap_sinks.comparison import comparison_table
-    from waltap_sinks.sql.target_books import opened_books
-    from waltap_sinks.sql.verify import compare, pairs
-
-    properties, pipeline = _target(file)
-    try:
-        source = psycopg.connect(dsn, autocommit=True)
-    except psycopg.OperationalError as cause:
-        raise ConnectionLost(str(cause).strip()) from cause
-    except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
-        text = "cannot be read: postgres://user@host/db or key=value pairs"
-        raise typer.BadParameter(text, param_hint="--dsn") from cause
-    with source, opened_books(properties, pipeline) as (target, books):
-        found = pairs(source, target, books.known, tables=table or (), without=without or ())
-        results = compare(source, target, found, patience_s=patience)
-    answers().print(comparison_table(results, "the target"))
-    if not results:
-        answers().print("no table of this pipeline is in the target")
-    if not results or not all(each.equal and not each.left_out for each in results):
-        raise typer.Exit(1)
+    compared(file, dsn, table, without, patience)
 
 
 @application.command()

@@ -17,7 +17,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.generic import GenericTarget
+from waltap_sinks.sql.generic import READ_AT_ONCE, GenericTarget
 from waltap_sinks.sql.shape import ShapeColumn, TableName
 from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn
 from waltap_sinks.sql.typed import arrow_type
@@ -86,6 +86,11 @@ class DuckTarget(GenericTarget):
         if parameters:
             return _Result(self._raw.execute(self._placed(statement), list(parameters)))
         return _Result(self._raw.execute(statement))
+
+    def read(self, statement: str) -> Iterator[Sequence[Any]]:
+        reader = self._raw.sql(statement).to_arrow_reader(READ_AT_ONCE)
+        for batch in reader:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
         text, count = self._placed(statement), 0

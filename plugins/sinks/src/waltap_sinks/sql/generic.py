@@ -31,6 +31,8 @@ __all__ = ["GenericTarget", "escaped"]
 AT_ONCE = 5_000
 """Rows of one call of the driver."""
 
+READ_AT_ONCE = 2_000
+
 
 class GenericTarget(Target):
     """A connection by SQLAlchemy's driver of a dialect. Statements have %s for values, in all dialects."""
@@ -135,6 +137,25 @@ class GenericTarget(Target):
             count += cursor.rowcount
         cursor.close()
         return count
+
+    def read(self, statement: str) -> Iterator[Sequence[Any]]:
+        """Give the rows of a query as they come, for who writes nothing."""
+        cursor = self.streaming_cursor()
+        try:
+            cursor.execute(statement)
+            while rows := cursor.fetchmany(READ_AT_ONCE):
+                yield from rows
+        finally:
+            cursor.close()
+            self._raw.rollback()
+
+    def streaming_cursor(self) -> Any:
+        """Return a cursor that does not take all rows at once."""
+        return self._raw.cursor()
+
+    def read_as(self, quoted: str, type_: str) -> str:
+        """Return SQL that reads a column of ``type_`` as exactly as it is kept."""
+        return quoted
 
     def _placed(self, statement: str) -> str:
         return statement.replace("%s", "?").replace("%%", "%") if self.qmark else statement

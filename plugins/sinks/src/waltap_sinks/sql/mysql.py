@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pymysql
+import pymysql.cursors
 from pymysql.constants import CLIENT
 
 from waltap.decode.tuple_image import Tuple
@@ -148,6 +149,13 @@ class MysqlTarget(GenericTarget):
         return _naive(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))
 
     # --- rows ---
+
+    def streaming_cursor(self) -> Any:
+        return self._raw.cursor(pymysql.cursors.SSCursor)
+
+    def read_as(self, quoted: str, type_: str) -> str:
+        # a float is written with six digits
+        return f"CAST({quoted} AS DOUBLE)" if type_ == "float" else quoted
 
     def on_conflict(self, table: Bound, *, keep: bool) -> str:
         keys = {key.quoted for key in table.key}

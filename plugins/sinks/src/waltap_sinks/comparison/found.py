@@ -1,10 +1,6 @@
-"""What a comparison of source and target is made of: a text and a hash of each row, and what was found.
+"""What a comparison of source and target found, and how it is told. Sans-IO."""
 
-The hash of a table is the sum of a hash of each row, so that neither side has to sort. NULL is told apart
-from every text by writing values with their length in front. Sans-IO.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,29 +8,28 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "HASH_DIGITS",
     "KEYS_SHOWN",
     "Comparison",
     "comparison_table",
     "keys_shown",
-    "row_text",
-    "short_hash",
-    "source_row_hash",
+    "rows_shown",
 ]
-
-HASH_DIGITS: Final = 15
-"""Hexadecimal digits of each row's MD5 that are summed up: 60 bits, positive in every database."""
 
 KEYS_SHOWN: Final = 3
 """Most keys that are named of each kind of difference."""
 
+TEXT_SHOWN: Final = 40
+"""Most letters of a value that are shown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One table on both sides. ``left_out``: columns that have no common text to compare by.
+    """One table on both sides. ``left_out``: columns that the target lacks, or has nothing to compare by.
 
     Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
-    are examples: ``missing`` in the target, ``surplus`` there, ``changed`` in a column.
+    are examples: ``missing`` in the target, ``surplus`` there, ``changed`` in a column; ``rows`` shows
+    both rows of some. ``behind``: the target did not get to where the source was, for as long as it was
+    waited for.
     """
 
     table: str
@@ -47,32 +42,13 @@ class Comparison:
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    behind: bool = False
 
     @property
     def equal(self) -> bool:
         """Tell whether both sides hold the same rows."""
         return (self.source_rows, self.source_hash) == (self.target_rows, self.target_hash)
-
-
-def source_row_hash(columns: Sequence[str]) -> str:
-    """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
-    text = f"convert_to({row_text(columns)}, 'UTF8')"
-    one = f"('x' || substr(md5({text}), 1, {HASH_DIGITS}))::bit({4 * HASH_DIGITS})::bigint"
-    return f"coalesce(sum({one}), 0)::text"
-
-
-def row_text(columns: Sequence[str]) -> str:
-    """Return SQL, of either database, of one text for a row of ``columns`` (texts or NULLs)."""
-    parts = [
-        f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
-        for text in columns
-    ]
-    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"
-
-
-def short_hash(total: str) -> str:
-    """Return a sum of hashes as 16 hexadecimal digits."""
-    return f"{int(total) % (1 << 64):016x}"
 
 
 def keys_shown(names: Sequence[str], keys: "Iterable[tuple[str | None, ...]]") -> tuple[str, ...]:
@@ -82,6 +58,34 @@ def keys_shown(names: Sequence[str], keys: "Iterable[tuple[str | None, ...]]") -
         "(" + ", ".join(f"{name}={part}" for name, part in zip(names, each, strict=True)) + ")"
         for each in some
     )
+
+
+def rows_shown(
+    names: Sequence[str],
+    key: Sequence[str],
+    keys: "Iterable[tuple[str | None, ...]]",
+    here: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
+    there: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
+) -> tuple[str, ...]:
+    """Return both rows of some of ``keys`` for people: what differs, source first."""
+    told = []
+    for each in sorted(keys, key=str)[:KEYS_SHOWN]:
+        (where,) = keys_shown(key, [each])
+        ours, theirs = here.get(each), there.get(each)
+        parts = []
+        for n, name in enumerate(names):
+            left = "no row" if ours is None else _value(ours[n])
+            right = "no row" if theirs is None else _value(theirs[n])
+            if name not in key and left != right:
+                parts.append(f"{name}: {left} | {right}")
+        told.append(f"{where} {'; '.join(parts)}")
+    return tuple(told)
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 
 def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
@@ -105,8 +109,12 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
         ):
             if names:
                 verdict += f"\n{text} {escape(', '.join(names))}"
+        for row in each.rows:
+            verdict += f"\n[dim]{escape(row)}[/]"
         if each.left_out:
-            verdict += f" [yellow](without {', '.join(each.left_out)})[/]"
+            verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"
+        if each.behind and not each.equal:
+            verdict += f"\n[yellow]{target} is behind the source: does the pipeline run?[/]"
         table.add_row(
             each.table,
             f"{each.source_rows:,}",

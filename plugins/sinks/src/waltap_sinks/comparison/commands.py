@@ -1,0 +1,180 @@
+"""``waltap verify``: compare what a pipeline has written with its source."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from psycopg import Connection
+
+    from waltap.config.profile import Component, Profile
+    from waltap.sink.readable import Readable
+    from waltap.specs import SinkSpec
+    from waltap_sinks.comparison.found import Comparison
+
+__all__ = [
+    "DsnOption",
+    "PatienceOption",
+    "TableOption",
+    "WithoutOption",
+    "application",
+    "connected",
+    "told",
+]
+
+DsnOption = Annotated[
+    str | None,
+    typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs."),
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="SCHEMA.TABLE", help="Compare only this one; repeatable."),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="COLUMN",
+        help="Leave out a column, or SCHEMA.TABLE.COLUMN; repeatable.",
+    ),
+]
+PatienceOption = Annotated[
+    float, typer.Option(min=0, help="Seconds for which rows that differ may be on their way.")
+]
+
+LIBPQ = {
+    "database.hostname": "host",
+    "database.port": "port",
+    "database.user": "user",
+    "database.password": "password",
+    "database.dbname": "dbname",
+    "database.sslmode": "sslmode",
+    "database.sslcert": "sslcert",
+    "database.sslkey": "sslkey",
+    "database.sslpassword": "sslpassword",
+    "database.sslrootcert": "sslrootcert",
+}
+"""Properties of a connector → what libpq calls them."""
+
+application = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Compare what a pipeline wrote with its source.",
+)
+
+
+@application.command()
+def verify(
+    file: FileArgument,
+    dsn: DsnOption = None,
+    table: TableOption = None,
+    without: WithoutOption = None,
+    patience: PatienceOption = 30.0,
+    sink: Annotated[
+        str | None, typer.Option("--sink", metavar="NAME", help="Of several sinks, only this one.")
+    ] = None,
+    set_: SetOption = None,
+) -> None:
+    """Compare every table of a destination with the source's, row by row, while both are written.
+
+    Without --dsn the source is read as the profile says. Exit code 1 when rows differ, or when the
+    destination lacks a column that --without does not name.
+    """
+    profile = _resolved(file, set_)
+    good = True
+    with connected(dsn or _dsn_of(profile)) as source:
+        for name, readable in _readables(profile, sink):
+            try:
+                from waltap_sinks.comparison.compare import compare
+
+                results = compare(
+                    source, readable, tables=table or (), without=without or (), patience_s=patience
+                )
+            finally:
+                readable.close()
+            good = told(results, name, wanted=table or ()) and good
+    if not good:
+        raise typer.Exit(1)
+
+
+def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" = ()) -> bool:
+    """Print what was found in the destination ``name``; tell whether all of it is equal."""
+    from waltap.cli.screen import answers
+    from waltap_sinks.comparison.found import comparison_table
+
+    answers().print(comparison_table(results, name))
+    lacks = [each for each in wanted if each not in {found.table for found in results}]
+    for each in lacks:
+        answers().print(f"{each} is not in {name}", markup=False)
+    if not results:
+        answers().print(f"no table of this pipeline is in {name}")
+    left_out = sorted({column for each in results for column in each.left_out})
+    if left_out:
+        names = " ".join(f"--without {column}" for column in left_out)
+        answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
+    equal = all(each.equal and not each.left_out for each in results)
+    return equal and bool(results) and not lacks
+
+
+def connected(dsn: str) -> "Connection[Any]":
+    """Connect to the source, in autocommit. Raises: ConnectionLost, BadParameter."""
+    import psycopg
+
+    from waltap.errors import ConnectionLost
+
+    try:
+        return psycopg.connect(dsn, autocommit=True, application_name="waltap verify")
+    except psycopg.OperationalError as cause:
+        raise ConnectionLost(str(cause).strip()) from cause
+    except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
+        text = "cannot be read: postgres://user@host/db or key=value pairs"
+        raise typer.BadParameter(text, param_hint="--dsn") from cause
+
+
+def _resolved(file: str, set_: list[str] | None) -> "Profile":
+    from waltap.cli.profile_source import overrides, read
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+
+    raw = read(file)
+    return resolve(raw, Host(), overrides=overrides(raw, set_))
+
+
+def _dsn_of(profile: "Profile") -> str:
+    """Return libpq's connection string of what the profile captures from."""
+    from psycopg.conninfo import make_conninfo
+
+    from waltap.config.property import declarations
+
+    properties: Any = profile.connector.properties
+    named = {d.name: getattr(properties, d.field) for d in declarations(type(properties))}
+    given = {LIBPQ[name]: value for name, value in named.items() if name in LIBPQ}
+    given |= {"password": getattr(properties, "secret", given.get("password"))}
+    given |= getattr(properties, "parameters", {})
+    return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
+
+
+def _readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Readable]]":
+    """Open the destinations. Raises: ConfigurationError where one cannot be read."""
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+
+    sinks: list[tuple[str, Component[SinkSpec]]] = [
+        (outlet.name, outlet.sink) for outlet in profile.outlets
+    ] or [("the target", profile.sink)]
+    if wanted is not None:
+        sinks = [each for each in sinks if each[0] == wanted]
+        if not sinks:
+            names = ", ".join(outlet.name for outlet in profile.outlets)
+            problem = Problem("--sink", "names none of the sinks", value=wanted, allowed=names)
+            raise ConfigurationError([problem], origin=COMMAND_LINE)
+    found = []
+    for name, sink in sinks:
+        if sink.spec.readable is None:
+            text = f"{sink.spec.name} keeps nothing that could be read back by rows"
+            raise ConfigurationError([Problem("sink.type", text)], origin=COMMAND_LINE)
+        found.append((name, sink.spec.readable(sink.properties, profile.name)))
+    return found

@@ -1,0 +1,155 @@
+"""One text for a value, made by PostgreSQL in SQL and by Python of what a driver or Arrow gives.
+
+Floating point is compared bit by bit (its texts differ: 1e+20 and 1.0E20), numeric without trailing zeros,
+instants as microseconds in UTC, bytes as hexadecimal, arrays as JSON; all else is the text that the
+server writes. Sans-IO.
+"""
+
+import datetime as dt
+import json
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+__all__ = ["duration", "finite", "reader_of", "source_text"]
+
+INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
+ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varchar"})
+
+
+def source_text(column: str, type_: str) -> str:
+    """Return SQL of PostgreSQL for the text of ``column``, of the type ``pg_type.typname``."""
+    if type_ in INTEGERS or type_ in {"bool", "time", "text", "varchar"}:
+        return f"{column}::text"
+    if type_ == "float8":
+        return f"encode(float8send({column}), 'hex')"
+    if type_ == "float4":
+        return f"encode(float4send({column}), 'hex')"
+    if type_ == "numeric":
+        return f"trim_scale({column})::text"
+    if type_ == "date":
+        return finite(column, f"to_char({column}, 'YYYY-MM-DD')")
+    if type_ in {"timestamp", "timestamptz"}:
+        moment = f"{column} AT TIME ZONE 'UTC'" if type_ == "timestamptz" else column
+        return finite(column, f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')")
+    if type_ == "bytea":
+        return f"encode({column}, 'hex')"
+    if type_ == "interval":
+        return duration(column)
+    if type_ in ARRAYS:
+        return f"array_to_json({column})::text"
+    # the output function's text: a cast gives another for bpchar and inet
+    return f"CASE WHEN {column} IS NULL THEN NULL ELSE concat({column}) END"
+
+
+def finite(column: str, text: str) -> str:
+    """Return ``text``, which is NULL for infinity, with infinity as its own text."""
+    return f"CASE WHEN isfinite({column}) THEN {text} ELSE {column}::text END"
+
+
+def duration(column: str) -> str:
+    """Return SQL of PostgreSQL of the ISO duration that stands for an interval."""
+    letters = (("year", "Y"), ("month", "M"), ("day", "DT"), ("hour", "H"), ("minute", "M"))
+    parts = [f"extract({part} from {column})::bigint, '{end}'" for part, end in letters]
+    seconds = f"trim_scale(extract(second from {column})::numeric)"
+    return (
+        f"CASE WHEN {column} IS NOT NULL THEN concat('P', {', '.join(parts)}, {seconds}, 'S') END"
+    )
+
+
+def reader_of(type_: str) -> Callable[[Any], str]:
+    """Return what makes the text of `source_text` of a value that is not NULL."""
+    if type_ in INTEGERS:
+        return lambda value: str(int(value))
+    found = _READERS.get(type_)
+    if found is not None:
+        return found
+    return _array if type_ in ARRAYS else _text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else str(value)
+
+
+def _double(value: Any) -> str:
+    return struct.pack(">d", float(value)).hex()
+
+
+def _single(value: Any) -> str:
+    return struct.pack(">f", float(value)).hex()
+
+
+def _decimal(value: Any) -> str:
+    try:
+        number = value if isinstance(value, Decimal) else Decimal(str(value))
+    except InvalidOperation:
+        return str(value)
+    if not number.is_finite():
+        return str(value)
+    text = f"{number:f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _date(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        value = value.date()
+    return value.isoformat() if isinstance(value, dt.date) else str(value)
+
+
+def _moment(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            return str(value)
+    if value.tzinfo is not None:
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+    text: str = value.isoformat(" ", "microseconds")
+    return text
+
+
+def _time(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            value = dt.time.fromisoformat(value)
+        except ValueError:
+            return str(value)
+    if isinstance(value, dt.timedelta):  # as drivers of MariaDB give a time of day
+        value = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) + value).time()
+    text: str = value.isoformat()
+    return text.rstrip("0") if "." in text else text
+
+
+def _bytes(value: Any) -> str:
+    return bytes(value).hex()
+
+
+def _bool(value: Any) -> str:
+    return "true" if value else "false"
+
+
+def _array(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return str(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_READERS: Final[dict[str, Callable[[Any], str]]] = {
+    "bool": _bool,
+    "float4": _single,
+    "float8": _double,
+    "numeric": _decimal,
+    "date": _date,
+    "time": _time,
+    "timestamp": _moment,
+    "timestamptz": _moment,
+    "bytea": _bytes,
+}

@@ -1,0 +1,197 @@
+"""The comparison itself: buckets, then rows, then keys until both sides stood at one position.
+
+Checksums of 4,096 buckets of keys are made on both sides. Where they differ, the rows of those buckets
+are compared by key. What differs then may be on its way, so rounds follow. Each reads these keys in
+the source, asks where its log stands, and waits until the destination has got there. What that holds
+then is a state that the source has had since the round began: the source is read over and over while
+it is waited for, and the row must be one of those. So a change that was lost is found, though
+others of its row follow; and a row that is written without pause is settled by being read often.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from waltap.sink.readable import KeptTable, Readable, Row, Rows, Side
+from waltap_sinks.comparison.found import Comparison, keys_shown, rows_shown
+from waltap_sinks.comparison.row_hash import short_hash
+from waltap_sinks.comparison.source import Source, SourceColumn, SourceTable
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+__all__ = ["compare"]
+
+PAUSE_S: Final = 0.005
+"""Between two readings of the source."""
+
+ROUND_S: Final = 0.2
+"""Between two rounds where the destination tells no position."""
+
+MANY: Final = 1_000
+"""So many keys are not read over and over."""
+
+
+def compare(
+    connection: "Connection[object]",
+    target: Readable,
+    *,
+    tables: Sequence[str] = (),
+    without: Sequence[str] = (),
+    patience_s: float = 30.0,
+) -> list[Comparison]:
+    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source.
+
+    ``connection`` leads there, in autocommit. ``without`` are columns that are not compared: ``column``,
+    or ``schema.table.column``. What differs is read again for ``patience_s``.
+    """
+    source = Source(connection)
+    found = []
+    for kept in target.tables():
+        table = source.table(kept)
+        if table is not None and (not tables or table.name in tables):
+            pair = _pair(source, target, kept, table, without)
+            found.append(_compared(source, target, pair, time.monotonic() + patience_s))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A table on both sides. ``names`` are what the destination calls the columns."""
+
+    name: str
+    ours: Side
+    theirs: Side
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def _pair(
+    source: Source, target: Readable, kept: KeptTable, table: SourceTable, without: Sequence[str]
+) -> _Pair:
+    columns: list[tuple[SourceColumn, str, str]] = []
+    left_out = []
+    for column in table.columns:
+        if column.name in without or f"{table.name}.{column.name}" in without:
+            continue
+        called = kept.columns.get(column.number, column.name)
+        written = '"' + column.name.replace('"', '""') + '"'
+        text = target.common(kept, written, called, column.type)
+        if text is None:
+            left_out.append(column.name)
+        else:
+            columns.append((column, called, text))
+    by_name = {called: column for column, called, _ in columns}
+    key = kept.key if all(name in by_name for name in kept.key) else ()
+    theirs = [(called, column.type) for column, called, _ in columns]
+    ours = source.side(
+        table, [(column, text) for column, _, text in columns], [by_name[name] for name in key]
+    )
+    return _Pair(
+        name=table.name,
+        ours=ours,
+        theirs=target.side(kept, theirs, key),
+        names=tuple(called for _, called, _ in columns),
+        key=tuple(key),
+        left_out=tuple(left_out),
+    )
+
+
+def _compared(source: Source, target: Readable, pair: _Pair, deadline: float) -> Comparison:
+    if not pair.key:
+        return _whole(pair, deadline)
+    sums, other = pair.ours.sums(), pair.theirs.sums()
+    differing = sorted(b for b in sums.keys() | other.keys() if sums.get(b) != other.get(b))
+    found = _comparison(pair, _total(sums), _total(other))
+    if not differing:
+        return found
+    here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
+    if any(None in key for key in (*here, *there)):  # an index takes many rows of such a key
+        return _whole(pair, deadline)
+    open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
+    behind = False
+    while open_keys and time.monotonic() < deadline:
+        here, there, states, behind = _round(source, target, pair, open_keys, deadline)
+        open_keys = {key for key in open_keys if there.get(key) not in states[key]}
+    if not open_keys:
+        total = _total(sums)
+        return _comparison(pair, total, total)
+    return _told(pair, replace(found, behind=behind), open_keys, here, there)
+
+
+def _round(
+    source: Source, target: Readable, pair: _Pair, keys: set[Row], deadline: float
+) -> tuple[Rows, Rows, Mapping[Row, set[Row | None]], bool]:
+    """Read ``keys`` on both sides; return the rows, the states that the source had of each since the
+    round began, and whether the destination did not get there."""
+    here = pair.ours.of_keys(keys)
+    states = {key: {here.get(key)} for key in keys}
+    position = source.position()
+    began = time.monotonic()
+
+    def arrived() -> bool:
+        now = target.position()
+        if position is None or now is None:
+            return time.monotonic() > began + ROUND_S
+        return now >= position
+
+    there_yet = arrived()
+    while not there_yet and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+        if len(keys) <= MANY:
+            _sample(pair, keys, states)
+        there_yet = arrived()
+    there = pair.theirs.of_keys(keys)
+    if len(keys) <= MANY:
+        _sample(pair, keys, states)
+    return here, there, states, not there_yet
+
+
+def _sample(pair: _Pair, keys: set[Row], states: Mapping[Row, set[Row | None]]) -> None:
+    now = pair.ours.of_keys(keys)
+    for key in keys:
+        states[key].add(now.get(key))
+
+
+def _whole(pair: _Pair, deadline: float) -> Comparison:
+    """Compare a table without a key: all of it, until it is equal or patience ends."""
+    while True:
+        there, here = pair.theirs.whole(), pair.ours.whole()
+        if here == there or time.monotonic() >= deadline:
+            return _comparison(pair, here, there)
+        time.sleep(ROUND_S)
+
+
+def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Rows) -> Comparison:
+    """Return ``found`` with the keys that differ, and the columns."""
+    changed = [key for key in keys if key in here and key in there]
+    columns = [
+        name for n, name in enumerate(pair.names) if any(here[k][n] != there[k][n] for k in changed)
+    ]
+    same = found.source_hash == found.target_hash
+    return replace(
+        found,
+        target_hash=f"{found.target_hash}*" if same else found.target_hash,
+        columns=tuple(columns),
+        missing=keys_shown(pair.key, (key for key in keys if key not in there)),
+        surplus=keys_shown(pair.key, (key for key in keys if key not in here)),
+        changed=keys_shown(pair.key, changed),
+        rows=rows_shown(pair.names, pair.key, keys, here, there),
+    )
+
+
+def _comparison(pair: _Pair, here: tuple[int, int], there: tuple[int, int]) -> Comparison:
+    return Comparison(
+        table=pair.name,
+        source_rows=here[0],
+        target_rows=there[0],
+        source_hash=short_hash(str(here[1])),
+        target_hash=short_hash(str(there[1])),
+        left_out=pair.left_out,
+    )
+
+
+def _total(sums: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    return sum(count for count, _ in sums.values()), sum(total for _, total in sums.values())

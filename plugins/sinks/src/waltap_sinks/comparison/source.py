@@ -1,0 +1,110 @@
+"""The source's tables, as a comparison reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.source.position import parse_lsn
+from waltap_sinks.comparison.postgres_side import PostgresSide, quoted, settle_session
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from waltap.sink.readable import KeptTable
+
+__all__ = ["Source", "SourceColumn", "SourceTable"]
+
+TABLE: Final = """
+    SELECT c.oid::bigint, n.nspname || '.' || c.relname,
+      quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind = 'p'
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND (n.nspname || '.' || c.relname = %s OR c.oid = %s)
+    ORDER BY n.nspname || '.' || c.relname = %s DESC LIMIT 1
+"""
+COLUMNS: Final = """
+    WITH RECURSIVE named AS (
+        SELECT t.oid, t.oid AS root, t.typtype, t.typbasetype, t.typname FROM pg_type t
+        UNION ALL
+        SELECT b.oid, d.root, b.typtype, b.typbasetype, b.typname
+        FROM named d JOIN pg_type b ON b.oid = d.typbasetype WHERE d.typtype = 'd'
+    )
+    SELECT a.attnum::int, a.attname::text, named.typname::text, format_type(named.oid, NULL)
+    FROM pg_attribute a JOIN named ON named.root = a.atttypid AND named.typtype <> 'd'
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+EMIT: Final = "SELECT pg_logical_emit_message(true, 'waltap.verify', '')"
+AT: Final = """
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+      ELSE pg_current_wal_insert_lsn() END)::text
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """``type`` is ``pg_type.typname``, ``written`` the type in SQL; of a domain, its base."""
+
+    number: int
+    name: str
+    type: str
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """``place`` is what stands after FROM: rows of heirs are events of the heirs."""
+
+    name: str
+    place: str
+    columns: tuple[SourceColumn, ...]
+
+
+class Source:
+    """A connection to the source, in autocommit."""
+
+    def __init__(self, connection: "Connection[Any]") -> None:
+        self._connection = connection
+        self._marks = True
+        settle_session(connection)
+
+    def table(self, kept: "KeptTable") -> SourceTable | None:
+        """Return the table that ``kept`` is of, None when it is gone."""
+        found = self._connection.execute(TABLE, [kept.name, kept.oid, kept.name]).fetchone()
+        if found is None:
+            return None
+        oid, name, written, partitioned = found
+        columns = self._connection.execute(COLUMNS, [oid]).fetchall()
+        place = written if partitioned else f"ONLY {written}"
+        return SourceTable(name, place, tuple(SourceColumn(*row) for row in columns))
+
+    def position(self) -> int | None:
+        """Return an LSN that is behind all that was committed; None where the server has none.
+
+        Something is put into the log after it, so that a stream passes it soon.
+        """
+        import psycopg
+
+        try:
+            ((lsn,),) = self._connection.execute(AT).fetchall()
+        except psycopg.Error:
+            return None
+        if self._marks:
+            try:
+                self._connection.execute(EMIT)
+            except psycopg.Error:  # on a standby, or without the right
+                self._marks = False
+        return None if lsn is None else parse_lsn(lsn)
+
+    def side(
+        self,
+        table: SourceTable,
+        columns: Sequence[tuple[SourceColumn, str]],
+        key: Sequence[SourceColumn],
+    ) -> PostgresSide:
+        """Return ``columns`` with the SQL of their texts, by ``key``, which is among them."""
+        texts = {column.number: text for column, text in columns}
+        return PostgresSide(
+            self._connection,
+            table.place,
+            [text for _, text in columns],
+            [(quoted(each.name), each.written, texts[each.number]) for each in key],
+        )

@@ -1,0 +1,61 @@
+"""The rows that changes of a change log come to."""
+
+from typing import Any
+
+from waltap_sinks.changelog.standing_rows import StandingRows
+
+
+def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
+    return op, row
+
+
+def held(*transactions: list[tuple[str, dict[str, Any]]], key: tuple[str, ...] = ("id",)) -> Any:
+    rows = StandingRows(("id", "a", "b"), key)
+    for number, changes in enumerate(transactions):
+        for op, row in changes:
+            rows.apply(op, row, transaction=number, second=row.pop("second", False))
+    return sorted(map(tuple, rows.rows()), key=str)
+
+
+def test_values_that_were_not_sent_are_those_of_before() -> None:
+    found = held(
+        [change("c", id=1, a="x", b="long")],
+        [change("u", id=1, a="y", b=None, _unchanged=["b"])],
+        [change("d", id=1), change("c", id=2, a="z", b=None, _unchanged=["b"], second=True)],
+    )
+    assert found == [(2, "z", "long")]
+
+
+def test_rows_that_change_places_keep_their_own_values() -> None:
+    """A deferrable key: a row is put under 2 before the one that is there is taken away."""
+    found = held(
+        [change("c", id=1, a="one", b="long 1"), change("c", id=2, a="two", b="long 2")],
+        [
+            change("d", id=1),
+            change("c", id=2, a="one", b=None, _unchanged=["b"], second=True),
+            change("d", id=2),
+            change("c", id=1, a="two", b=None, _unchanged=["b"], second=True),
+        ],
+    )
+    assert found == [(1, "two", "long 2"), (2, "one", "long 1")]
+
+
+def test_a_row_that_is_put_and_taken_away_by_one_transaction_is_gone() -> None:
+    assert held([change("c", id=1, a="x"), change("d", id=1)]) == []
+    again = held([change("c", id=1, a="x")], [change("d", id=1), change("c", id=1, a="y")])
+    assert again == [(1, "y", None)]
+
+
+def test_rows_without_a_key_are_counted() -> None:
+    found = held(
+        [change("c", id=1, a=[1, 2]), change("c", id=1, a=[1, 2]), change("c", id=2, a=None)],
+        [change("d", id=1, a=[1, 2]), change("u", id=3, a=[])],
+        key=(),
+    )
+    assert found == [(1, [1, 2], None), (2, None, None), (3, [], None)]
+
+
+def test_a_truncate_leaves_nothing() -> None:
+    assert held([change("c", id=1, a="x")], [change("t"), change("c", id=2, a="y")]) == [
+        (2, "y", None)
+    ]
