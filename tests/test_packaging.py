@@ -19,6 +19,7 @@ MEMBERS = {
     "plugins/formats": "waltap_formats",
     "plugins/types": "waltap_types",
     "plugins/kafka": "waltap_kafka",
+    "plugins/lake": "waltap_lake",
     "plugins/transforms": "waltap_transforms",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",

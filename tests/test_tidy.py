@@ -24,6 +24,7 @@ PACKAGES = {
     "waltap_formats": "plugins/formats/src",
     "waltap_types": "plugins/types/src",
     "waltap_kafka": "plugins/kafka/src",
+    "waltap_lake": "plugins/lake/src",
     "waltap_transforms": "plugins/transforms/src",
     "waltap_yugabyte": "plugins/yugabyte/src",
     "waltap_sinks": "plugins/sinks/src",

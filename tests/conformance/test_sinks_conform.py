@@ -7,6 +7,7 @@ import pytest
 
 import waltap.plugin
 import waltap_kafka.plugin
+import waltap_lake.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
 from waltap.format.record import Record
@@ -21,7 +22,13 @@ from tests.rigs.http_receiver import Receiver
 
 SPECS = {
     spec.name: spec
-    for plugin in (waltap.plugin, waltap_sinks.plugin, waltap_spark.plugin, waltap_kafka.plugin)
+    for plugin in (
+        waltap.plugin,
+        waltap_sinks.plugin,
+        waltap_spark.plugin,
+        waltap_kafka.plugin,
+        waltap_lake.plugin,
+    )
     for spec in plugin.register_sinks()
 }
 KEEP_NOTHING = {"null", "terminal"}
@@ -132,6 +139,6 @@ class TestHttp(SinkSuite):
 
 
 def test_every_registered_sink_is_here():
-    # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py
-    tested = {"jsonl", "changelog", "spark", "http", "kafka", "sql"}
+    # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py, lakes: test_lakes_conform.py
+    tested = {"jsonl", "changelog", "spark", "http", "kafka", "sql", "delta", "iceberg"}
     assert set(SPECS) == tested | KEEP_NOTHING

@@ -105,7 +105,13 @@ def test_postgres_brings_the_types_of_its_extensions(installed: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("sink", "extra"),
-    [("spark", "spark"), ("changelog", "sinks"), ("kafka", "kafka"), ("sql", "sql")],
+    [
+        ("spark", "spark"),
+        ("changelog", "sinks"),
+        ("kafka", "kafka"),
+        ("sql", "sql"),
+        ("delta", "delta"),
+    ],
 )
 def test_a_missing_sink_names_its_extra(
     installed: Path, tmp_path: Path, sink: str, extra: str

@@ -207,6 +207,8 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "signal_channels": ("kafka",),
         "notification_channels": ("kafka",),
     },
+    "delta": {"sinks": ("delta",)},
+    "iceberg": {"sinks": ("iceberg",)},
     "spark": {"sinks": ("spark",), "commands": ("spark",)},
     "demo": {"commands": ("demo",)},
 }

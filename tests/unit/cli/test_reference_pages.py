@@ -21,6 +21,7 @@ OURS = {
     "demo",
     "formats",
     "kafka",
+    "lake",
     "postgres",
     "sinks",
     "spark",

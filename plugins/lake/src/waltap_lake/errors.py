@@ -1,0 +1,81 @@
+"""What can go wrong with a lake.
+
+SinkError
+├── LakeUnavailable     WT-5551   store or catalogue does not answer, or a write of it failed
+├── LakeRefused         WT-5552   it does not let us in, or not do it
+├── LakeTableUnfit      WT-5553   a table does not take the columns that the source has
+├── LakeFenced          WT-5554   another instance writes there
+├── LakeGone            WT-5555   a table that this pipeline has written to is not there, or older
+└── LakeTransactionGap  WT-5556   a transaction arrived without its beginning
+"""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "LakeFenced",
+    "LakeGone",
+    "LakeRefused",
+    "LakeTableUnfit",
+    "LakeTransactionGap",
+    "LakeUnavailable",
+]
+
+
+class LakeUnavailable(SinkError):
+    """The store of the tables, or the catalogue, does not answer, or could not write."""
+
+    code = "WT-5551"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap tries again by itself, and goes on behind what each table has. If this lasts, look "
+        "whether {place} is up and has room, and whether path, storage.* or catalog.* of the sink name it."
+    )
+
+
+class LakeRefused(SinkError):
+    """The store, or the catalogue, refuses who we are or what we do."""
+
+    code = "WT-5552"
+    remedy = (
+        "Correct the credentials of the sink (storage.* or catalog.*, or the environment's) and what they "
+        "may do at {place}: read, write, list and delete; then start again: it goes on where it was."
+    )
+
+
+class LakeTableUnfit(SinkError):
+    """A table of the lake has a column of another type than the source has now, or does not take one."""
+
+    code = "WT-5553"
+    remedy = (
+        "Widen the column there with a tool of the lake's, or rename {table} away: the next start makes a "
+        "new table with the source's columns, and goes on behind what the old one has. "
+        "column.exclude.list leaves a column out."
+    )
+
+
+class LakeFenced(SinkError):
+    """Another instance of this pipeline has written to the tables since this one began."""
+
+    code = "WT-5554"
+    remedy = (
+        "Leave one instance of pipeline {pipeline} running; two pipelines need names of their own. Then "
+        "start again: it goes on behind what the tables have."
+    )
+
+
+class LakeGone(SinkError):
+    """What this pipeline has written is not there any more."""
+
+    code = "WT-5555"
+    remedy = (
+        "Put {place} back as it was. Or begin anew, with a snapshot: `waltap offsets clear FILE`, then "
+        "start again."
+    )
+
+
+class LakeTransactionGap(SinkError):
+    """A transaction, or a snapshot, goes on whose beginning never came."""
+
+    code = "WT-5556"
+    retry = Retry.RECONNECT
+    remedy = "waltap reads again from the stored position; if it comes back, please report it."

@@ -1,0 +1,173 @@
+"""Apache Iceberg by pyiceberg: a position is a property of the table, set in the commit of its rows."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap.errors import SinkError
+from waltap.plugin_errors import LibraryMissing
+from waltap.source.position import Position
+from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
+from waltap_lake.lake import Lake, LakeTable, TableName, fitting
+from waltap_lake.mark import Mark
+from waltap_lake.properties import IcebergProperties
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+__all__ = ["IcebergLake"]
+
+KEPT: Final = {"write.metadata.delete-after-commit.enabled": "true"}
+"""Properties of a table that is made: of a hundred commits the metadata is kept."""
+
+REFUSALS: Final = (
+    "access denied",
+    "accessdenied",
+    "authentication failed",
+    "forbidden",
+    'fatal:  role "',
+    "permission denied",
+    "unauthorized",
+)
+
+
+class IcebergLake(Lake):
+    """Tables of one catalogue."""
+
+    def __init__(self, properties: IcebergProperties, pipeline: str) -> None:
+        self.pipeline, self._properties = pipeline, properties
+        self._settings = {
+            name.removeprefix("catalog."): value for name, value in properties.settings.items()
+        }
+        self.place = f"catalogue {properties.catalog}"
+        space, _, name = properties.position_table.rpartition(".")
+        self._name = TableName(space or "waltap", name)
+        self._catalog: Catalog | None = None
+        self._positions: Table | None = None
+
+    def check(self) -> None:
+        try:
+            catalog = self._load()
+            with self.failing():
+                catalog.list_namespaces()
+        finally:
+            self.close()
+
+    def open(self) -> Mark | None:
+        import pyarrow as pa
+
+        self._load()
+        self._positions = self.made(self._name, pa.schema([("pipeline", pa.string())]))
+        text = self._positions.properties.get(f"waltap.{self.pipeline}")
+        return None if text is None else Mark.decode(text)
+
+    def keep(self, mark: Mark) -> None:
+        """Look first: pyiceberg would set a property on top of whatever is there."""
+        assert self._positions is not None, "open comes first"
+        name, before = f"waltap.{self.pipeline}", self._positions
+        known = before.properties.get(name)
+        with self.failing(self._name):
+            before.refresh()
+            if before.properties.get(name) != known:
+                raise LakeFenced(f"{self._name} has another mark", pipeline=self.pipeline)
+            with before.transaction() as transaction:
+                transaction.set_properties({name: mark.encode()})
+
+    def table(self, name: TableName, schema: "pa.Schema") -> LakeTable:
+        return _Table(self, name, self.made(name, schema))
+
+    def fitted(self, rows: "pa.Table") -> "pa.Table":
+        import pyarrow as pa
+
+        kinds = [field.with_type(fitting(field.type, times=True)) for field in rows.schema]
+        return rows.cast(pa.schema(kinds))
+
+    def close(self) -> None:
+        catalog, self._catalog, self._positions = self._catalog, None, None
+        if catalog is not None:
+            catalog.close()
+
+    def _load(self) -> "Catalog":
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as cause:
+            raise LibraryMissing("the sink iceberg needs pyiceberg", extra="iceberg") from cause
+        # it warns of each attempt that lost a race, and goes on; what fails in the end is raised
+        logging.getLogger("pyiceberg").setLevel(logging.ERROR)
+        with self.failing():
+            self._catalog = load_catalog(self._properties.catalog, **self._settings)
+        return self._catalog
+
+    def made(self, name: TableName, schema: "pa.Schema") -> "Table":
+        """Return a table, with its namespace; what is missing is made."""
+        assert self._catalog is not None, "open comes first"
+        with self.failing(name):
+            self._catalog.create_namespace_if_not_exists(name.space)
+            return self._catalog.create_table_if_not_exists(
+                (name.space, name.name), schema=schema, properties=KEPT
+            )
+
+    @contextmanager
+    def failing(self, table: TableName | None = None) -> Iterator[None]:
+        try:
+            yield
+        except SinkError:
+            raise
+        except Exception as error:  # of the catalogue's client, the file system, pyarrow
+            raise self._failure(error, table) from error
+
+    def _failure(self, error: Exception, table: TableName | None) -> SinkError:
+        from pyarrow import ArrowException
+        from pyiceberg import exceptions as their
+        from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
+        text = str(error).split("\n(Background")[0]
+        what = f"{table}: {text}" if table else text
+        denied = (their.UnauthorizedError, their.ForbiddenError, PermissionError)
+        if isinstance(error, denied) or any(word in text.lower() for word in REFUSALS):
+            return LakeRefused(what, place=self.place)
+        if isinstance(error, (their.NoSuchTableError, FileNotFoundError)):
+            return LakeGone(what, place=self.place)
+        unfit = (their.ValidationError, UnsupportedPyArrowTypeException, ArrowException, TypeError)
+        if table is not None and isinstance(error, unfit):
+            return LakeTableUnfit(what, table=table)
+        return LakeUnavailable(what or repr(error), place=self.place)
+
+
+class _Table(LakeTable):
+    def __init__(self, lake: IcebergLake, name: TableName, table: "Table") -> None:
+        self._lake, self._name, self._table = lake, name, table
+        self._property = f"waltap.{lake.pipeline}"
+        self._known = table.properties.get(self._property)
+
+    def position(self, epoch: int) -> Position | None:
+        if self._known is None:
+            return None
+        found, position = msgspec.json.decode(self._known, type=tuple[int, Position])
+        return position if found == epoch else None
+
+    def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
+        text = msgspec.json.encode((epoch, position)).decode()
+        with self._lake.failing(self._name):
+            self._table.refresh()
+            if self._table.properties.get(self._property) != self._known:
+                raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
+            with self._table.transaction() as transaction:
+                with transaction.update_schema() as update:
+                    update.union_by_name(rows.schema)
+                transaction.append(rows, snapshot_properties={self._property: text})
+                transaction.set_properties({self._property: text})
+        self._known = text
+
+    def take_out(self, condition: str) -> None:
+        import warnings
+
+        with self._lake.failing(self._name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says when there was nothing to delete
+            self._table.refresh()
+            self._table.delete(condition)

@@ -1,0 +1,46 @@
+"""Hook implementations of waltap-lake, and nothing else. None of it imports deltalake or pyiceberg."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from waltap.hookspecs import hookimpl
+from waltap.specs import SinkSpec
+
+if TYPE_CHECKING:
+    from waltap.sink.sink import Sink, SinkContext
+
+
+def _delta(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_lake.delta import DeltaLake
+    from waltap_lake.sink import LakeSink
+
+    return LakeSink(DeltaLake(properties, context.pipeline), properties, context)
+
+
+def _iceberg(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_lake.iceberg import IcebergLake
+    from waltap_lake.sink import LakeSink
+
+    return LakeSink(IcebergLake(properties, context.pipeline), properties, context)
+
+
+@hookimpl
+def register_sinks() -> Iterable[SinkSpec]:
+    """Contribute the sinks of lakes."""
+    from waltap_lake.properties import DeltaProperties, IcebergProperties
+
+    yield SinkSpec(
+        name="delta",
+        summary="Delta Lake tables of changes, written without Spark or Java; exactly once.",
+        properties=DeltaProperties,
+        factory=_delta,
+        shorthand="path",
+        exactly_once=True,
+    )
+    yield SinkSpec(
+        name="iceberg",
+        summary="Apache Iceberg tables of changes, written without Spark or Java; exactly once.",
+        properties=IcebergProperties,
+        factory=_iceberg,
+        exactly_once=True,
+    )

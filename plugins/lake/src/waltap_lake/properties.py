@@ -1,0 +1,68 @@
+"""What the sinks ``delta`` and ``iceberg`` can be told."""
+
+from waltap.config.property import Properties, declare, declare_family
+
+__all__ = ["DeltaProperties", "IcebergProperties", "LakeProperties"]
+
+
+class LakeProperties(Properties):
+    """What both have in common."""
+
+    table_format: str = declare(
+        "table.name.format",
+        default="{schema}.{table}",
+        pattern=r"[^{}]*(\{(schema|table)\}[^{}]*)+",
+        summary="What the table of changes of a source's table is called; what stands before the first "
+        "dot is its folder (delta) or namespace (iceberg). Tables that get one name are kept in one.",
+        examples=("raw.{schema}_{table}",),
+    )
+    position_table: str = declare(
+        "position.table",
+        default="waltap.positions",
+        summary="Table whose properties hold the position of each pipeline; it has no rows.",
+        advanced=True,
+    )
+    memory_bytes: int = declare(
+        "memory.max.bytes",
+        default=64 * 1024 * 1024,
+        ge=0,
+        summary="Columns kept in memory; beyond it they are committed before the next flush.",
+        unit="bytes",
+        advanced=True,
+    )
+
+
+class DeltaProperties(LakeProperties):
+    """Where Delta tables lie, and how their store is reached."""
+
+    path: str = declare(
+        "path",
+        path=True,
+        min_length=1,
+        summary="Folder of the tables: a path, or a URI such as s3://bucket/folder, gs://…, az://….",
+        examples=("./lake", "s3://lake/raw"),
+    )
+    storage: dict[str, str] = declare_family(
+        "storage.NAME",
+        pattern=r"storage\.[A-Za-z0-9_.]+",
+        summary="An option of the object store, as deltalake names them: storage.aws_region, "
+        "storage.aws_access_key_id, storage.max_retries. Without them the environment counts.",
+    )
+
+
+class IcebergProperties(LakeProperties):
+    """Which catalogue Iceberg tables belong to."""
+
+    catalog: str = declare(
+        "catalog",
+        default="waltap",
+        pattern=r"[A-Za-z0-9_-]+",
+        summary="Name of the catalogue; what ~/.pyiceberg.yaml and PYICEBERG_CATALOG__NAME__… say of it "
+        "counts where catalog.* does not.",
+    )
+    settings: dict[str, str] = declare_family(
+        "catalog.NAME",
+        pattern=r"catalog\.[A-Za-z0-9_.-]+",
+        summary="A setting of the catalogue or its file system, as pyiceberg names them: catalog.type "
+        "(sql, rest, glue, hive, …), catalog.uri, catalog.warehouse, catalog.s3.endpoint.",
+    )

@@ -1,0 +1,301 @@
+"""The sinks of lakes: tables of changes, each commit of one with the position behind it."""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap.decode.message import Change, Truncate
+from waltap.decode.relation import Relation
+from waltap.errors import WaltapError
+from waltap.sink.fail_stop import FailStop
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
+from waltap_lake.lake import Lake, LakeTable, TableName
+from waltap_lake.mark import Mark
+from waltap_lake.pending import Pending
+from waltap_lake.properties import LakeProperties
+from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, estimated_bytes
+from waltap_sinks.changelog.table_version import TableVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LakeSink"]
+
+log = logging.getLogger(__name__)
+
+UNCONVERTED_ROWS: Final = 16_384
+UNCONVERTED_BYTES: Final = 8 * 1024 * 1024
+"""Changes of so many rows, or bytes, are made columns at once."""
+
+
+class LakeSink(Sink):
+    """Appends changes to tables of a lake, with the columns of the change log.
+
+    Life cycle: open, (write*, flush)*, close. `flush` commits table by table, each with the position, and
+    then the mark: the position that every table has. After a crash between two of these commits the tables
+    that were ahead leave out what they have. Exactly once: `open` returns the mark's position. What a
+    snapshot brought that broke off is taken out when the next one comes to the table. Single-threaded.
+    """
+
+    capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
+
+    def __init__(self, lake: Lake, properties: LakeProperties, context: SinkContext) -> None:
+        self._lake, self._properties, self._context = lake, properties, context
+        self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
+        self._versions: dict[Relation, tuple[TableVersion, TableName] | None] = {}
+        self._told: set[str] = set()
+        self._mark = Mark()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is not committed, and what is known of tables."""
+        self._tables: dict[TableName, LakeTable] = {}
+        self._behind: dict[TableName, Position] = {}
+        """Where tables are ahead of the mark: what they have."""
+        self._pending: dict[TableName, Pending] = {}
+        self._read: set[TableName] = set()
+        """Tables that this snapshot has come to."""
+        self._position = self._mark.position
+        self._snapshot, self._snapshot_lsn = False, 0
+        self._broken_off: tuple[int, ...] = ()
+        self._unconverted = self._unconverted_bytes = 0
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    def check(self) -> list[Check]:
+        """Look whether the lake answers. Raises: SinkError, LibraryMissing."""
+        self._lake.check()
+        return [Check(name="sink", verdict="ok", found=self._lake.place)]
+
+    def open(self) -> Position | None:
+        """Connect and return the position of the mark. Without a stored offset what is there belongs to
+        another history: a new epoch begins. Raises: SinkError, LibraryMissing."""
+        if self._context.types is None:
+            raise WaltapError("the sink of a lake was made without a type mapper")
+        self._fail_stop.reset()
+        self._gap.reset()
+        mark = self._lake.open() or Mark()
+        mark = msgspec.structs.replace(mark, generation=mark.generation + 1)
+        if not self._context.resumes:
+            mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None)
+        self._keep(mark)
+        self._forget()
+        return self._mark.position
+
+    def close(self) -> None:
+        """Let go; what is not committed is forgotten. May be called twice."""
+        self._forget()
+        self._lake.close()
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Take the changes of ``batch``; commit where they grow too many for memory. Raises: SinkError."""
+        self._fail_stop.check()
+        with self._gap:
+            for part in batch.parts:
+                if isinstance(part, TransactionPart):
+                    self._take_part(part)
+                elif isinstance(part, SnapshotRows):
+                    self._take_rows(part, batch)
+            if self._position is None or batch.position > self._position or batch.snapshot:
+                self._position = batch.position
+            if batch.snapshot and not batch.parts:
+                self._snapshot = False
+            self._unconverted += batch.events
+            self._unconverted_bytes += estimated_bytes(batch)
+            if (
+                self._unconverted >= UNCONVERTED_ROWS
+                or self._unconverted_bytes >= UNCONVERTED_BYTES
+            ):
+                self._convert()
+
+    def flush(self) -> Position | None:
+        """Commit what was taken; return the position that every table has. Raises: SinkError."""
+        self._fail_stop.check()
+        if not self._gap.failed:
+            with self._fail_stop:
+                self._commit()
+        return self._mark.position
+
+    def _take_part(self, part: TransactionPart) -> None:
+        taken = self._position
+        if taken is not None and part.commit_lsn < taken.end_lsn:
+            return  # delivered again after the link broke
+        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
+        for index, change in enumerate(part.changes, part.first_index):
+            relations = (
+                change.relations
+                if type(change) is Truncate
+                else (getattr(change, "relation", None),)
+            )
+            for relation in relations:
+                if relation is not None:
+                    changes, sequence = collected.setdefault(relation, ([], []))
+                    changes.append(change)
+                    sequence.append(index)
+        for relation, (changes, sequence) in collected.items():
+            found = self._version(relation)
+            if found is None:
+                continue
+            version, name = found
+            skipped = self._had(name, part, version, sequence)
+            if skipped == len(changes):
+                continue
+            self._pending.setdefault(name, Pending()).buffer(version).add_changes(
+                changes[skipped:],
+                sequence[skipped:],
+                commit_lsn=part.commit_lsn,
+                commit_ts=part.commit_ts,
+                xid=part.xid,
+            )
+
+    def _had(
+        self, name: TableName, part: TransactionPart, version: TableVersion, sequence: list[int]
+    ) -> int:
+        """Return how many of these changes of ``part`` were taken already, or are in the table."""
+        self._table(name, version)
+        skipped = 0
+        for there in (self._position, self._behind.get(name)):
+            if there is None:
+                continue
+            if part.commit_lsn < there.end_lsn:
+                return len(sequence)
+            if part.commit_lsn == there.commit_lsn:
+                had = sum(wire_index(part, index) < there.index for index in sequence)
+                skipped = max(skipped, had)
+        return skipped
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
+        initial = part.kind == "initial"
+        if initial and part.opens:
+            self._begin_snapshot(batch.position.end_lsn if part.lsn is None else part.lsn)
+        elif initial and not self._snapshot:
+            raise LakeTransactionGap(
+                f"a snapshot goes on in {part.relation.name} without its start"
+            )
+        found = self._version(part.relation)
+        if found is None:
+            return
+        version, name = found
+        table = self._table(name, version)
+        if initial and name not in self._read:
+            self._read.add(name)
+            self._take_out_unfinished(table)
+        end_lsn = 0 if self._position is None else self._position.end_lsn
+        if part.rows:
+            self._pending.setdefault(name, Pending()).buffer(version).add_snapshot(
+                part.rows,
+                lsn=self._snapshot_lsn if initial else end_lsn,
+                ts=part.ts,
+                xid=part.xid,
+            )
+
+    def _begin_snapshot(self, lsn: int) -> None:
+        """A new epoch begins: positions of tables count from here, and nothing is durable."""
+        broken_off = self._mark.unfinished
+        unfinished = tuple(dict.fromkeys((*broken_off, lsn)))
+        self._keep(
+            msgspec.structs.replace(
+                self._mark, epoch=self._mark.epoch + 1, position=None, unfinished=unfinished
+            )
+        )
+        self._forget()
+        self._snapshot, self._snapshot_lsn, self._broken_off = True, lsn, broken_off
+
+    def _take_out_unfinished(self, table: LakeTable) -> None:
+        """Take rows of snapshots that broke off out of ``table``, before the first one of this comes."""
+        if self._broken_off:
+            listed = ", ".join(map(str, self._broken_off))
+            self._context.may_write()
+            table.take_out(f"_seq = {SNAPSHOT_SEQUENCE} AND _commit_lsn IN ({listed})")
+
+    # --- tables -----------------------------------------------------------------------------------
+
+    def _version(self, relation: Relation) -> tuple[TableVersion, TableName] | None:
+        """Return ``relation`` compiled, and what its table is called; None where it is not captured."""
+        try:
+            return self._versions[relation]
+        except KeyError:
+            pass
+        capture = self._context.capture
+        found = None
+        if capture is None or capture.captures(relation.schema, relation.table):
+            named = {"schema": relation.schema, "table": relation.table}
+            space, dot, name = self._properties.table_format.partition(".")
+            if not dot:
+                space, name = "", space
+            found = (
+                TableVersion(relation, self._context, self._warn),
+                TableName(space.format(**named), name.format(**named)),
+            )
+        self._versions[relation] = found
+        return found
+
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning(text)
+
+    def _table(self, name: TableName, version: TableVersion) -> LakeTable:
+        table = self._tables.get(name)
+        if table is None:
+            self._context.may_write()
+            empty = self._lake.fitted(version.segment_schema.empty_table())
+            table = self._tables[name] = self._lake.table(name, empty.schema)
+            there = table.position(self._mark.epoch)
+            if there is not None:
+                self._behind[name] = there
+        return table
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _convert(self) -> None:
+        self._unconverted = self._unconverted_bytes = 0
+        for pending in self._pending.values():
+            pending.convert()
+        used = sum(pending.bytes for pending in self._pending.values())
+        if used > self._properties.memory_bytes:
+            self._commit()
+
+    def _commit(self) -> None:
+        position = self._position
+        if position is None:
+            return
+        for name, pending in self._pending.items():
+            rows = self._rows(name, pending)
+            if rows is not None:
+                self._context.may_write()
+                self._tables[name].append(rows, self._mark.epoch, position)
+                self._behind.pop(name, None)
+        self._pending = {}
+        if not self._snapshot and position != self._mark.position:
+            self._keep(msgspec.structs.replace(self._mark, position=position, unfinished=()))
+
+    def _rows(self, name: TableName, pending: Pending) -> "pa.Table | None":
+        import pyarrow as pa
+
+        pending.convert()
+        try:
+            rows = pending.rows()
+            return None if rows is None else self._lake.fitted(rows)
+        except pa.ArrowException as error:
+            raise LakeTableUnfit(f"{name}: {error}", table=name) from error
+
+    def _keep(self, mark: Mark) -> None:
+        self._context.may_write()
+        self._lake.keep(mark)
+        self._mark = mark
+
+
+def wire_index(part: TransactionPart, index: int) -> int:
+    """Return the place in the wire's order of the change that is number ``index`` without gaps."""
+    at = index - part.first_index
+    return index + sum(count for where, count in part.gaps if where <= at)

@@ -1,0 +1,310 @@
+"""Tables of Delta Lake and Iceberg: what a server has arrives typed, and what can go wrong has its code."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, context, in_parts, relation, replay
+from tests.rigs.lakes import catalog, catalog_settings, delta_rows, iceberg_rows, in_order
+from tests.rigs.pipeline import Pipeline
+from tests.servers.child import free_ports
+from tests.servers.postgres import Database
+from waltap.errors import Retry, SinkError
+from waltap.sink.sink import Sink
+from waltap.source.position import Position
+from waltap_lake.errors import (
+    LakeFenced,
+    LakeGone,
+    LakeRefused,
+    LakeTableUnfit,
+    LakeTransactionGap,
+    LakeUnavailable,
+)
+from waltap_lake.plugin import register_sinks
+from waltap_lake.properties import DeltaProperties, IcebergProperties
+
+SPECS = {spec.name: spec for spec in register_sinks()}
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+WIDER = relation("public.people", [("id", "int8"), ("name", "text")])
+OTHER = relation("public.people", [("id", "text"), ("name", "text")])
+VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")
+
+
+class Lake:
+    """One kind of lake in a folder: sinks into it, the settings of a profile, and its rows."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+
+    def sink(self, *, resumes: bool = True, **more: Any) -> Sink:
+        given: Any
+        if self.kind == "delta":
+            given = DeltaProperties.model_validate({"path": str(self.folder / "lake"), **more})
+        else:
+            names = {f"catalog.{n}": value for n, value in catalog_settings(self.folder).items()}
+            given = IcebergProperties.model_validate({"catalog.NAME": names, **more})
+        return SPECS[self.kind].factory(given, context(self.folder, resumes=resumes))
+
+    def settings(self) -> dict[str, str]:
+        if self.kind == "delta":
+            return {"sink.type": "delta", "sink.path": str(self.folder / "lake")}
+        given = {f"sink.catalog.{n}": value for n, value in catalog_settings(self.folder).items()}
+        return {"sink.type": "iceberg", **given}
+
+    def rows(self, table: str = "people") -> list[dict[str, Any]]:
+        return in_order(self.table(table))
+
+    def table(self, table: str) -> pa.Table:
+        if self.kind == "delta":
+            return delta_rows(self.folder / "lake" / "public" / table)
+        found = iceberg_rows(self.folder, f"public.{table}")
+        assert found is not None
+        return found
+
+    def state(self, table: str, *key: str) -> list[dict[str, Any]]:
+        return sorted(replay(self.rows(table), key), key=str)
+
+    def drop(self) -> None:
+        """Take the files of the tables away, as somebody might by hand."""
+        shutil.rmtree(self.folder / ("lake" if self.kind == "delta" else "warehouse"))
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return Lake(request.param, tmp_path)
+
+
+def people(source: Model, *ids: int) -> Any:
+    source.insert(PEOPLE, *[[str(number), f"n{number}"] for number in ids])
+    return source.commit()
+
+
+def ids(lake: Lake) -> list[object]:
+    return [row["id"] for row in lake.rows()]
+
+
+KINDS = """
+CREATE TABLE kinds (id bigint PRIMARY KEY, b bool, i2 int2, f4 float4, n numeric, n2 numeric(20, 5),
+  huge numeric(60, 2), t text, bin bytea, d date, ti time, ts timestamp, tt timestamptz, u uuid, jb jsonb,
+  a int[], tis time[], p point, o oid);
+INSERT INTO kinds VALUES (1, true, -1, 0.5, 1.5, 12345.67891, 7.25, 'ü😀', '\\x00ff', '2024-02-29', '12:30',
+  '2024-02-29 12:30', '2024-02-29 12:30Z', '0b5f1a2c-3d4e-4f60-8a7b-000000000001', '{"b": [1]}',
+  '{1,NULL,3}', '{12:30}', '(1,2)', 7);
+INSERT INTO kinds (id) VALUES (2);
+"""
+
+
+def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake: Lake, database: Database) -> None:
+    database.execute(KINDS)
+    pipeline = Pipeline(database, lake.folder, lake.settings() | {"schema.include.list": "public"})
+    pipeline.catch_up()
+    database.execute("UPDATE kinds SET id = id + 10, t = 'new'; ALTER TABLE kinds ADD more int")
+    database.execute("INSERT INTO kinds (id, more) VALUES (3, 4); DELETE FROM kinds WHERE id = 12")
+    pipeline.catch_up()
+    found = lake.table("kinds")
+    types = {name: str(found.schema.field(name).type) for name in ("id", "n2", "d", "tt", "more")}
+    assert types["id"], types["more"] == ("int64", "int32")
+    assert types["n2"] == "decimal128(20, 5)"
+    assert types["d"].startswith("date32")
+    assert types["tt"] == "timestamp[us, tz=UTC]"
+    assert [row["_op"] for row in lake.rows("kinds")][:2] == ["r", "r"]
+    state = {row["id"]: row for row in lake.state("kinds", "id")}
+    assert list(state) == [11, 3]
+    assert (state[11]["t"], state[11]["bin"], state[11]["a"]) == ("new", b"\x00\xff", [1, None, 3])
+    assert (str(state[11]["huge"]), state[3]["more"]) == ("7.25", 4)
+
+
+def test_what_comes_again_is_left_out(lake: Lake) -> None:
+    """Within a run, as after a lost link, and in the next one; each table by its own position."""
+    source, sink = Model(), lake.sink()
+    sink.open()
+    source.insert(PEOPLE, ["1", "a"])
+    source.insert(VISITS, ["1", "x"])
+    first, second = source.commit(), people(source, 2, 3)
+    sink.write(batch(first))
+    sink.write(batch(first, second))
+    assert sink.flush() == Position(second.end_lsn)
+    sink.write(batch(first, second))
+    sink.close()
+    again = lake.sink()
+    assert again.open() == Position(second.end_lsn)
+    again.write(batch(first, second))
+    again.write(batch(third := people(source, 4)))
+    assert again.flush() == Position(third.end_lsn)
+    again.close()
+    assert ids(lake) == [1, 2, 3, 4]
+    assert len(lake.rows("visits")) == 1
+
+
+def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lake: Lake) -> None:
+    source, sink = Model(), lake.sink(**{"memory.max.bytes": 0})
+    source.insert(PEOPLE, *[[str(number), "x" * 100] for number in range(40_000)])
+    one, two = in_parts(source.commit(), 20_000, 20_000)
+    sink.open()
+    piece = batch(one)
+    piece.position = Position(0, one.commit_lsn, 20_000)
+    sink.write(piece)
+    sink.close()
+    assert len(ids(lake)) == 20_000
+    sink = lake.sink()
+    assert sink.open() == piece.position
+    sink.write(batch(one, two))
+    assert sink.flush() == Position(two.end_lsn)
+    sink.close()
+    assert ids(lake) == list(range(40_000))
+
+
+def test_without_a_stored_offset_positions_of_before_say_nothing(lake: Lake) -> None:
+    """Another server's LSNs may be lower than those that are there."""
+    source, sink = Model(), lake.sink()
+    sink.open()
+    first = people(source, 1)
+    sink.write(batch(first))
+    sink.flush()
+    sink.close()
+    sink = lake.sink(resumes=False)
+    assert sink.open() is None
+    sink.write(batch(first))
+    sink.flush()
+    sink.close()
+    assert ids(lake) == [1, 1]
+
+
+def test_the_second_instance_shuts_out_the_first(lake: Lake) -> None:
+    source, one, two = Model(), lake.sink(), lake.sink()
+    one.open()
+    one.write(batch(people(source, 1)))
+    one.flush()
+    position = two.open()
+    later = people(source, 2)
+    two.write(batch(later))
+    two.flush()
+    one.write(batch(later))
+    with pytest.raises(LakeFenced) as found:
+        one.flush()
+    assert position is not None
+    assert "Leave one instance" in str(found.value)
+    one.close()
+    two.close()
+    assert ids(lake) == [1, 2]
+
+
+def test_a_wider_type_is_taken_or_told(lake: Lake) -> None:
+    """Iceberg widens int to bigint; Delta tells, and goes on when the table was renamed away."""
+    source, sink = Model(), lake.sink()
+    sink.open()
+    sink.write(batch(people(source, 1)))
+    sink.flush()
+    source.insert(WIDER, ["5000000000", "big"])
+    sink.write(batch(part := source.commit()))
+    if lake.kind == "delta":
+        with pytest.raises(LakeTableUnfit, match=r"public\.people: column id is int32.*rename"):
+            sink.flush()
+        sink.close()
+        folder = lake.folder / "lake" / "public" / "people"
+        folder.rename(folder.with_name("people_old"))
+        sink = lake.sink()
+        sink.open()
+        sink.write(batch(part))
+    sink.flush()
+    sink.close()
+    assert ids(lake)[-1] == 5_000_000_000
+
+
+def test_another_type_is_told(lake: Lake) -> None:
+    source, sink = Model(), lake.sink()
+    sink.open()
+    sink.write(batch(people(source, 1)))
+    sink.flush()
+    source.insert(OTHER, ["x", "y"])
+    sink.write(batch(source.commit()))
+    with pytest.raises(LakeTableUnfit) as found:
+        sink.flush()
+    assert "public.people" in str(found.value)
+    with pytest.raises(SinkError):
+        sink.flush()
+    sink.close()
+    assert ids(lake) == [1]
+
+
+def test_tables_that_were_deleted_under_it_are_told(lake: Lake) -> None:
+    source, sink = Model(), lake.sink()
+    sink.open()
+    sink.write(batch(people(source, 1)))
+    sink.flush()
+    lake.drop()
+    sink.write(batch(people(source, 2)))
+    with pytest.raises(LakeGone, match="offsets clear"):
+        sink.flush()
+    sink.close()
+
+
+def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> None:
+    source, sink = Model(), lake.sink()
+    source.insert(PEOPLE, *[[str(number), "x"] for number in range(9)])
+    source.commit()
+    pieces = source.snapshot(PEOPLE)
+    sink.open()
+    with pytest.raises(LakeTransactionGap):
+        sink.write(pieces[1])
+    sink.close()
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_the_check_and_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    given = DeltaProperties(path=str(tmp_path / "file" / "lake"))
+    sink = SPECS["delta"].factory(given, context(tmp_path))
+    for call in (sink.check, sink.open):
+        with pytest.raises(LakeUnavailable) as found:
+            call()
+        assert found.value.retry is Retry.RECONNECT
+
+
+def iceberg_of(folder: Path, **settings: str) -> Sink:
+    names = {f"catalog.{name}": value for name, value in settings.items()}
+    given = IcebergProperties.model_validate({"catalog.NAME": names})
+    return SPECS["iceberg"].factory(given, context(folder))
+
+
+def test_a_catalogue_that_is_away_is_told(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    for settings in (
+        {"type": "rest", "uri": f"http://127.0.0.1:{port}"},
+        {"type": "sql", "uri": f"postgresql+psycopg://u:p@127.0.0.1:{port}/x"},
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/none/c.db"},
+    ):
+        sink = iceberg_of(tmp_path, **settings)
+        for call in (sink.check, sink.open):
+            with pytest.raises(LakeUnavailable) as found:
+                call()
+            assert "catalog.*" in str(found.value)
+        sink.close()
+
+
+def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(
+    database: Database, tmp_path: Path
+) -> None:
+    place = database.dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    settings = {"type": "sql", "warehouse": f"file://{tmp_path / 'warehouse'}"}
+    sink = iceberg_of(tmp_path, uri=place, **settings)
+    sink.open()
+    sink.write(batch(part := people(Model(), 1)))
+    assert sink.flush() == Position(part.end_lsn)
+    sink.close()
+    away = iceberg_of(
+        tmp_path, uri=f"{place}{'&' if '?' in place else '?'}user=nobody_here", **settings
+    )
+    with pytest.raises(LakeRefused, match=r"catalog\.\*"):
+        away.open()
+    away.close()
+
+
+def test_properties_are_told_in_a_profile(lake: Lake, database: Database) -> None:
+    """A profile names what is wrong before anything is made."""
+    pipeline = Pipeline(database, lake.folder, lake.settings() | {"sink.table.name.format": "all"})
+    with pytest.raises(Exception, match=r"table\.name\.format"):
+        pipeline.catch_up()
