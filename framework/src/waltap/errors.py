@@ -6,7 +6,8 @@
     ├── PluginError                    WT-11xx   a plugin cannot be used
     ├── SourceError                    WT-2xxx   the database refuses, or is not set up
     │   └── ConnectionLost             WT-2001   the link broke; reconnecting may help
-    ├── DecodeError                    WT-3001   bytes that are not what the decoder was promised
+    ├── RecordError                    WT-3002   one event cannot be delivered; others can
+    │   └── DecodeError                WT-3001   bytes that are not what the decoder was promised
     ├── SnapshotError                  WT-4xxx   the initial or an asked-for snapshot failed
     ├── SinkError                      WT-5xxx   the destination refuses
     └── OffsetError                    WT-6xxx   stored positions and the server do not agree
@@ -30,6 +31,7 @@ __all__ = [
     "OffsetError",
     "PluginError",
     "Problem",
+    "RecordError",
     "Retry",
     "SinkError",
     "SnapshotError",
@@ -183,7 +185,27 @@ class ConnectionLost(SourceError):
     )
 
 
-class DecodeError(WaltapError):
+class RecordError(WaltapError):
+    """One event, or a record of it, cannot be delivered, however often it is tried; others can.
+
+    Formats and transforms raise it, or a class of their own below it, of whatever they were given: the
+    engine finds the event by giving them less (`waltap.dead_letters`). By the pipeline's policy it then
+    stops, or leaves the event out and goes on. A sink raises `waltap.sink.RecordsRefused`. What may pass
+    is no such error: a link that broke, a lock, a full disk. ``of_conversion``: it is a value that cannot
+    be converted; ``of_transform``: a transform or converter of records failed. The policy of each is said
+    by a property of its own.
+    """
+
+    code = "WT-3002"
+    remedy = (
+        "errors.tolerance and event.processing.failure.handling.mode say what becomes of an event that "
+        "cannot be delivered: stop, leave it out, or write it to the dead letters and go on."
+    )
+    of_conversion: ClassVar[bool] = False
+    of_transform: ClassVar[bool] = True
+
+
+class DecodeError(RecordError):
     """Bytes from the server that are not what the decoder was promised.
 
     ``offset`` counts from the first byte of the output plugin's payload. ``excerpt`` is at most
@@ -195,6 +217,8 @@ class DecodeError(WaltapError):
         "The position was not moved: nothing is lost. Check that plugin and server versions match "
         "the decoder ({decoder}); if they do, report the excerpt."
     )
+    of_conversion = True
+    of_transform = False
 
     def __init__(
         self,

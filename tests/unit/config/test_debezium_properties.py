@@ -78,12 +78,10 @@ internal.custom.retriable.exception
 """.split()
 
 REFUSED = {
-    "errors.tolerance": "all",
     "database.sslfactory": "a.B",
     "database.connection.factory.class": "a.B",
     "transaction.metadata.factory": "a.B",
     "sourceinfo.struct.maker": "a.B",
-    "event.processing.failure.handling.mode": "skip",
     "tasks.max": "2",
     "exactly.once.support": "required",
     "exactly.once.source.support": "enabled",
@@ -93,7 +91,7 @@ REFUSED = {
 """Value that would change what users get, and is refused with its reason; the default is accepted."""
 
 HARMLESS = {
-    "event.processing.failure.handling.mode": "FAIL",
+    "exactly.once.source.support": "PREPARING",
 }
 
 

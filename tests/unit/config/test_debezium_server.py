@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_in_one_list() -> None:
     wrong = {
         "debezium.sink.type": "kinesis",
         "debezium.source.connector.class": "io.debezium.connector.mysql.MySqlConnector",
-        "debezium.source.errors.tolerance": "all",
+        "debezium.source.errors.tolerance": "most",
         "debezium.format.value": "protobff",
         "debezium.source.slot.nme": "x",
         "slot.name": "y",

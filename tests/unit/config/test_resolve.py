@@ -502,11 +502,11 @@ def test_two_plugins_with_one_name_stop_a_profile_that_needs_it(host: Host) -> N
 
 
 def test_what_debezium_has_and_waltap_lacks_is_named_all_together(host: Host) -> None:
-    raw = debezium(errors__tolerance="all", sourceinfo__struct__maker="a.B")
+    raw = debezium(tasks__max="2", sourceinfo__struct__maker="a.B")
     text = "is a property of Debezium's that waltap does not support"
-    tolerance, maker = problems(raw, host)
-    assert tolerance.startswith(f"errors.tolerance: {text}: ")
-    assert tolerance.endswith("(given: all); allowed: leave it out, or its default: none")
+    tasks, maker = problems(raw, host)
+    assert tasks.startswith(f"tasks.max: {text}: ")
+    assert tasks.endswith("(given: 2); allowed: leave it out, or its default: 1")
     assert maker.startswith(f"sourceinfo.struct.maker: {text}: ")
 
 
@@ -514,7 +514,7 @@ def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host)
     raw = debezium(
         tasks__max="1",
         max__queue__size="99999",
-        errors__tolerance="NONE",
+        exactly__once__support="REQUESTED",
         topic__creation__default__partitions="3",
         key__converter="org.apache.kafka.connect.json.JsonConverter",
         value__converter="org.apache.kafka.connect.json.JsonConverter",
@@ -523,7 +523,7 @@ def test_debeziums_defaults_and_what_means_nothing_here_are_accepted(host: Host)
     assert set(examine(raw, host).ignored) == {
         "tasks.max",
         "max.queue.size",
-        "errors.tolerance",
+        "exactly.once.support",
         "topic.creation.default.partitions",
         "offset.storage",
     }
@@ -695,7 +695,7 @@ def test_names_are_checked_also_while_a_component_is_not_there(
         "transforms.mine.type": "org.example.Msak",
         "transforms.mine.colums": "a",
         "transforms.other.type": "mask",
-        "errors.tolerance": "all",
+        "errors.tolerance": "most",
         **wrong,
     }
     found = problems(read_debezium(values, "c.properties"), host)

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from waltap.dead_letters.desk import Desk
+from waltap.dead_letters.handling import Policy
+from waltap.dead_letters.store import LetterStore
+from waltap.dead_letters.undeliverable import Undeliverable
 from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
@@ -47,6 +51,10 @@ class Rig:
         slot = PartitionOffset(
             position=Position(0x10), slot="s", database="d", system_id="7", timeline=1
         )
+        order = order or TransactionOrder()
+        desk = Desk(
+            LetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
+        )
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
         )
@@ -61,7 +69,8 @@ class Rig:
             retries=Backoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
             clock=self.clock,
             counts=Counts(),
-            order=order or TransactionOrder(),
+            order=order,
+            undeliverable=Undeliverable(Policy(), "", order, desk),
         )
 
     @property

@@ -160,7 +160,11 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
             if placeholder.startswith("hex:")
             else placeholder.encode()
         ),
-        event_converting_failure_handling_mode=properties.event_converting_failure,
+        event_converting_failure_handling_mode=(
+            "fail"
+            if properties.event_converting_failure == "dead_letter"
+            else properties.event_converting_failure
+        ),
         arrow_misfit=properties.arrow_misfit,
         arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
         multidimensional_arrays=properties.multidimensional_arrays,

@@ -196,10 +196,12 @@ class CaptureProperties(Properties):
         summary="What a start does that finds more tables than guardrail.collections.max: warn, or fail.",
         advanced=True,
     )
-    event_converting_failure: Literal["fail", "warn", "skip"] = declare(
+    event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = declare(
         "event.converting.failure.handling.mode",
         default="warn",
-        summary="What happens to a value that cannot be converted: stop, or write null.",
+        summary="What happens to a value that cannot be converted: fail, the event counts as one that "
+        "cannot be made (event.processing.failure.handling.mode); warn or skip, the field is null, with a "
+        "warning or without; dead_letter, the event is written to the dead letters.",
         advanced=True,
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(

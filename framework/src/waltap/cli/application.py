@@ -41,11 +41,13 @@ COMMANDS = (
     "top",
     "offsets",
     "slot",
+    "dead-letters",
     "drop",
     "plugins",
     "docs",
 )
-"""Our own commands, in the order of use; the module of each has its name."""
+"""Our own commands, in the order of use; the module of each has its name, or is here."""
+MODULES = {"dead-letters": "dead_letters"}
 
 
 class CommandGroup(TyperGroup):
@@ -65,7 +67,7 @@ class CommandGroup(TyperGroup):
         plugin's fault must not take the help away.
         """
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"waltap.cli.{cmd_name}")
+            module = importlib.import_module(f"waltap.cli.{MODULES.get(cmd_name, cmd_name)}")
             return _command(cmd_name, module.command)
         spec = self._host.commands.get(cmd_name)
         if spec is not None:

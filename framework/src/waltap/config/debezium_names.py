@@ -110,7 +110,7 @@ KNOWN_NAMES: dict[str, Known] = {
         "value.converter.schemas.cache.size",
     ),
     **_ignored(
-        "a record that fails is told by its error, which names it",
+        "an event that fails is told by its error, which names it; one that is left out, in the log",
         "errors.log.enable",
         "errors.log.include.messages",
     ),
@@ -121,8 +121,8 @@ KNOWN_NAMES: dict[str, Known] = {
         "errors.retry.delay.initial.ms",
     ),
     **_ignored(
-        "Kafka Connect has it for sink connectors only",
-        "errors.deadletterqueue.topic.name",
+        "a dead letter has all that is known of its event in its value, and its topic is made as the sink "
+        "makes others",
         "errors.deadletterqueue.topic.replication.factor",
         "errors.deadletterqueue.context.headers.enable",
     ),
@@ -171,7 +171,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "offset.commit.policy",
     ),
     **_ignored(ANOTHER_SINK, "bootstrap.servers", "topic.creation.enable", "topic.creation.groups"),
-    "errors.tolerance": Known("none", why="waltap leaves no record out because it failed"),
     **_ignored(
         "waltap is one installation: its plugins have one version each",
         "connector.plugin.version",
@@ -214,7 +213,6 @@ KNOWN_NAMES: dict[str, Known] = {
         "io.debezium.connector.postgresql.PostgresSourceInfoStructMaker",
         why="it names a Java class; a transform of events changes source blocks",
     ),
-    "event.processing.failure.handling.mode": Known("fail", why="waltap leaves no event out"),
     **_ignored(
         "what is known of tables is kept in memory, and is small",
         "memory.management.schemas.class",
@@ -372,6 +370,7 @@ OLD_NAMES: dict[str, str] = {
 """Names of older Debezium versions → the present name."""
 
 OLD_VALUES: dict[tuple[str, str], str] = {
+    ("event.processing.failure.handling.mode", "ignore"): "skip",
     ("snapshot.mode", "never"): "no_data",
     ("snapshot.mode", "exported"): "initial",
     ("field.name.adjustment.mode", "true"): "avro",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RecordError, Retry
 from waltap.events.shape import TableShape
 from waltap.format.frame import Frame
 from waltap.format.record import Header
@@ -31,7 +31,7 @@ Side = Literal["key", "value", "header"]
 Encode = Callable[[Any], bytes | None]
 
 
-class ValueUnfit(WaltapError):
+class ValueUnfit(RecordError):
     """A value cannot be written in the format: null in a required field, or a number out of range."""
 
     code = "WT-3301"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RecordError, Retry, WaltapError
 from waltap.format.connect_record import ConnectRecord
 from waltap.format.record_transform import RecordPredicate, RecordTransform, RecordUnfit
 from waltap.json.converter import plain_json
@@ -17,7 +17,7 @@ SHOWN_MAX = 200
 """Characters of a key in a message."""
 
 
-class RecordTransformFailed(WaltapError):
+class RecordTransformFailed(RecordError):
     """A transform of records raised, or gave what is no record; the batch was not delivered and the
     position not moved."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple, Value
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RecordError, Retry
 from waltap.events import NEW_KEY, OLD_KEY, Event, EventTransform, Given, Row
 from waltap.format.format import FormatContext
 from waltap.format.record import Header, Record
@@ -33,7 +33,7 @@ SCHEMAS_KEPT = 1000
 """So many schemas of rows that transforms changed are kept as text."""
 
 
-class EventTransformFailed(WaltapError):
+class EventTransformFailed(RecordError):
     """A transform of events raised, or left an event that cannot be written; the batch was not delivered
     and the position not moved."""
 

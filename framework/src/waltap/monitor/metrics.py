@@ -187,6 +187,18 @@ METRICS: tuple[Metric, ...] = (
         samples=_one(lambda status: status.batch_retries),
     ),
     Metric(
+        name="waltap_events_left_out",
+        kind="counter",
+        summary="Events that could not be delivered, and were left out.",
+        samples=_one(lambda status: status.left_out),
+    ),
+    Metric(
+        name="waltap_dead_letters",
+        kind="counter",
+        summary="Events that could not be delivered, and were written to the dead letters.",
+        samples=_one(lambda status: status.dead_letters),
+    ),
+    Metric(
         name="waltap_notifications_lost",
         kind="counter",
         summary="Notifications that a channel gave up.",

@@ -8,6 +8,7 @@ from waltap.offsets.durable_file import draft_of
 __all__ = [
     "BELONGINGS",
     "CONTROL",
+    "DEAD_LETTERS",
     "LOCK",
     "OFFSET",
     "OUTLETS",
@@ -41,6 +42,9 @@ OUTLET_POSITIONS: Final = "sinks.json"
 
 OUTLETS: Final = "sinks"
 """Folder with a state folder for each of several sinks."""
+
+DEAD_LETTERS: Final = "dead-letters"
+"""Folder of events that could not be delivered (`LetterStore`)."""
 
 SPILL: Final = "spill"
 """Folder of transactions that wait for their fate and are large, or prepared (`SpillArea`)."""

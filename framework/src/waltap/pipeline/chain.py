@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from waltap.events import EventTransform
+from waltap.format.format import Format
 from waltap.format.record_stage import RecordStep
 from waltap.transactions.transaction import Batch
 
@@ -18,3 +21,13 @@ class Chain:
     batches: list[Callable[[Batch], Batch]] = field(default_factory=list)
     events: list[tuple[str, EventTransform]] = field(default_factory=list)
     records: list[RecordStep] = field(default_factory=list)
+
+    def made(self, batch: Batch, encoder: Format | None, now: int) -> Batch:
+        """Return what transforms and format make of ``batch``, which stays as it is; ``now`` as in
+        `Format.render`. Raises: RecordError."""
+        own = msgspec.structs.replace(batch)
+        for transform in self.batches:
+            own = transform(own)
+        if encoder is not None:
+            own.records = encoder.render(own.parts, now)
+        return own

@@ -100,6 +100,7 @@ class Connection:
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(stored, sink=stages.destination)
+        stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
         delivery = Delivery(
             pipeline=run.profile.name,
             sink=stages.sink,
@@ -112,6 +113,7 @@ class Connection:
             clock=run.clock,
             counts=run.counts,
             order=stages.order,
+            undeliverable=stages.undeliverable,
             told=Told(
                 run.channels.pending,
                 run.profile.capture.notification_topic or "",

@@ -14,7 +14,7 @@ from waltap.capture.capture import Capture
 from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, Relation
 from waltap.decode.tuple_image import Missing, Tuple, Value
-from waltap.errors import Retry, WaltapError
+from waltap.errors import RecordError, Retry
 from waltap.mapping.conversion import ColumnConverter, Conversion, carried
 from waltap.source.position import lsn_text
 from waltap.transactions.row_block import RowBlock, texts_of
@@ -28,7 +28,7 @@ KEPT = 10_000
 """Answers and relations kept; a stream of ever new relation versions must not grow them."""
 
 
-class ConverterFailed(WaltapError):
+class ConverterFailed(RecordError):
     """A converter of columns raised, or gave what is no value of its schema; the batch was not delivered
     and the position not moved."""
 
@@ -38,6 +38,8 @@ class ConverterFailed(WaltapError):
         "Correct the converter {converter}; with event.converting.failure.handling.mode=warn a value that "
         "it cannot convert is null."
     )
+    of_conversion = True
+    of_transform = False
 
 
 @dataclass(frozen=True, slots=True)

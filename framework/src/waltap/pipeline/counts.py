@@ -80,6 +80,8 @@ class Counts:
     batches: int = 0
     reconnects: int = 0
     batch_retries: int = 0
+    left_out: int = 0
+    dead_letters: int = 0
     lag_ms: int | None = None
     filtered: list[int] = field(default_factory=list)
     tables: dict[str, TableProgress] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from waltap.clock import Clock
+from waltap.dead_letters.undeliverable import Undeliverable
 from waltap.errors import Retry, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
@@ -18,6 +19,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
 from waltap.pipeline.snapshot_state import ReadSoFar
+from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
 from waltap.transactions.order import TransactionCounts, TransactionOrder
@@ -71,6 +73,7 @@ class Delivery:
         clock: Clock,
         counts: Counts,
         order: TransactionOrder,
+        undeliverable: Undeliverable,
         told: "Told | None" = None,
         may_write: Callable[[], None] = lambda: None,
     ) -> None:
@@ -84,7 +87,9 @@ class Delivery:
             name: each.previous_end_lsn for name, each in offset.partitions.items()
         }
         self.signals = offset.signals
-        self._order = order
+        self._order, self._undeliverable = order, undeliverable
+        self._left_out = [0] * len(transforms)
+        """What each transform left out of the last batch."""
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         first = offset.partitions[self.partition]
         order.restore(first.counted or None, first.position)
@@ -103,19 +108,15 @@ class Delivery:
         started = self._clock.monotonic()
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
-        batch = self._batch(parts, partition or self.partition, snapshot=snapshot)
-        counts = self.counts
-        for index, transform in enumerate(self._transforms):
-            before = batch.events
-            batch = transform(batch)
-            if batch.events != before:  # converters of columns, which come last, leave nothing out
-                counts.filtered[index] += before - batch.events
-        if self._format is not None:
-            batch.records = self._format.render(batch.parts, self._clock.time_ns())
+        given = self._batch(parts, partition or self.partition, snapshot=snapshot)
+        batch = self._undeliverable.made(given, self._made)
+        for index, left_out in enumerate(self._left_out):
+            if left_out:  # converters of columns, which come last, leave nothing out
+                self.counts.filtered[index] += left_out
         counted = self._order.counts_at(batch.position)
         if counted is not None:
             self._counted.append((batch.partition, batch.position, counted))
-        self._write(batch)
+        self._write(batch, given)
         if snapshot:
             self._reading.took(parts)
         self._count(batch, started)
@@ -133,6 +134,17 @@ class Delivery:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
 
+    def _made(self, batch: Batch) -> Batch:
+        """Return what transforms and format make of ``batch``. Raises: RecordError."""
+        batch = msgspec.structs.replace(batch)  # what was given stays as it is
+        for index, transform in enumerate(self._transforms):
+            before = batch.events
+            batch = transform(batch)
+            self._left_out[index] = before - batch.events
+        if self._format is not None:
+            batch.records = self._format.render(batch.parts, self._clock.time_ns())
+        return batch
+
     def write_told(self) -> None:
         """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
         told = list(self._told.waiting)
@@ -144,7 +156,7 @@ class Delivery:
         else:
             batch.records = self._format.notifications(told, self._told.topic)
         started = self._clock.monotonic()
-        self._write(batch)
+        self._write(batch, batch)
         for _ in told:
             self._told.waiting.popleft()
         self._count(batch, started)
@@ -198,11 +210,14 @@ class Delivery:
             self.failed = True
             raise
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch, given: Batch) -> None:
+        """Write ``batch``, which was made of ``given``, without what the sink refuses of it."""
         while True:
             self.check()
             try:
                 self._sink.write(batch)
+            except RecordsRefused as error:
+                self._undeliverable.refused(given, batch, self._made, error)
             except SinkError as error:
                 if error.retry is not Retry.SAME_BATCH or not self._retries.wait():
                     raise
@@ -319,7 +334,7 @@ class Delivery:
             snapshot=True,
         )
         self.write_told()
-        self._write(end)
+        self._write(end, end)
         self._flushed()
         self.store(self._reading.ended(self.offset, self.partition))
 

@@ -7,12 +7,14 @@ import msgspec
 
 from waltap.clock import Clock
 from waltap.config.profile import Component
+from waltap.dead_letters.undeliverable import Undeliverable
 from waltap.errors import SinkError
 from waltap.format.format import Format
 from waltap.notifications.notification import Notification
 from waltap.offsets.outlet_positions import Reached
 from waltap.pipeline.chain import Chain
 from waltap.pipeline.outlet_properties import OutletProperties
+from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
 from waltap.specs import FormatSpec, SinkSpec
@@ -34,6 +36,7 @@ class OutletStages:
     properties: OutletProperties
     make: Callable[[], Sink]
     chain: Chain
+    undeliverable: Undeliverable
     format: Format | None = None
     order: TransactionOrder = field(default_factory=TransactionOrder)
 
@@ -53,7 +56,8 @@ class Outlet:
         self.retry_at = 0.0
         self.unflushed = False
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
-        self._rendered: tuple[Batch, Batch] | None = None
+        self._rendered: tuple[Batch, Batch, Batch] | None = None
+        """A batch that is to be written, what the sink lacks of it, and what that is for the sink."""
 
     @property
     def name(self) -> str:
@@ -100,10 +104,12 @@ class Outlet:
         Raises: SinkError; what transforms and formats raise.
         """
         if self._rendered is None or self._rendered[0] is not batch:
-            self._rendered = batch, self._own(batch)
-        own = self._rendered[1]
+            lacking = self._lacking(batch)
+            own = self.stages.undeliverable.made(lacking, self._made)
+            self._rendered = batch, lacking, own
+        _batch, lacking, own = self._rendered
         if own.parts or batch.snapshot:
-            self.sink.write(own)
+            self._write(lacking, own)
             self.unflushed = True
         self._rendered = None
         position = max(self.reached.get(batch.partition, batch.position), batch.position)
@@ -112,18 +118,27 @@ class Outlet:
         if counts is not None:
             self._counted[batch.partition, position] = counts
 
-    def _own(self, batch: Batch) -> Batch:
-        stages = self.stages
+    def _write(self, given: Batch, own: Batch) -> None:
+        """Write ``own``, which was made of ``given``, without what the sink refuses of it."""
+        while True:
+            try:
+                self.sink.write(own)
+            except RecordsRefused as error:
+                self.stages.undeliverable.refused(given, own, self._made, error)
+            else:
+                return
+
+    def _lacking(self, batch: Batch) -> Batch:
+        """Return what the sink lacks of ``batch``."""
         reached = self.reached.get(batch.partition)
         parts = list(batch.parts)
         if reached is not None and not batch.snapshot:
             parts = remaining(parts, reached)
-        own = msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
-        for transform in stages.chain.batches:
-            own = transform(own)
-        if stages.format is not None:
-            own.records = stages.format.render(own.parts, self._clock.time_ns())
-        return own
+        return msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
+
+    def _made(self, batch: Batch) -> Batch:
+        """Return what transforms and format make of ``batch``. Raises: RecordError."""
+        return self.stages.chain.made(batch, self.stages.format, self._clock.time_ns())
 
     def tell(self, told: Sequence[Notification], topic: str, batch: Batch) -> None:
         """Give notifications to a sink of records; one of changes has no place for them.
@@ -133,7 +148,8 @@ class Outlet:
         form = self.stages.format
         if form is not None:
             records = form.notifications(told, topic)
-            self.sink.write(msgspec.structs.replace(batch, records=records, told=()))
+            made = msgspec.structs.replace(batch, records=records, told=())
+            self._write(made, made)
             self.unflushed = True
 
     def flush(self) -> None:

@@ -24,6 +24,12 @@ class OutletProperties(Properties):
         "or goes on with the others. The sink is then tried again, and gets what it missed, which the "
         "server keeps for it. While a snapshot is read a failure always stops the pipeline.",
     )
+    errors_tolerance: Literal["none", "all", "dead_letter"] | None = declare(
+        "errors.tolerance",
+        default=None,
+        summary="What becomes of records that this sink refuses; by default as errors.tolerance of the "
+        "pipeline says.",
+    )
     retry_ms: int = declare(
         "pause.retry.ms",
         default=30_000,

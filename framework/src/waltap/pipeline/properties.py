@@ -68,6 +68,28 @@ class EngineProperties(Properties):
         "followed in a second.",
         unit="ms",
     )
+    errors_tolerance: Literal["none", "all", "dead_letter"] = declare(
+        "errors.tolerance",
+        default="none",
+        summary="What becomes of an event that a transform or converter fails for, or whose record the "
+        "sink refuses: the pipeline stops; or it goes on without it, with a warning, or after it was "
+        "written to the dead letters (`waltap dead-letters`). all is dead_letter where "
+        "errors.deadletterqueue.topic.name is given.",
+    )
+    dead_letter_topic: str | None = declare(
+        "errors.deadletterqueue.topic.name",
+        default=None,
+        summary="Topic of dead letters in the sink that [dead_letters] names; in a Debezium file, of the "
+        "profile's own sink.",
+    )
+    event_processing: Literal["fail", "warn", "skip", "dead_letter", "tolerance"] = declare(
+        "event.processing.failure.handling.mode",
+        default="fail",
+        profile_default="tolerance",
+        summary="What becomes of a change that no event can be made of: the pipeline stops; or it goes on "
+        "without it, with a warning, in silence, or after it was written to the dead letters; tolerance: "
+        "as errors.tolerance says.",
+    )
     streaming_delay_ms: int = declare(
         "streaming.delay.ms",
         default=0,

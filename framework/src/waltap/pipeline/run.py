@@ -217,6 +217,8 @@ class Run:
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,
             batch_retries=counts.batch_retries,
+            left_out=counts.left_out,
+            dead_letters=counts.dead_letters,
             notifications_lost=self.channels.lost,
             last_failure=self.last_failure,
         )

@@ -8,6 +8,10 @@ from waltap.capture.capture import Capture
 from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
 from waltap.config.secrecy import redacted
+from waltap.dead_letters.desk import Desk
+from waltap.dead_letters.handling import Handling, Policy
+from waltap.dead_letters.store import LetterStore
+from waltap.dead_letters.undeliverable import Undeliverable
 from waltap.decode.relation import Column, Relation
 from waltap.errors import OffsetError
 from waltap.format.format import Format, FormatContext
@@ -21,6 +25,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.offsets.outlet_positions import OutletPositions
 from waltap.offsets.state_folder import (
     BELONGINGS,
+    DEAD_LETTERS,
     OUTLET_POSITIONS,
     OUTLETS,
     RELATIONS,
@@ -93,6 +98,15 @@ class Stages:
             ),
         )
         self.send_format = SendFormat(self.relations.unreadable)
+        self.desk = Desk(
+            LetterStore(self.state_dir / DEAD_LETTERS),
+            clock,
+            describe=self.relations.describe,
+            form=lambda: self._form_of_letters(run_id),
+        )
+        self._letters_form: Format | None = None
+        self.policy = Policy.of(profile.engine, profile.capture)
+        self.undeliverable = Undeliverable(self.policy, "", self.order, self.desk)
         self.chain = self._chain(profile.transforms)
         self.outlets = [self._outlet(outlet, run_id) for outlet in profile.outlets]
         self.sink = self._sink()
@@ -187,7 +201,7 @@ class Stages:
 
     def _sink(self) -> Sink:
         if not self.outlets:
-            return self._made_sink(self.profile.sink, self.state_dir)
+            return self._made_sink(self.profile.sink, self.state_dir, self.policy)
         profile = self.profile
         return FanOut(
             self.outlets,
@@ -210,20 +224,24 @@ class Stages:
         folder = self.state_dir / OUTLETS / outlet.name
         chain = self._chain((*self.profile.transforms, *outlet.transforms))
         order = TransactionOrder()
-        takes_records = self._made_sink(outlet.sink, folder).capabilities.records
+        policy = Policy.of(
+            self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
+        )
+        takes_records = self._made_sink(outlet.sink, folder, policy).capabilities.records
         form = self._format(outlet.format, chain, order, run_id) if takes_records else None
         return OutletStages(
             name=outlet.name,
             component=outlet.sink,
             format_component=outlet.format,
             properties=outlet.properties,
-            make=lambda: self._made_sink(outlet.sink, folder),
+            make=lambda: self._made_sink(outlet.sink, folder, policy),
             chain=chain,
+            undeliverable=Undeliverable(policy, outlet.name, order, self.desk),
             format=form,
             order=order,
         )
 
-    def _made_sink(self, component: Component[SinkSpec], folder: Path) -> Sink:
+    def _made_sink(self, component: Component[SinkSpec], folder: Path, policy: Policy) -> Sink:
         return component.spec.factory(
             component.properties,
             SinkContext(
@@ -238,6 +256,7 @@ class Stages:
                 stopping=self._stopping,
                 takes_over=self._tenure is not None,
                 may_write=(lambda: None) if self._tenure is None else self._tenure.check,
+                tolerant=policy.records is not Handling.FAIL,
             ),
         )
 
@@ -320,6 +339,14 @@ class Stages:
                 order=order,
             ),
         )
+
+    def _form_of_letters(self, run_id: str) -> Format | None:
+        """Return what writes the events of dead letters for people: JSON, before all transforms."""
+        spec = self.host.formats.get("json")
+        if self._letters_form is None and spec is not None and spec.properties is not None:
+            component = Component(spec, spec.properties.model_validate({}))
+            self._letters_form = self._format(component, Chain(), TransactionOrder(), run_id)
+        return self._letters_form
 
 
 class _StoreWithMemory(OffsetStore):

@@ -64,7 +64,8 @@ class Status:
     ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does.
     ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
     ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
-    as far as it has come. ``reconnects`` and ``batch_retries`` count tries,
+    as far as it has come. ``left_out`` are events that could not be delivered, ``dead_letters`` those of
+    them that are kept as such, both of this run. ``reconnects`` and ``batch_retries`` count tries,
     ``notifications_lost`` those that a channel did not take.
     """
 
@@ -90,6 +91,8 @@ class Status:
     snapshot: tuple[TableProgress, ...] = ()
     reconnects: int = 0
     batch_retries: int = 0
+    left_out: int = 0
+    dead_letters: int = 0
     notifications_lost: int = 0
     last_failure: Failure | None = None
 

@@ -1,7 +1,17 @@
 """Stage 6: batches to a destination."""
 
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.refusal import RecordsRefused, Refused
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.transactions.transaction import Batch
 
-__all__ = ["Batch", "FailStop", "ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
+__all__ = [
+    "Batch",
+    "FailStop",
+    "ReaderGone",
+    "RecordsRefused",
+    "Refused",
+    "Sink",
+    "SinkCapabilities",
+    "SinkContext",
+]

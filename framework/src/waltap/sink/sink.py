@@ -87,6 +87,9 @@ class SinkContext:
     """Raises where another process may run the pipeline by now. The engine asks before each `write` and
     `flush`; a sink asks once more, as the last thing before something becomes visible for others: the
     process may have been paused for long in between. What it raises is passed on."""
+    tolerant: bool = False
+    """Whether the pipeline goes on without records that `RecordsRefused` names. A sink then finds out
+    which ones those are, where that takes tries."""
 
     @property
     def events(self) -> EventContext:
@@ -105,13 +108,13 @@ class Sink(abc.ABC):
     How an initial snapshot arrives, and what follows from it, is the contract of `SnapshotRows`.
 
     Failures. A `write` that raises a SinkError has not taken its batch. With ``Retry.SAME_BATCH`` it has
-    kept those before it, and the engine may write the same batch again; with another verdict no write
-    follows, but a flush may, and promises what was kept. Any other exception of `write`, and every
-    exception of `flush`, ends the instance: the system may have dropped what it could not make durable,
-    and would call a second attempt a success. `write` and `flush` raise SinkError from then on
-    (`FailStop` keeps that), `close` is all that follows. The engine stores and confirms nothing more;
-    where it goes on, it does so with a new instance, from the last position that was stored, or that
-    `open` returns.
+    kept those before it, and the engine may write the same batch again; so after `RecordsRefused`, with
+    fewer records. With another verdict no write follows, but a flush may, and promises what was kept. Any
+    other exception of `write`, and every exception of `flush`, ends the instance: the system may have
+    dropped what it could not make durable, and would call a second attempt a success. `write` and `flush`
+    raise SinkError from then on (`FailStop` keeps that), `close` is all that follows. The engine stores
+    and confirms nothing more; where it goes on, it does so with a new instance, from the last position
+    that was stored, or that `open` returns.
     """
 
     capabilities: SinkCapabilities = SinkCapabilities()

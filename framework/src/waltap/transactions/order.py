@@ -66,6 +66,15 @@ class TransactionOrder:
             collections=dict(self._collections),
         )
 
+    def mark(self) -> tuple[int | None, int, dict[str, int]]:
+        """Return what was counted so far, for `back_to`."""
+        return self._key, self.total, dict(self._collections)
+
+    def back_to(self, mark: tuple[int | None, int, dict[str, int]]) -> None:
+        """Count from where `mark` was taken: what came since is to be rendered again."""
+        self._key, self.total, collections = mark
+        self._collections = dict(collections)
+
     def restore(self, counts: TransactionCounts | None, position: Position) -> None:
         """Forget what was counted, and go on from what was stored with ``position``."""
         self._key, self.total, self._collections = None, 0, {}

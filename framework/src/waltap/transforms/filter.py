@@ -13,7 +13,7 @@ from waltap.capture.java_regex import NameMatcher
 from waltap.config.property import CommaList, Properties, declare
 from waltap.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.decode.relation import Relation
-from waltap.errors import ConfigurationError, Problem, Retry, WaltapError
+from waltap.errors import ConfigurationError, Problem, RecordError, Retry
 from waltap.events import OPERATIONS, TRUNCATES, runs
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.transforms.row_view import RowChange, RowView
@@ -24,7 +24,7 @@ Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
 
-class FilterFailed(WaltapError):
+class FilterFailed(RecordError):
     """The function of a filter raised; the batch was not delivered and the position not moved."""
 
     code = "WT-3201"

@@ -1,0 +1,144 @@
+"""A change, or a row, as JSON and back: what the server sent, with the table as it was then. Sans-IO.
+
+A value is text, null, ``{"bytes": …}`` (base64) for a send format, or ``{"missing": …}``.
+"""
+
+import base64
+from typing import Any
+
+import msgspec
+
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import Missing, Tuple, Value
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+
+__all__ = ["ChangeForm", "change_form", "of_form", "operation", "row_form", "table_of"]
+
+Form = dict[str, Any] | str | None
+
+
+class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``kind`` is insert, update, delete, truncate, message or row; the rest as in the message."""
+
+    kind: str
+    relations: list[Relation] = []
+    lsn: int = 0
+    new: list[Form] = []
+    old: list[Form] = []
+    old_kind: str = OldTuple.NONE.value
+    cascade: bool = False
+    restart_identity: bool = False
+    prefix: str = ""
+    content: str = ""
+    commit_ts: int = 0
+    snapshot: str = ""
+
+
+def change_form(change: Change, part: TransactionPart) -> ChangeForm:
+    """Return the form of a change of ``part``."""
+    lsn, ts = change.lsn, part.commit_ts
+    if isinstance(change, Insert):
+        return ChangeForm(
+            kind="insert",
+            relations=[change.relation],
+            lsn=lsn,
+            new=_written(change.new),
+            commit_ts=ts,
+        )
+    if isinstance(change, Update):
+        return ChangeForm(
+            kind="update",
+            relations=[change.relation],
+            lsn=lsn,
+            new=_written(change.new),
+            old=_written(change.old),
+            old_kind=change.old_kind.value,
+            commit_ts=ts,
+        )
+    if isinstance(change, Delete):
+        return ChangeForm(
+            kind="delete",
+            relations=[change.relation],
+            lsn=lsn,
+            old=_written(change.old),
+            old_kind=change.old_kind.value,
+            commit_ts=ts,
+        )
+    if isinstance(change, Truncate):
+        return ChangeForm(
+            kind="truncate",
+            relations=list(change.relations),
+            lsn=lsn,
+            cascade=change.cascade,
+            restart_identity=change.restart_identity,
+            commit_ts=ts,
+        )
+    return ChangeForm(
+        kind="message",
+        lsn=lsn,
+        prefix=change.prefix,
+        content=base64.b64encode(change.content).decode(),
+        commit_ts=ts,
+    )
+
+
+def row_form(rows: SnapshotRows, at: int) -> ChangeForm:
+    """Return the form of one row that a snapshot read."""
+    return ChangeForm(
+        kind="row",
+        relations=[rows.relation],
+        lsn=rows.lsn or 0,
+        new=_written(rows.rows[at]),
+        commit_ts=rows.ts,
+        snapshot=rows.kind,
+    )
+
+
+def of_form(form: ChangeForm) -> Change:
+    """Return the change again; a row that a snapshot read is an insert."""
+    old_kind = OldTuple(form.old_kind)
+    if form.kind in {"insert", "row"}:
+        return Insert(form.relations[0], form.lsn, _read(form.new))
+    if form.kind == "update":
+        return Update(form.relations[0], form.lsn, _read(form.new), _read(form.old), old_kind)
+    if form.kind == "delete":
+        return Delete(form.relations[0], form.lsn, _read(form.old), old_kind)
+    if form.kind == "truncate":
+        return Truncate(tuple(form.relations), form.lsn, form.cascade, form.restart_identity)
+    return LogicalMessage(form.lsn, True, form.prefix, base64.b64decode(form.content))
+
+
+def operation(form: ChangeForm) -> str:
+    """Return Debezium's letter of the operation."""
+    letters = {"insert": "c", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
+    return letters.get(form.kind, "r")
+
+
+def table_of(form: ChangeForm) -> str:
+    """Return the table, or tables; "" for a message."""
+    return ", ".join(relation.name for relation in form.relations)
+
+
+def _written(row: Tuple) -> list[Form]:
+    return [_value(value) for value in row]
+
+
+def _value(value: Value) -> Form:
+    if isinstance(value, Missing):
+        return {"missing": value.name}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    return value
+
+
+def _read(row: list[Form]) -> Tuple:
+    return tuple(_parsed(value) for value in row)
+
+
+def _parsed(value: Form) -> Value:
+    if not isinstance(value, dict):
+        return value
+    if "missing" in value:
+        return Missing[value["missing"]]
+    return base64.b64decode(value["bytes"])

@@ -1,0 +1,117 @@
+"""A batch in pieces: which of its events cannot be delivered, found by trying fewer of them. Sans-IO.
+
+An event is a change of a transaction or a row of a snapshot. `Where` says which, by its part and its place
+there; events are tried in their order, always.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from waltap.decode.message import Change
+from waltap.errors import RecordError
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart, events_in
+
+__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "wire_index"]
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+class Where(NamedTuple):
+    """The part of a batch that an event is in, and its place among the changes, or rows, of it."""
+
+    part: int
+    at: int
+
+
+def every_event(parts: Sequence[Part]) -> Iterator[Where]:
+    """Give the place of each event, in order."""
+    for number, part in enumerate(parts):
+        for at in range(events_in([part])):
+            yield Where(number, at)
+
+
+def wire_index(part: TransactionPart, at: int) -> int:
+    """Return the index of ``changes[at]`` in its transaction, as positions count."""
+    return part.first_index + at + sum(count for before, count in part.gaps if before <= at)
+
+
+def less(part: Part, gone: Collection[int]) -> Part:
+    """Return ``part`` without the events at these places; its positions stay what they were."""
+    if not gone:
+        return part
+    if isinstance(part, SnapshotRows):
+        rows = [row for at, row in enumerate(part.rows) if at not in gone]
+        return msgspec.structs.replace(part, rows=rows)
+    assert isinstance(part, TransactionPart), "a heartbeat has no events"
+    changes: list[Change] = []
+    gaps: list[tuple[int, int]] = []
+    held = dict(part.gaps)
+    missing = 0
+    for at, change in enumerate(part.changes):
+        missing += held.get(at, 0)
+        if at in gone:
+            missing += 1
+            continue
+        if missing:
+            gaps.append((len(changes), missing))
+            missing = 0
+        changes.append(change)
+    missing += held.get(len(part.changes), 0)
+    if missing:
+        gaps.append((len(changes), missing))
+    return msgspec.structs.replace(part, changes=changes, gaps=gaps)
+
+
+def alone(part: Part, first: int, end: int) -> Part:
+    """Return a part that has the events from ``first`` up to ``end`` and nothing else: no begin or end of
+    a transaction, no mark of a snapshot."""
+    if isinstance(part, SnapshotRows):
+        return msgspec.structs.replace(
+            part,
+            rows=part.rows[first:end],
+            opens=False,
+            complete=False,
+            ends_chunk=False,
+            begins={},
+        )
+    assert isinstance(part, TransactionPart), "a heartbeat has no events"
+    return msgspec.structs.replace(
+        part,
+        changes=part.changes[first:end],
+        first_index=wire_index(part, first),
+        gaps=(),
+        starts=False,
+        complete=False,
+        end_lsn=0,
+    )
+
+
+def failing(
+    parts: Sequence[Part],
+    attempt: Callable[[Part], object],
+    *,
+    first_only: bool = False,
+) -> dict[Where, RecordError]:
+    """Return the events that ``attempt`` raises a RecordError for when it gets them alone, in order.
+
+    It gets a part, then its halves where it raised, and so on, each from left to right; never fewer than
+    one event, and nothing at all of heartbeats. ``first_only``: the search ends with the first.
+    """
+    found: dict[Where, RecordError] = {}
+    for number, part in enumerate(parts):
+        waiting = [(0, events_in([part]))] if events_in([part]) else []
+        while waiting:
+            first, end = waiting.pop()
+            try:
+                attempt(alone(part, first, end))
+            except RecordError as error:
+                if end - first == 1:
+                    found[Where(number, first)] = error
+                    if first_only:
+                        return found
+                    continue
+                middle = (first + end) // 2
+                waiting += [(middle, end), (first, middle)]  # the left one is taken first
+    return found

@@ -1,0 +1,133 @@
+"""Dead letters to the sink again, of a pipeline that does not run.
+
+A letter is given to the sink as it was refused, or, of a change that no record could be made of, as what
+transforms and format make of it now. The position of the pipeline stays where it is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from waltap.dead_letters.change_form import of_form
+from waltap.dead_letters.letter import Letter, record_of
+from waltap.dead_letters.store import LetterStore
+from waltap.errors import RecordError, WaltapError
+from waltap.format.record import Record
+from waltap.sink.refusal import RecordsRefused
+from waltap.sink.sink import Sink
+from waltap.source.position import Position, Positions
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+__all__ = ["MARK", "Replay", "Replayed"]
+
+MARK: Final = "waltap.dead.letter"
+"""Header of a record that is replayed: the letter's id, by which a consumer knows it again."""
+
+AT_A_TIME: Final = 100
+"""Letters between two flushes: so many may come twice when a replay is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a letter: ``error`` is why it was refused again, None where it was delivered."""
+
+    letter: Letter
+    error: WaltapError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Gives letters to one sink, which is not open yet. ``make`` is what transforms and format make of a
+    batch of changes; ``stored`` are the pipeline's positions."""
+
+    store: LetterStore
+    sink: Sink
+    make: Callable[[Batch], Batch]
+    stored: Positions
+    now_ms: Callable[[], int]
+
+    def run(self, letters: Sequence[Letter]) -> Iterator[Replayed]:
+        """Deliver ``letters`` in their order, and tell of each when it is durable, and marked.
+
+        Raises: SinkError for what is not one letter's fault; those told of before stay delivered.
+        """
+        try:
+            held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
+            for first in range(0, len(letters), AT_A_TIME):
+                some = letters[first : first + AT_A_TIME]
+                found = [Replayed(letter, self._refusal(letter, held)) for letter in some]
+                self.sink.flush()
+                self.store.mark([e.letter for e in found if e.error is None], self.now_ms())
+                self.store.put([self._again(e) for e in found if e.error is not None])
+                yield from found
+        finally:
+            self.sink.close()
+
+    def _refusal(self, letter: Letter, held: Positions) -> WaltapError | None:
+        """Write one letter; return why it is refused."""
+        name = letter.place.partition
+        position = max(
+            self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
+        )
+        try:
+            self.sink.write(self._batch(letter, position))
+        except RecordsRefused as error:
+            return error.refused[0].error
+        except RecordError as error:
+            return error
+        return None
+
+    def _batch(self, letter: Letter, position: Position) -> Batch:
+        empty = Batch(parts=[], position=position, partition=letter.place.partition, events=1)
+        if letter.record is not None:
+            empty.records = [_marked(record_of(letter.record), letter)]
+            return empty
+        assert letter.change is not None, "a letter has a record or a change"
+        form, change = letter.change, of_form(letter.change)
+        if form.kind == "row":
+            rows = SnapshotRows(
+                relation=form.relations[0],
+                rows=[change.new],  # type: ignore[union-attr] # it is an insert
+                ts=form.commit_ts,
+                lsn=None,
+                xid=None,
+                kind="incremental",
+            )
+            empty.parts = [rows]
+        else:
+            end_lsn = max(position.end_lsn, 1)
+            empty.parts = [
+                TransactionPart(
+                    xid=0,
+                    begin_lsn=end_lsn,
+                    commit_lsn=end_lsn,
+                    commit_ts=form.commit_ts,
+                    end_lsn=end_lsn,
+                    changes=[change],
+                )
+            ]
+        made = self.make(empty)
+        if made.records is not None:
+            made.records = [_marked(record, letter) for record in made.records]
+            if letter.place.record is not None:  # the others of the event were delivered
+                made.records = made.records[letter.place.record : letter.place.record + 1]
+        return made
+
+    def _again(self, found: Replayed) -> Letter:
+        assert found.error is not None
+        return msgspec.structs.replace(
+            found.letter,
+            code=found.error.code,
+            reason=found.error.problem,
+            remedy=found.error.advice(),
+            last_ms=self.now_ms(),
+            replayed_ms=None,
+        )
+
+
+def _marked(record: Record, letter: Letter) -> Record:
+    headers = tuple(each for each in record.headers if each[0] != MARK)
+    mark = (MARK, msgspec.json.encode(letter.id))
+    return msgspec.structs.replace(record, headers=(*headers, mark))

@@ -1,0 +1,170 @@
+"""Dead letters in a pipeline's state folder: a file of JSON lines that is added to.
+
+A letter's last line counts. The file has what the server sent, without masks, as spilled transactions do:
+only its owner may read it. The engine adds while commands look, mark and drop: all take the folder's lock.
+"""
+
+import fcntl
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from waltap.dead_letters.letter import Letter
+from waltap.errors import OffsetError
+from waltap.offsets.durable_file import sync
+
+__all__ = ["DeadLettersUnusable", "LetterStore"]
+
+FILE: Final = "letters.jsonl"
+LOCK: Final = "lock"
+
+
+class DeadLettersUnusable(OffsetError):
+    """Dead letters cannot be kept, or read: the pipeline does not go on without them."""
+
+    code = "WT-6204"
+    remedy = (
+        "Make {folder} a folder that waltap may write to, on a disk with room, and start again: the event "
+        "was not confirmed and comes again."
+    )
+
+
+class LetterStore:
+    """The letters of one pipeline, in ``folder``, which is made with the first one.
+
+    Raises: DeadLettersUnusable, from everything.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / FILE
+        self._known: dict[str, _Head] = {}
+        self._read: tuple[int, int] = 0, 0
+        """Inode and size up to where the file was read."""
+
+    def letters(self) -> list[Letter]:
+        """Return the letters, in the order of their first refusal."""
+        with self._guarded():
+            return list(self._every().values())
+
+    def put(self, letters: Iterable[Letter]) -> list[Letter]:
+        """Keep letters, durably; one that is known counts another attempt. Returns them as kept."""
+        with self._guarded(), self._locked():
+            self._refresh()
+            kept = [self._again(letter) for letter in letters]
+            self._append(kept)
+        return kept
+
+    def mark(self, letters: Iterable[Letter], replayed_ms: int) -> None:
+        """Note durably that letters were delivered."""
+        with self._guarded(), self._locked():
+            self._refresh()
+            known = [each for each in letters if each.id in self._known]
+            self._append([msgspec.structs.replace(each, replayed_ms=replayed_ms) for each in known])
+
+    def drop(self, identifiers: Collection[str]) -> int:
+        """Forget letters, and write the file anew without them; return how many there were."""
+        with self._guarded(), self._locked():
+            every = self._every()
+            left = [letter for letter in every.values() if letter.id not in identifiers]
+            if len(left) < len(every):
+                self._rewrite(left)
+        return len(every) - len(left)
+
+    def _again(self, letter: Letter) -> Letter:
+        known = self._known.get(letter.id)
+        if known is None:
+            return letter
+        return msgspec.structs.replace(letter, first_ms=known.first_ms, attempts=known.attempts + 1)
+
+    def _append(self, letters: list[Letter]) -> None:
+        data = b"".join(_encode(letter) + b"\n" for letter in letters)
+        new = not self._path.exists()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o600)
+        try:
+            if os.fstat(descriptor).st_size > self._read[1]:  # a line that a crash tore
+                os.ftruncate(descriptor, self._read[1])
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync(self.folder)
+        self._refresh()
+
+    def _rewrite(self, letters: list[Letter]) -> None:
+        draft = self._path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+            file.writelines(_encode(letter) + b"\n" for letter in letters)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        sync(self.folder)
+
+    def _every(self) -> dict[str, Letter]:
+        """Read the whole file."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        return {letter.id: letter for letter in map(_decode, lines)}
+
+    def _refresh(self) -> None:
+        """Take note of what was added; of all of it where the file is another one."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                inode, read = self._read
+                if inode != found.st_ino or found.st_size < read:
+                    self._known, read = {}, 0
+                file.seek(read)
+                data = file.read()
+        except FileNotFoundError:
+            self._known, self._read = {}, (0, 0)
+            return
+        whole = data.rfind(b"\n") + 1
+        for head in map(_decode_head, data[:whole].splitlines()):
+            self._known[head.id] = head
+        self._read = found.st_ino, read + whole
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            what = f"dead letters cannot be kept in {self.folder}: {cause.strerror}"
+            raise DeadLettersUnusable(what, folder=self.folder) from cause
+        except msgspec.MsgspecError as cause:
+            what = f"{self._path} cannot be read: {cause}"
+            raise DeadLettersUnusable(what, folder=self.folder) from cause
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What the engine remembers of a letter."""
+
+    id: str
+    first_ms: int = 0
+    attempts: int = 1
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Letter).decode
+_decode_head = msgspec.json.Decoder(_Head).decode

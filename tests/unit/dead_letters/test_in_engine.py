@@ -1,0 +1,204 @@
+"""What the engine does with what a sink refuses: the real engine, between a source and a destination in
+memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from waltap.dead_letters.store import LetterStore
+from waltap.decode.message import Insert
+from waltap.errors import Retry, SinkError
+from waltap.sink import Batch, RecordsRefused, Refused
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap_testing.simulation import SimulatedPipeline
+from waltap_testing.workload import ITEMS
+
+
+class TooLong(SinkError):
+    code = "WT-5999"
+    remedy = "Widen {column}."
+
+
+class Away(SinkError):
+    code = "WT-5998"
+    retry = Retry.RECONNECT
+    remedy = "Wait."
+
+
+class Killed(BaseException):
+    """As a signal would: nothing is tidied up."""
+
+
+New = Callable[..., SimulatedPipeline]
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> New:
+    return lambda **settings: SimulatedPipeline(
+        tmp_path / "state", **{name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LetterStore:
+    return LetterStore(tmp_path / "state" / "simulated" / "dead-letters")
+
+
+def refusing(*serials: int) -> Callable[[Batch], None]:
+    """Return a destination's refusal of these rows."""
+
+    def before_write(batch: Batch) -> None:
+        refused = []
+        for part in batch.parts:
+            if isinstance(part, TransactionPart):
+                refused += [
+                    Refused(change=c, error=TooLong("too long", column="name"))
+                    for c in part.changes
+                    if isinstance(c, Insert) and int(str(c.new[1])) in serials
+                ]
+            elif isinstance(part, SnapshotRows):
+                refused += [
+                    Refused(rows=part, index=n, error=TooLong("too long", column="name"))
+                    for n, row in enumerate(part.rows)
+                    if int(str(row[1])) in serials
+                ]
+        if refused:
+            raise RecordsRefused(refused)
+
+    return before_write
+
+
+def test_by_default_the_pipeline_stops_and_says_which_event_it_was(
+    new: New, store: LetterStore
+) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=1.0, rows=2)
+    pipeline.source.insert(at=2.0, rows=3)
+    pipeline.destination.before_write = refusing(4)
+    with pytest.raises(TooLong, match=r"too long \(c of public.items, 1/[0-9A-F]+, change 1\)"):
+        pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [1, 2]
+    assert store.letters() == []
+    pipeline.destination.before_write = lambda _batch: None
+    pipeline.run(stop_at=20.0)
+    assert pipeline.destination.durable == [1, 2, 3, 4, 5]
+
+
+def test_a_dead_letter_is_kept_and_all_others_come_in_order(new: New, store: LetterStore) -> None:
+    pipeline = new(errors_tolerance="dead_letter")
+    pipeline.source.insert(at=1.0, rows=5)
+    pipeline.source.insert(at=2.0, rows=5)
+    pipeline.destination.before_write = refusing(2, 4, 9)
+    engine = pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [1, 3, 5, 6, 7, 8, 10]
+    letters = store.letters()
+    assert [each.place.index for each in letters] == [1, 3, 3]
+    assert {(each.code, each.reason, each.table, each.op) for each in letters} == {
+        ("WT-5999", "too long", "public.items", "c")
+    }
+    assert letters[0].remedy == "Widen name."
+    status = engine.status()
+    assert (status.dead_letters, status.left_out, status.events) == (3, 3, 7)
+    offset = pipeline.store.load()
+    assert offset is not None
+    assert offset.sole.position.end_lsn == pipeline.source.log[-1].end_lsn
+
+
+def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: LetterStore) -> None:
+    pipeline = new(errors_tolerance="all")
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.destination.before_write = refusing(2)
+    status = pipeline.run(stop_at=10.0).status()
+    assert pipeline.destination.durable == [1, 3]
+    assert (status.left_out, status.dead_letters) == (1, 0)
+    assert store.letters() == []
+
+
+def test_rows_of_a_snapshot_are_letters_too(new: New, store: LetterStore) -> None:
+    pipeline = new(errors_tolerance="dead_letter")
+    pipeline.source.tables = {ITEMS: [(str(n), str(n), "x") for n in range(1, 251)]}
+    pipeline.destination.before_write = refusing(7, 200)
+    pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [n for n in range(1, 251) if n not in {7, 200}]
+    assert [each.op for each in store.letters()] == ["r", "r"]
+    assert len({each.id for each in store.letters()}) == 2
+
+
+def test_what_is_no_records_fault_is_never_tolerated(new: New, store: LetterStore) -> None:
+    pipeline = new(errors_tolerance="dead_letter", errors_max_retries=0)
+    pipeline.source.insert(at=1.0, rows=3)
+
+    def away(_batch: Batch) -> None:
+        raise Away("the link broke")
+
+    pipeline.destination.before_write = away
+    with pytest.raises(Away):
+        pipeline.run(stop_at=10.0)
+    assert store.letters() == []
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_killed_between_a_letter_and_the_rest_of_its_batch(
+    new: New, store: LetterStore, exactly_once: bool
+) -> None:
+    """The letter is durable before the position moves: it is one letter, and nothing else is missing."""
+    pipeline = new(errors_tolerance="dead_letter")
+    pipeline.destination.exactly_once = exactly_once
+    pipeline.source.insert(at=1.0, rows=4)
+    refuse, calls = refusing(3), 0
+
+    def before_write(batch: Batch) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            assert [each.place.index for each in store.letters()] == [2]
+            raise Killed
+        refuse(batch)
+
+    pipeline.destination.before_write = before_write
+    with pytest.raises(Killed):
+        pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == []
+    pipeline.run(stop_at=20.0)
+    assert pipeline.destination.durable == [1, 2, 4]
+    (letter,) = store.letters()
+    assert letter.attempts == 2
+
+
+def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(
+    new: New, tmp_path: Path
+) -> None:
+    pipeline = new(errors_tolerance="dead_letter")
+    folder = tmp_path / "state" / "simulated"
+    folder.mkdir(parents=True)
+    (folder / "dead-letters").write_text("in the way")
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.destination.before_write = refusing(2)
+    from waltap.dead_letters.store import DeadLettersUnusable
+
+    with pytest.raises(DeadLettersUnusable):
+        pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == []
+
+
+def test_notifications_come_at_most_every_ten_seconds(new: New) -> None:
+    pipeline = new(errors_tolerance="dead_letter")
+    for at in range(1, 31):
+        pipeline.source.insert(at=float(at), rows=2)
+    pipeline.destination.before_write = refusing(*range(1, 61, 2))
+    engine = pipeline.engine()
+    told: list[dict[str, str]] = []
+    engine.on_notification(
+        lambda each: (
+            told.append(each.additional_data or {})
+            if each.aggregate_type == "Dead Letter"
+            else None
+        )
+    )
+    pipeline.clock.at(60.0, engine.stop)
+    engine.run()
+    assert 3 <= len(told) <= 4
+    assert told[0]["code"] == "WT-5999"
+    assert sum(int(each["count"]) for each in told) <= 30
+    assert engine.status().dead_letters == 30

@@ -1,0 +1,115 @@
+"""Finding the events that fail: by trying pieces, in order, and taking them out without moving others."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltap.dead_letters.pieces import Part, Where, every_event, failing, less, wire_index
+from waltap.decode.message import Insert
+from waltap.errors import RecordError
+from waltap.source.position import START
+from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap_testing.workload import ITEMS
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
+
+
+def transaction(
+    size: int, first: int, commit: int, gaps: Sequence[tuple[int, int]] = ()
+) -> TransactionPart:
+    changes = [Insert(ITEMS, n, (str(first + n), str(first + n), "x")) for n in range(size)]
+    return TransactionPart(
+        xid=7,
+        begin_lsn=commit - 1,
+        commit_lsn=commit,
+        commit_ts=0,
+        end_lsn=commit + 1,
+        changes=list(changes),
+        gaps=gaps,
+    )
+
+
+def parts_of(sizes: Sequence[int]) -> list[Part]:
+    """Return parts of these sizes: transactions, with a heartbeat and a snapshot's piece among them."""
+    parts: list[Part] = []
+    for number, size in enumerate(sizes):
+        if number % 3 == 2:
+            rows = [(str(number * 100 + n), str(number * 100 + n), "x") for n in range(size)]
+            parts.append(SnapshotRows(relation=ITEMS, rows=rows, ts=0, lsn=5, xid=None))
+        else:
+            parts.append(transaction(size, number * 100, 0x100 * (number + 1)))
+        parts.append(Heartbeat(ts=number))
+    return parts
+
+
+def serials(parts: Sequence[Part]) -> list[int]:
+    found: list[int] = []
+    for part in parts:
+        if isinstance(part, TransactionPart):
+            found += [int(str(c.new[1])) for c in part.changes if isinstance(c, Insert)]
+        elif isinstance(part, SnapshotRows):
+            found += [int(str(row[1])) for row in part.rows]
+    return found
+
+
+@given(SIZES, st.data())
+def test_what_fails_alone_is_found_and_the_rest_stays(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    parts = parts_of(sizes)
+    every = serials(parts)
+    bad = set(data.draw(st.lists(st.sampled_from(every), unique=True))) if every else set()
+    tried: list[list[int]] = []
+
+    def attempt(part: Part) -> None:
+        tried.append(serials([part]))
+        if bad & set(tried[-1]):
+            raise RecordError("one of them")
+
+    found = failing(parts, attempt)
+    named = dict(zip(every_event(parts), every, strict=True))
+    assert {named[where] for where in found} == bad
+    assert [named[where] for where in found] == sorted(bad), "in the order of the batch"
+    left = [
+        less(part, {where.at for where in found if where.part == number})
+        for number, part in enumerate(parts)
+    ]
+    assert serials(left) == [serial for serial in every if serial not in bad]
+    for before, after in zip(parts, left, strict=True):
+        if isinstance(before, TransactionPart):
+            assert isinstance(after, TransactionPart)
+            assert after.position(START) == before.position(START)
+            assert after.wire_count == before.wire_count
+            indexes = {id(c): wire_index(before, n) for n, c in enumerate(before.changes)}
+            assert all(wire_index(after, n) == indexes[id(c)] for n, c in enumerate(after.changes))
+
+
+@given(st.integers(1, 500), st.integers(0, 499))
+def test_one_bad_event_takes_few_tries(size: int, bad: int) -> None:
+    bad %= size
+    tries = 0
+
+    def attempt(part: Part) -> None:
+        nonlocal tries
+        tries += 1
+        if bad in serials([part]):
+            raise RecordError("that one")
+
+    assert list(failing([transaction(size, 0, 0x100)], attempt)) == [Where(0, bad)]
+    assert tries <= 2 * size.bit_length() + 1
+
+
+def test_the_search_may_end_with_the_first() -> None:
+    def attempt(part: Part) -> None:
+        if {3, 8} & set(serials([part])):
+            raise RecordError("one of two")
+
+    assert list(failing([transaction(10, 0, 0x100)], attempt, first_only=True)) == [Where(0, 3)]
+
+
+def test_what_was_left_out_before_counts_in_the_index() -> None:
+    part = transaction(3, 0, 0x100, gaps=[(1, 5), (3, 2)])
+    assert [wire_index(part, at) for at in range(3)] == [0, 6, 7]
+    assert less(part, {0, 2}).gaps == [(0, 6), (1, 3)]
+    assert less(part, {0, 1, 2}).gaps == [(0, 10)]

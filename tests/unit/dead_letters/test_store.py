@@ -1,0 +1,135 @@
+"""Letters on disk: durable, one per event, of their owner alone."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltap.dead_letters.change_form import change_form, of_form
+from waltap.dead_letters.letter import Letter, Place, letter_of, record_form, record_of
+from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
+from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.errors import SinkError
+from waltap.format.record import Record
+from waltap_testing.workload import ITEMS
+
+from .test_pieces import transaction
+
+VALUES = st.tuples(
+    *[st.text() | st.none() | st.binary() | st.sampled_from([UNCHANGED, ABSENT])] * 3
+)
+
+
+def letter(index: int, sink: str = "", **more: object) -> Letter:
+    place = Place(commit_lsn=0x1A0, index=index)
+    return letter_of(sink, place, SinkError("too long"), 1_000, **more)  # type: ignore[arg-type]
+
+
+def test_a_letter_is_kept_with_why_and_where(tmp_path: Path) -> None:
+    (kept,) = LetterStore(tmp_path / "d").put([letter(3)])
+    assert LetterStore(tmp_path / "d").letters() == [kept]
+    assert (kept.id, kept.code, kept.reason, kept.attempts) == ("1A0-3", "WT-5000", "too long", 1)
+    assert str(kept.place) == "0/1A0, change 3"
+
+
+def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    store.put([letter(1), letter(2)])
+    other = LetterStore(tmp_path)  # as after a crash
+    other.put([letter(1)])
+    store.put([letter(2)])
+    found = {each.id: each.attempts for each in store.letters()}
+    assert found == {"1A0-1": 2, "1A0-2": 2}
+
+
+def test_two_sinks_have_letters_of_their_own(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    store.put([letter(1, "a"), letter(1, "b")])
+    assert [each.id for each in store.letters()] == ["a-1A0-1", "b-1A0-1"]
+
+
+def test_a_line_that_a_crash_tore_is_nobodys(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    store.put([letter(1)])
+    with (tmp_path / "letters.jsonl").open("ab") as file:
+        file.write(b'{"id":"1A0-2","sink"')
+    again = LetterStore(tmp_path)
+    assert [each.id for each in again.letters()] == ["1A0-1"]
+    again.put([letter(3)])
+    assert [each.id for each in LetterStore(tmp_path).letters()] == ["1A0-1", "1A0-3"]
+
+
+def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> None:
+    engine, command = LetterStore(tmp_path), LetterStore(tmp_path)
+    engine.put([letter(1), letter(2)])
+    assert command.drop({"1A0-1", "unknown"}) == 1
+    engine.put([letter(1), letter(3)])
+    found = {each.id: each.attempts for each in command.letters()}
+    assert found == {"1A0-2": 1, "1A0-1": 1, "1A0-3": 1}
+
+
+def test_a_replayed_letter_is_marked(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    kept = store.put([letter(1), letter(2)])
+    store.mark(kept[:1], 5_000)
+    assert [each.replayed_ms for each in store.letters()] == [5_000, None]
+    store.put([letter(1)])  # refused once more: not delivered any longer
+    assert store.letters()[0].replayed_ms is None
+    assert store.letters()[0].attempts == 2
+
+
+def test_nobody_else_reads_them(tmp_path: Path) -> None:
+    store = LetterStore(tmp_path)
+    store.put([letter(1)])
+    store.drop({"1A0-1"})
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_folder_that_takes_nothing_stops_the_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("in the way")
+    with pytest.raises(DeadLettersUnusable):
+        LetterStore(tmp_path / "d").put([letter(1)])
+
+
+@given(VALUES, VALUES, st.sampled_from(OldTuple))
+def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -> None:  # type: ignore[type-arg]
+    part = transaction(1, 0, 0x100)
+    changes: list[Change] = [
+        Insert(ITEMS, 7, new),
+        Update(ITEMS, 8, new, old, kind),
+        Delete(ITEMS, 9, old, kind),
+        Truncate((ITEMS,), 10, True, True),
+        LogicalMessage(11, True, "p", b"\x00\xff"),
+    ]
+    for change in changes:
+        form = change_form(change, part)
+        made = letter_of("", Place(commit_lsn=1), SinkError("no"), 1, change=form)
+        (found,) = _stored(made)
+        assert found.change is not None
+        back = of_form(found.change)
+        assert type(back) is type(change)
+        for name in change.__struct_fields__:
+            one, other = getattr(back, name), getattr(change, name)
+            if name in {"relation", "relations"}:
+                tables = (one, other) if isinstance(one, tuple) else ((one,), (other,))
+                assert all(a.same_shape(b) for a, b in zip(*tables, strict=True))
+            else:
+                assert one == other
+
+
+def _stored(made: Letter) -> list[Letter]:
+    import msgspec
+
+    return [msgspec.json.decode(msgspec.json.encode(made), type=Letter)]
+
+
+@given(st.none() | st.binary(), st.none() | st.binary(), st.binary())
+def test_a_record_comes_back_as_it_was(
+    key: bytes | None, value: bytes | None, header: bytes
+) -> None:
+    record = Record("t", key, value, (("h", header),), 3, 9)
+    assert record_of(record_form(record)) == record
