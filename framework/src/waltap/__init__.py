@@ -1,7 +1,7 @@
 """waltap: change data capture for PostgreSQL and databases of its family, in Python.
 
-`Engine` runs a resolved profile; `stream` gives its batches to a loop. Both load what they need when
-they are first used.
+`Pipeline` runs a profile in a program, `stream` gives its batches to a loop; `Engine` is what both are
+made of. They load what they need when they are first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,9 @@ from waltap.version import VERSION
 if TYPE_CHECKING:
     from waltap.pipeline import Engine, Limits
     from waltap.pipeline.batches import stream
+    from waltap.pipeline.in_process import Pipeline
 
-__all__ = ["Engine", "Limits", "__version__", "stream"]
+__all__ = ["Engine", "Limits", "Pipeline", "__version__", "stream"]
 
 __version__ = VERSION
 
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from waltap import pipeline
 
         return getattr(pipeline, name)
+    if name == "Pipeline":
+        from waltap.pipeline import in_process
+
+        return in_process.Pipeline
     if name == "stream":
         from waltap.pipeline.batches import stream as loop
 

@@ -1,0 +1,214 @@
+"""A pipeline in a Python program: started, asked and stopped by its methods.
+
+with waltap.Pipeline("shop.toml") as shop:
+    shop.wait(lambda status: status.changes >= 1000)
+    print(shop.status().partitions[0].lag_bytes)
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from waltap.config.layers import load, read_tables
+from waltap.config.resolve import resolve
+from waltap.errors import WaltapError
+from waltap.host import Host
+from waltap.pipeline.engine import Engine
+from waltap.pipeline.limits import Limits
+from waltap.pipeline.preflight import checks
+from waltap.pipeline.setup import build
+from waltap.pipeline.status import Status
+from waltap.pipeline.status_html import status_html
+from waltap.signals.inbox import SignalAnswer
+from waltap.source.connector import MadeByRun
+
+if TYPE_CHECKING:
+    from waltap.notifications.notification import Notification
+    from waltap.source.connector import Check
+
+__all__ = ["Pipeline", "PipelineEnded"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+
+
+class PipelineEnded(WaltapError):
+    """A pipeline was waited for, and ended before what was waited for came."""
+
+    code = "WT-1202"
+    remedy = "Start it anew with `start`; `status` says how far it came."
+
+
+class Pipeline:
+    """One pipeline of ``profile``: a file, or tables as in one.
+
+    ``sink`` (``NAME`` or ``NAME:VALUE``) takes the place of the profile's, ``overrides`` are further
+    properties; ``plugins`` are objects with hooks, registered for this pipeline alone. Relative paths
+    start at the folder of the file; those of tables at the current directory at the time of the call.
+
+    `run` blocks; `start` runs in a thread of its own, and the ``with`` statement starts and stops. A
+    pipeline that has ended may be started again: it goes on where it was. Any thread may call any method.
+    """
+
+    def __init__(
+        self,
+        profile: str | Path | Mapping[str, Any],
+        *,
+        sink: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        plugins: tuple[object, ...] = (),
+    ) -> None:
+        """Raises: ConfigurationError, PluginError."""
+        self._host = Host()
+        for number, plugin in enumerate(plugins, 1):
+            self._host.register(plugin, f"plugin {number}")
+        raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
+        if isinstance(profile, Mapping):
+            log.info("relative paths of this profile start at %s", raw.folder)
+        self._profile = resolve(raw, self._host, sink=sink, overrides=overrides)
+        self._engine = Engine(self._profile, self._host)
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._listeners: list[Callable[[Notification], object]] = []
+
+    @property
+    def name(self) -> str:
+        """Return the pipeline's name."""
+        return self._profile.name
+
+    @property
+    def running(self) -> bool:
+        """Tell whether `start` has been called, and what it began has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def check(self) -> "list[Check]":
+        """Go through the checks of a start, as `waltap doctor` does; nothing is changed.
+
+        Raises: ConnectionLost.
+        """
+        stages = build(self._profile, self._host, run_id="")
+        connector = stages.open_connector(MadeByRun())
+        try:
+            return checks(stages, connector, locked=False)
+        finally:
+            connector.close()
+
+    # --- its life -----------------------------------------------------------------------------------
+
+    def run(self, limits: Limits | None = None) -> None:
+        """Capture until ``limits`` say so, or `stop` is called. Raises: WaltapError."""
+        self._begin(limits).run()
+
+    def start(self, limits: Limits | None = None) -> Self:
+        """Capture in a thread of its own; what it fails with, `stop` and `wait` raise.
+
+        Raises: RuntimeError while it runs already.
+        """
+        engine = self._begin(limits)
+
+        def run() -> None:
+            try:
+                engine.run()
+            except BaseException as error:  # noqa: BLE001 - raised again by `stop` and `wait`
+                self._failure = error
+
+        self._thread = threading.Thread(target=run, name=f"waltap-{self.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ask for a clean end, and wait for it: what was written is flushed and confirmed first.
+
+        Raises: WaltapError, what a pipeline that was started failed with.
+        """
+        self._engine.stop()
+        self._joined()
+
+    def wait(
+        self, until: Callable[[Status], bool] | None = None, *, timeout: float | None = None
+    ) -> Status:
+        """Wait until the status is as wanted, without ``until`` for the end; return the status then.
+
+        ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError, what it failed with.
+        """
+        waited = threading.Event()
+        left = float("inf") if timeout is None else timeout
+        while True:
+            running, status = self.running, self.status()
+            if until is not None and until(status):
+                return status
+            if not running:
+                self._joined()
+                if until is None:
+                    return status
+                raise PipelineEnded(f"pipeline {self.name} is {status.state}")
+            if left <= 0:
+                raise TimeoutError(f"pipeline {self.name} is {status.state} after {timeout} s")
+            waited.wait(LOOK_S)
+            left -= LOOK_S
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except WaltapError:
+            if kind is None:  # the body's own error says more
+                raise
+
+    # --- what it says, and is told --------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Return what the pipeline does and has done in this run, as an object that does not change."""
+        return self._engine.status()
+
+    def signal(
+        self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
+    ) -> "Future[SignalAnswer]":
+        """Give a signal to the pipeline while it runs, as `Engine.signal` does.
+
+        Raises: RuntimeError while it does not.
+        """
+        if not self.running:
+            raise RuntimeError(f"pipeline {self.name} does not run")
+        return self._engine.signal(kind, data, identifier=identifier)
+
+    def on_notification(self, call: "Callable[[Notification], object]") -> None:
+        """Call ``call`` with each notification of this run and of later ones, in the engine's thread."""
+        self._listeners.append(call)
+        if self.running:
+            self._engine.on_notification(call)
+
+    def __repr__(self) -> str:
+        return f"<waltap.Pipeline {self.name}: {self.status().state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the status as a notebook shows it."""
+        return status_html(self.status())
+
+    def _begin(self, limits: Limits | None) -> Engine:
+        if self.running:
+            raise RuntimeError(f"pipeline {self.name} runs already")
+        self._engine = Engine(self._profile, self._host, limits=limits)
+        for call in self._listeners:
+            self._engine.on_notification(call)
+        self._failure = None
+        return self._engine
+
+    def _joined(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

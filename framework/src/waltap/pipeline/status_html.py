@@ -1,0 +1,52 @@
+"""A status as a piece of HTML, for notebooks: two tables and no outside resource."""
+
+from collections.abc import Iterable
+from html import escape
+
+from waltap.pipeline.status import Status
+from waltap.source.position import lsn_text
+
+__all__ = ["status_html"]
+
+
+def status_html(status: Status) -> str:
+    """Return what a person wants to know first."""
+    rate = next((rate for _, rate in status.events_per_second), 0.0)
+    facts = [
+        ("state", status.state),
+        ("events", f"{status.events:,}"),
+        ("snapshot rows", f"{status.snapshot_rows:,}"),
+        ("transactions", f"{status.transactions:,}"),
+        ("events/s", f"{rate:,.0f}"),
+    ]
+    for each in status.partitions:
+        named = f" {each.name}" if each.name else ""
+        facts += [
+            (f"received{named}", lsn_text(each.received_lsn)),
+            (f"durable{named}", str(each.durable)),
+            (f"behind{named}", "" if each.lag_bytes is None else f"{each.lag_bytes:,} bytes"),
+        ]
+    if status.last_failure is not None:
+        failure = status.last_failure
+        facts.append(("last failure", f"{failure.code} {failure.problem}"))
+    parts = [f"<b>{escape(status.pipeline)}</b>", _table([], facts)]
+    if status.snapshot:
+        rows = [
+            (
+                each.table,
+                f"{each.rows:,}",
+                "" if each.estimate is None else f"{each.estimate:,}",
+                "yes" if each.complete else "",
+            )
+            for each in status.snapshot
+        ]
+        parts.append(_table(["table", "rows", "of about", "complete"], rows))
+    return "".join(parts)
+
+
+def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in rows
+    )
+    return f"<table>{f'<tr>{cells}</tr>' if head else ''}{body}</table>"
