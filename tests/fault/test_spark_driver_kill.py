@@ -25,7 +25,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
             [
                 *(sys.executable, "-m", "waltap_spark.driver", "--with-parent"),
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
-                *("--master", "local[2]", "--trigger-ms", "50"),
+                *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
             ],
             stdin=subprocess.PIPE,
             stderr=log,

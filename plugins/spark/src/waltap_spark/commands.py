@@ -34,44 +34,45 @@ MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark
 def apply(
     changelog: Annotated[str, typer.Option("--changelog", help="The change log to follow.")],
     output: Annotated[str, typer.Option("--output", help="Folder of the tables.")],
-    master: MasterOption = "local[*]",
+    master: Annotated[
+        str | None, typer.Option("--master", help="Master of the Spark session: local[*].")
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Apply what there is now, then end.")
     ] = False,
     type_change: Annotated[
-        str, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
-    ] = "fail",
+        str | None, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="spark.NAME=VALUE", help="A Spark setting.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A property of the spark sink: spark.…, fold.…, grace.seconds, …; repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Keep tables up to date with a change log, until SIGINT or SIGTERM.
 
     This is what the spark sink runs beside the engine; run it by hand, or by a scheduler with
-    --once, where the sink has applier = none. One process per output at a time.
+    --once, where the sink has applier = none. One process per output at a time: a second one waits until
+    the first has ended, however it ends, and goes on then.
     """
     import logging
 
     from waltap.cli.screen import notices
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
-    from waltap_spark.applier import ApplyOptions
-    from waltap_spark.driver import asked_to_stop, run_driver
+    from waltap_spark.driver import PREDECESSOR_S, asked_to_stop, run_driver
+    from waltap_spark.settings import properties_of
 
-    if type_change not in ("fail", "string"):
-        problem = Problem("--type-change", "is unknown", value=type_change, allowed="fail, string")
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
-    settings = _settings(set_ or [])
+    given = {"master": master, "type_change": type_change}
+    properties = properties_of(
+        set_ or [], output, **{name: value for name, value in given.items() if value is not None}
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = (lambda: True) if once else asked_to_stop()
-    rows = run_driver(
-        changelog,
-        output,
-        stopping=stopping,
-        master=master,
-        settings=settings,
-        apply=ApplyOptions(type_change="string" if type_change == "string" else "fail"),
-    )
+    patience = PREDECESSOR_S if once else 0.0
+    rows = run_driver(changelog, output, properties, stopping=stopping, patience_s=patience)
     notices().print(f"{rows:,} rows applied to {output}")
 
 
@@ -188,19 +189,6 @@ def verify(
             spark.stop()
     if not told(results, "Spark", wanted=table or ()):
         raise typer.Exit(1)
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
-
-    wrong = [pair for pair in pairs if "=" not in pair or not pair.startswith("spark.")]
-    if wrong:
-        problems = [
-            Problem("--set", "is not a Spark setting", value=pair, allowed="spark.NAME=VALUE")
-            for pair in wrong
-        ]
-        raise ConfigurationError(problems, origin=COMMAND_LINE)
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _output(path: str) -> "Output":

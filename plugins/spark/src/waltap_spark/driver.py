@@ -12,16 +12,20 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier, ApplyOptions, first_words
+from waltap_sinks.changelog.errors import ChangeLogMissing
+from waltap_spark.applier import Applier, first_words
 from waltap_spark.errors import OutputInUse
-from waltap_spark.follower import Follower, FollowOptions
+from waltap_spark.follower import Follower
+from waltap_spark.java import require_java
 from waltap_spark.output import Output
+from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
+from waltap_spark.settings import apply_options, follow_options, properties_of
 
 __all__ = ["FAILED", "LOCKED", "REFUSED", "main", "run_driver"]
 
@@ -32,51 +36,85 @@ REFUSED: Final = 2
 LOCKED: Final = 3
 
 PREDECESSOR_S: Final = 60.0
-"""How long to wait for a driver that is just finishing, before saying that the tables are in use."""
+"""How long a driver that is told to end waits for one that is just finishing, before saying that the
+tables are in use."""
+
+TELL_S: Final = 30.0
 
 
 def run_driver(
     changelog: str,
     output: str,
+    properties: SparkProperties,
     *,
     stopping: Callable[[], bool],
-    master: str = "local[*]",
-    settings: Mapping[str, str] | None = None,
-    apply: ApplyOptions | None = None,
-    follow: FollowOptions | None = None,
+    patience_s: float = PREDECESSOR_S,
 ) -> int:
     """Keep the tables at ``output`` up to date until ``stopping``; return the rows applied.
 
-    Raises: JavaMissing, OutputInUse, OutputMismatch, TypeChanged, ChangeLogUnavailable, ….
+    ``patience_s``: how long to wait, once told to stop, for another that has the tables.
+
+    Whatever refuses it does so before Spark is started, which takes seconds.
+    Raises: JavaMissing, OutputInUse, OutputMismatch, ChangeLogMissing, TypeChanged,
+    ChangeLogUnavailable, ….
     """
-    tables = Output(output)
-    _take(tables, changelog)
+    require_java()
+    reader, tables = ChangeLog(changelog), Output(output)
+    if not reader.exists():
+        raise _missing(reader)
+    _take(tables, reader, stopping, patience_s)
+    try:
+        return _apply(reader, tables, properties, stopping)
+    finally:
+        tables.close()
+
+
+def _apply(
+    reader: ChangeLog, tables: Output, properties: SparkProperties, stopping: Callable[[], bool]
+) -> int:
     started = time.monotonic()
     log.info("starting spark")
-    session = start_session("waltap", master=master, settings=settings)
+    session = start_session("waltap", master=properties.master, settings=properties.settings)
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
-        spark, reader = prepare(session), ChangeLog(changelog)
-        applier = Applier(spark, reader, tables, apply)
+        applier = Applier(prepare(session), reader, tables, apply_options(properties))
         before = applier.open().rows_applied
-        Follower(reader, applier, follow).follow(stopping)
+        Follower(reader, applier, follow_options(properties)).follow(stopping)
         log.info("finished", extra={"lsn": str(applier.state.mark)})
         return applier.state.rows_applied - before
     finally:
-        tables.close()
         session.stop()
 
 
-def _take(tables: Output, changelog: str) -> None:
-    """Take hold of the output; a driver that is just finishing is waited for."""
-    location = ChangeLog(changelog).store.location
-    limit = time.monotonic() + PREDECESSOR_S
+def _missing(reader: ChangeLog) -> ChangeLogMissing:
+    location = reader.store.location
+    inner = f"{location.rstrip('/')}/changelog"
+    if ChangeLog(inner).exists():
+        return ChangeLogMissing(f"{location} is not a change log, but {inner} is one")
+    return ChangeLogMissing(f"{location} is not a change log: it has no folder of manifests")
+
+
+def _take(
+    tables: Output, reader: ChangeLog, stopping: Callable[[], bool], patience_s: float
+) -> None:
+    """Take hold of the output as soon as nobody else has it.
+
+    The kernel lets go of the lock when its holder is gone, so that a successor goes on at once. One that
+    is still there is waited for, and for ``patience_s`` more once told to end.
+    """
+    limit, tell = None, 0.0
     while True:
+        now = time.monotonic()
+        if limit is None and stopping():
+            limit = now + patience_s
         try:
-            tables.open(location)
-        except OutputInUse:
-            if time.monotonic() >= limit:
+            tables.open(reader.store.location)
+        except OutputInUse as error:
+            if limit is not None and now >= limit:
                 raise
+            if now >= tell:
+                tell = now + TELL_S
+                log.info("waiting: %s", error.problem)
             time.sleep(0.2)
         else:
             return
@@ -98,11 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
         run_driver(
             options.changelog,
             options.output,
+            properties_of(options.set or (), options.output),
             stopping=stopping,
-            master=options.master,
-            settings=dict(pair.split("=", 1) for pair in options.set or ()),
-            apply=ApplyOptions(type_change=options.type_change),
-            follow=FollowOptions(trigger_ms=options.trigger_ms, retention_h=options.retention_h),
         )
     except OutputInUse as error:
         log.error("%s", error)  # noqa: TRY400 - the text says all; a trace would hide it
@@ -121,11 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="waltap_spark.driver", description=__doc__)
     parser.add_argument("--changelog", required=True)
     parser.add_argument("--output", required=True)
-    parser.add_argument("--master", default="local[*]")
-    parser.add_argument("--set", action="append", metavar="spark.NAME=VALUE")
-    parser.add_argument("--type-change", choices=("fail", "string"), default="fail")
-    parser.add_argument("--trigger-ms", type=int, default=200)
-    parser.add_argument("--retention-h", type=float, default=2.0)
+    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="as in a profile")
     parser.add_argument("--with-parent", action="store_true")
     return parser
 

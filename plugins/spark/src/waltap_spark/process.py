@@ -12,6 +12,7 @@ from waltap.errors import SinkError
 from waltap_spark.errors import ApplierFailed
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
+from waltap_spark.settings import arguments
 
 __all__ = ["DriverProcess"]
 
@@ -54,14 +55,9 @@ class DriverProcess:
         """Start the child, unless it runs already."""
         if self._child is not None:
             return
-        settings = self._properties
         command = [sys.executable, "-m", "waltap_spark.driver", "--with-parent"]
         command += ["--changelog", self._changelog, "--output", self._output]
-        command += ["--master", settings.master, "--type-change", settings.type_change]
-        command += ["--trigger-ms", str(settings.trigger_ms)]
-        command += ["--retention-h", str(settings.retention_hours)]
-        for name, value in settings.settings.items():
-            command += ["--set", f"{name}={value}"]
+        command += arguments(self._properties)
         if self._log is None:
             self._log_file.parent.mkdir(parents=True, exist_ok=True)
             self._log = self._log_file.open("ab")
@@ -120,6 +116,22 @@ class DriverProcess:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def leave(self) -> None:
+        """Do not wait for the child: it applies what the change log holds, and ends by itself."""
+        if self._child is not None:
+            log.info("spark applies what the change log holds, and ends by itself")
+            self._forget(self._child)
+        self.finish()
+
+    def abandon(self) -> None:
+        """End the child, which has nothing to do."""
+        child = self._child
+        if child is not None:
+            self._forget(child)
+            child.terminate()
+            child.wait()
+        self.finish()
 
     def _forget(self, child: "subprocess.Popen[bytes]") -> None:
         """Close the child's standard input, which tells it to end."""

@@ -53,6 +53,62 @@ class SparkProperties(Properties):
         summary="How long changes stay in the change log after Spark has applied them.",
         unit="h",
     )
+    batch_rows: int = declare(
+        "batch.max.rows",
+        default=5_000_000,
+        ge=1,
+        summary="Most changes of one commit of the tables, unless a single flush of the engine has more.",
+        unit="rows",
+    )
+    fold_rows: int = declare(
+        "fold.min.rows",
+        default=100_000,
+        ge=0,
+        summary="Pending changes become part of a table's base when they are more than that many, and "
+        "more than fold.share of it.",
+        unit="rows",
+    )
+    fold_share: float = declare(
+        "fold.share",
+        default=0.25,
+        ge=0,
+        summary="The share of a table's base that pending changes must exceed before they are folded in.",
+    )
+    fold_sets: int = declare(
+        "fold.max.sets",
+        default=32,
+        ge=1,
+        summary="Pending changes are folded, too, when they lie in so many sets: one of each commit.",
+    )
+    merge_sets: int = declare(
+        "merge.sets",
+        default=16,
+        ge=2,
+        summary="So many sets of changes of one size become one.",
+        advanced=True,
+    )
+    file_rows: int = declare(
+        "file.max.rows",
+        default=1_000_000,
+        ge=1,
+        summary="Rows of one Parquet file of the tables, about.",
+        unit="rows",
+        advanced=True,
+    )
+    grace_s: float = declare(
+        "grace.seconds",
+        default=600.0,
+        ge=0,
+        summary="How long files of earlier commits stay, for those who are reading them.",
+        unit="s",
+    )
+    parallel: int = declare(
+        "apply.parallel",
+        default=4,
+        ge=1,
+        summary="Tables that are applied at a time.",
+        advanced=True,
+    )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
         "compression", default="zstd", summary="Compression of the change log's segments."
     )

@@ -5,15 +5,18 @@ that happens, it applies what the change log holds, and ends too. When it dies i
 again; the tables go on from their last commit.
 """
 
+import sys
 from pathlib import Path
 
+from waltap.errors import SinkError
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.java import require_java, require_pyspark
+from waltap_spark.output import Output, applied_by_all
 from waltap_spark.process import DriverProcess
 from waltap_spark.properties import SparkProperties
 
@@ -40,14 +43,18 @@ class SparkSink(Sink):
         if "://" not in path:
             path = str(Path(path).absolute())
         changelog = changelog_of(path)
+        self._changelog = changelog
         self._log = ChangeLogSink(
             ChangeLogProperties(path=changelog, compression=properties.compression), context
         )
         self._fail_stop = FailStop(path)
+        self._tables = tables_of(path)
         self._driver: DriverProcess | None = None
+        self._went = False
+        """Whether the run got beyond its start: what was given came here."""
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
-            self._driver = DriverProcess(properties, changelog, tables_of(path), log_file)
+            self._driver = DriverProcess(properties, changelog, self._tables, log_file)
 
     def check(self) -> list[Check]:
         """Look for Java and pyspark, and whether the change log can be written.
@@ -73,10 +80,12 @@ class SparkSink(Sink):
     def write(self, batch: Batch) -> None:
         """Take the changes of ``batch``. Raises: as the change log."""
         self._fail_stop.check()
+        self._went = True
         self._log.write(batch)
 
     def flush(self) -> Position | None:
         """Publish; then see whether Spark is alive. Raises: ApplierFailed, ChangeLogUnavailable."""
+        self._went = True
         with self._fail_stop:
             position = self._log.flush()
             if self._driver is not None:
@@ -85,12 +94,31 @@ class SparkSink(Sink):
 
     def tend(self) -> None:
         """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed."""
+        self._went = True
         with self._fail_stop:
             if self._driver is not None:
                 self._driver.look_after()
 
     def close(self) -> None:
-        """Wait until Spark has applied everything, then let go; may be called twice."""
+        """Wait until Spark has applied everything, then let go; may be called twice.
+
+        A start that was refused waits for nothing.
+        """
         self._log.close()
-        if self._driver is not None:
+        if self._driver is None:
+            return
+        if self._went:
             self._driver.finish()
+        elif self._all_applied():
+            self._driver.abandon()
+        elif sys.exc_info()[0] is not None:  # the engine ends by an error, before anything came
+            self._driver.leave()
+        else:
+            self._driver.finish()
+
+    def _all_applied(self) -> bool:
+        try:
+            last, state = ChangeLog(self._changelog).last(), Output(self._tables).state()
+        except SinkError:
+            return False
+        return last is None or (state is not None and applied_by_all(state) == last.mark)

@@ -1,0 +1,87 @@
+"""The sink's properties as a command line has them: ``--set NAME=VALUE``, the names those of a profile.
+
+The engine's process, the driver and `waltap spark apply` all read and write them here, so that what a
+profile can say, each of them can be told.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from waltap.config.layers import Setting
+from waltap.config.namespace import Findings, Namespace
+from waltap.config.property import declarations
+from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+from waltap_spark.applier import ApplyOptions
+from waltap_spark.follower import FollowOptions
+from waltap_spark.properties import SparkProperties
+
+__all__ = ["apply_options", "arguments", "follow_options", "properties_of"]
+
+ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms"})
+"""Properties that say nothing to a driver: where the log lies it is told, and who starts it knows."""
+
+
+def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
+    """Return the properties that ``pairs`` (NAME=VALUE) make for the tables at ``output``.
+
+    ``given``: properties by the name of their field, which win. Raises: ConfigurationError, with
+    everything that is wrong.
+    """
+    findings = Findings(debezium=False, folder=Path.cwd())
+    settings: dict[str, Setting] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if equals and name not in ELSEWHERE:
+            settings[name] = Setting(name, value, "--set")
+            continue
+        what = "says nothing here" if equals else "is not NAME=VALUE"
+        findings.problems.append(Problem("--set", what, value=pair if not equals else name))
+    by_field = {each.field: each.name for each in declarations(SparkProperties)}
+    forced: dict[str, object] = {by_field[field]: value for field, value in given.items()}
+    namespace = Namespace(settings, findings, prefix="--set ")
+    made = namespace.model("spark", SparkProperties, {**forced, "path": output})
+    namespace.leftovers()
+    if findings.problems or made is None:
+        raise ConfigurationError(findings.problems, origin=COMMAND_LINE)
+    return made
+
+
+def arguments(properties: SparkProperties) -> list[str]:
+    """Return ``properties`` as arguments, as far as they say something to a driver."""
+    found: list[str] = []
+    for each in declarations(SparkProperties):
+        value = getattr(properties, each.field)
+        if each.family is not None:
+            found += [f"{name}={text}" for name, text in value.items()]
+        elif each.name not in ELSEWHERE and value != each.default:
+            found.append(f"{each.name}={_text(value)}")
+    return [word for pair in found for word in ("--set", pair)]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{each}" for key, each in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def apply_options(properties: SparkProperties) -> ApplyOptions:
+    """Return how tables are kept."""
+    return ApplyOptions(
+        type_change=properties.type_change,
+        fold_rows=properties.fold_rows,
+        fold_share=properties.fold_share,
+        fold_sets=properties.fold_sets,
+        merge_sets=properties.merge_sets,
+        file_rows=properties.file_rows,
+        grace_s=properties.grace_s,
+        parallel=properties.parallel,
+    )
+
+
+def follow_options(properties: SparkProperties) -> FollowOptions:
+    """Return how the log is followed."""
+    return FollowOptions(
+        trigger_ms=properties.trigger_ms,
+        batch_rows=properties.batch_rows,
+        retention_h=properties.retention_hours,
+    )
