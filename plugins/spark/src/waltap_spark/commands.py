@@ -1,12 +1,14 @@
 """``waltap spark``: apply a change log, query and describe the tables that Spark keeps."""
 
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waltap_sinks.comparison.commands import PatienceOption, TableOption, WithoutOption
+from waltap_spark.expression import quoted
 
 if TYPE_CHECKING:
     from waltap_spark.output import Output
@@ -144,7 +146,7 @@ def sql(
         spark = start_session("waltap sql", master=master, notes=Path(os.devnull))
     try:
         views = open_tables(spark, found.location).register()
-        notices().print(f"views: {', '.join(views)}", style="dim")
+        notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
         frame = _run(spark, query)
         _show(frame, rows)
     finally:
@@ -204,6 +206,11 @@ def _output(path: str) -> "Output":
     if "://" not in path and not Path(path).exists():
         raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
     return found
+
+
+def _in_sql(view: str) -> str:
+    """Return the name of a view as a query must write it."""
+    return view if re.fullmatch(r"[A-Za-z_]\w*", view, re.ASCII) else quoted(view)
 
 
 def _run(spark: Any, query: str) -> Any:

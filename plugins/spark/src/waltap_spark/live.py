@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waltap_spark.errors import TableUnknown
+from waltap_spark.expression import quoted
 from waltap_spark.output import Output, OutputState, TableState
 from waltap_spark.resolve import changes_frame, current_frame
 
@@ -63,13 +64,14 @@ class LiveTables:
     def register(self) -> list[str]:
         """Make temporary views of all tables and of their changes (``NAME_changes``).
 
-        They are called as `view_names` says. Returns the names of the tables' views.
+        They are called as `view_names` says, whatever stands in a name: SQL then writes it in back-ticks.
+        Returns the names of the tables' views.
         """
         tables = [self._table(name) for name in self.names]
         views = view_names([(table.schema, table.table) for table in tables])
         for table, view in zip(tables, views, strict=True):
-            self.current(table.name).createOrReplaceTempView(view)
-            self.changes(table.name).createOrReplaceTempView(f"{view}_changes")
+            self.current(table.name).createOrReplaceTempView(quoted(view))
+            self.changes(table.name).createOrReplaceTempView(quoted(f"{view}_changes"))
         return views
 
     def _table(self, name: str) -> TableState:
