@@ -85,7 +85,7 @@ class Applier:
 
     def open(self) -> OutputState:
         """Take hold of the output. Raises: OutputInUse, OutputMismatch, OutputDamaged."""
-        self.state = self._output.open(self._log.store.location)
+        self.state = self._output.open(self._log.store.location, self._log.identity())
         return self.state
 
     def close(self) -> None:

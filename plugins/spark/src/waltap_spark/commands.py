@@ -79,6 +79,24 @@ def apply(
 
 
 @application.command()
+def adopt(
+    output: OutputArgument,
+    changelog: Annotated[str, typer.Option("--changelog", help="The change log they belong to.")],
+) -> None:
+    """Tell tables that a change log is theirs, where both were moved before logs had ids (WT-5206).
+
+    The log must go on exactly where the tables stand. Needs no Java.
+    """
+    from waltap.cli.screen import notices
+    from waltap_sinks.changelog import ChangeLog
+    from waltap_spark.adoption import adopt as adopted
+
+    found = _output(output)
+    state = adopted(found, ChangeLog(changelog))
+    notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
+
+
+@application.command()
 def status(output: OutputArgument) -> None:
     """Show the tables, their rows and files, and how far they are. Needs no Java."""
     import datetime as dt

@@ -108,7 +108,7 @@ def _take(
         if limit is None and stopping():
             limit = now + patience_s
         try:
-            tables.open(reader.store.location)
+            tables.open(reader.store.location, reader.identity())
         except OutputInUse as error:
             if limit is not None and now >= limit:
                 raise

@@ -88,7 +88,11 @@ class OutputMismatch(SinkError):
     """The tables do not belong to the change log that is to be applied."""
 
     code = "WT-5206"
-    remedy = "Give the output folder that belongs to this change log, or an empty one."
+    remedy = (
+        "Give the output folder that belongs to this change log, or an empty one. Where an earlier "
+        "version made the tables, and both were moved since: `waltap spark adopt {output} --changelog "
+        "{changelog}`."
+    )
 
 
 class TableUnknown(SinkError):

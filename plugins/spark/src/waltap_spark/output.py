@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from waltap_sinks.changelog.errors import ChangeLogInUse
+from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
 from waltap_sinks.changelog.store import Store, safe_name
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
@@ -156,7 +157,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one commit says. ``garbage``: folders no longer named, and when (s since 1970)
-    they stopped being so: readers of an earlier commit may still be busy with them."""
+    they stopped being so: readers of an earlier commit may still be busy with them. ``changelog``:
+    where the log lay, ``log_id``: which one it is, "" where an earlier version made the commit."""
 
     version: int
     number: int
@@ -167,6 +169,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
+    log_id: str = ""
 
 
 def applied_by_all(state: OutputState) -> Mark:
@@ -221,9 +224,11 @@ class Output:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def open(self, changelog: str) -> OutputState:
+    def open(self, changelog: str, log_id: str = "") -> OutputState:
         """Take hold of the output to write it, and clear what a crash left behind.
 
+        ``changelog``: where the log lies, ``log_id``: which one it is. Tables go by the id, and both may
+        have been moved; those of an earlier version, which knew no id, by the place.
         Raises: OutputInUse, OutputMismatch, OutputDamaged.
         """
         try:
@@ -235,12 +240,21 @@ class Output:
         state = self.state()
         if state is None:
             return OutputState(
-                version=VERSION, number=0, mark=NOTHING, changelog=changelog, committed_at=0.0
+                version=VERSION,
+                number=0,
+                mark=NOTHING,
+                changelog=changelog,
+                committed_at=0.0,
+                log_id=log_id,
             )
-        if state.changelog != changelog:
+        known = state.log_id and log_id
+        if state.log_id != log_id if known else not same_place(state.changelog, changelog):
             raise OutputMismatch(
-                f"{self.location} was made from the change log {state.changelog}, not {changelog}"
+                f"{self.location} was made from the change log {state.changelog}, not {changelog}",
+                output=self.location,
+                changelog=changelog,
             )
+        state = msgspec.structs.replace(state, changelog=changelog, log_id=log_id or state.log_id)
         self._remove_unnamed(state)
         return state
 

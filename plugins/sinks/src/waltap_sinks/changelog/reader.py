@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_sinks.changelog.log_identity import log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     Manifest,
@@ -33,6 +34,10 @@ class ChangeLog:
     def exists(self) -> bool:
         """Tell whether there is a change log, be it empty."""
         return not {MANIFESTS, SEGMENTS}.isdisjoint(self.store.folders(""))
+
+    def identity(self) -> str:
+        """Return the id of this log, which it keeps wherever it is moved; "" where it has none yet."""
+        return log_identity(self.store)
 
     # --- manifests --------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from waltap_sinks.changelog.errors import (
     ChangeLogUnavailable,
     TransactionGap,
 )
+from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -157,6 +158,7 @@ class ChangeLogSink(Sink):
         self._abandon()
         self._reset()
         self._store.make_folder("manifests")
+        make_log_identity(self._store)
         log = ChangeLog(self._store)
         last = log.last()
         if last is None:

@@ -1,0 +1,51 @@
+"""Which change log this is, wherever it lies: an id in a file of its own, which moves with the log."""
+
+import uuid
+from typing import Final
+
+import msgspec
+
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_sinks.changelog.store import Store
+
+__all__ = ["log_identity", "make_log_identity", "same_place"]
+
+FILE: Final = "log.json"
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    id: str
+
+
+def log_identity(store: Store) -> str:
+    """Return the id of the log in ``store``, "" where an earlier version wrote it last.
+
+    Raises: ChangeLogDamaged, ChangeLogUnavailable.
+    """
+    if FILE not in store.names(""):
+        return ""
+    try:
+        return msgspec.json.decode(store.read(FILE), type=_Identity).id
+    except msgspec.DecodeError as cause:
+        raise ChangeLogDamaged(f"{FILE} has no id: {cause}", path=store.uri(FILE)) from cause
+
+
+def make_log_identity(store: Store) -> str:
+    """Return the id of the log in ``store``, which gets one if it has none."""
+    found = log_identity(store)
+    if not found:
+        store.publish(FILE, msgspec.json.encode(_Identity(uuid.uuid4().hex)) + b"\n")
+        found = log_identity(store)  # of two that make one, the last is the log's
+    return found
+
+
+def same_place(one: str, other: str) -> bool:
+    """Tell whether two locations are written alike, but for slashes at the end."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(location: str) -> str:
+    scheme, mark, rest = location.partition("://")
+    if not mark or scheme == "file":
+        return (rest if mark else location).rstrip("/") or "/"
+    return f"{scheme}://{rest.rstrip('/')}"
