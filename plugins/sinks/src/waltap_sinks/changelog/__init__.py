@@ -11,6 +11,7 @@ from waltap_sinks.changelog.properties import ChangeLogProperties
 if TYPE_CHECKING:
     from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, Segment, TableEntry
     from waltap_sinks.changelog.reader import ChangeLog
+    from waltap_sinks.changelog.readers import Reader, Readers
     from waltap_sinks.changelog.sink import ChangeLogSink
     from waltap_sinks.changelog.store import Store
 
@@ -21,12 +22,20 @@ __all__ = [
     "ChangeLogSink",
     "Manifest",
     "Mark",
+    "Reader",
+    "Readers",
     "Segment",
     "Store",
     "TableEntry",
 ]
 
-_MODULES = {"ChangeLog": "reader", "ChangeLogSink": "sink", "Store": "store"}
+_MODULES = {
+    "ChangeLog": "reader",
+    "ChangeLogSink": "sink",
+    "Reader": "readers",
+    "Readers": "readers",
+    "Store": "store",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from waltap_sinks.changelog.manifest import Manifest, Mark, bucket_of
+from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, bucket_of
 from waltap_sinks.changelog.reader import ChangeLog
+from waltap_sinks.changelog.readers import HOLD_S
 
 __all__ = ["application"]
 
@@ -63,6 +64,54 @@ def retire(
     """
     log, mark = _log(path), _mark(applied)
     typer.echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
+
+
+@application.command()
+def readers(
+    path: PathArgument,
+    register: Annotated[
+        str | None,
+        typer.Option("--register", metavar="NAME", help="Keep what this one has not read."),
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option("--forget", metavar="NAME", help="Wait for this one no more.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="MARK", help="How far it is; the log's end.")
+    ] = None,
+    hold_hours: Annotated[
+        float, typer.Option("--hold-hours", min=0, help="How long to wait for its next word.")
+    ] = HOLD_S / 3600,
+) -> None:
+    """Show who reads this log and how far each is; register a reader, or forget one.
+
+    What a registered reader has not read stays in the log, until it has said nothing for so long.
+    """
+    import datetime as dt
+    import time
+
+    from rich.table import Table
+
+    from waltap.cli.screen import answers
+
+    log = _log(path)
+    last = log.last()
+    if forget is not None:
+        log.readers.forget(forget)
+    if register is not None:
+        end = NOTHING if last is None else last.mark
+        mark = end if at is None else _mark(at)
+        log.readers.register(register, mark, hold_s=hold_hours * 3600, by="the command line")
+    table = Table()
+    for title in ("reader", "has read up to", "last word (UTC)", "the log waits", "who"):
+        table.add_column(title, no_wrap=title == "has read up to")
+    now = time.time()
+    for each in log.readers.all():
+        left = dt.timedelta(seconds=round(each.seen + each.hold_s - now))
+        seen = dt.datetime.fromtimestamp(each.seen, dt.UTC)
+        waits = f"{left} more" if each.holds(now) else "no more"
+        table.add_row(each.name, str(each.mark), f"{seen:%Y-%m-%d %H:%M:%S}", waits, each.by)
+    answers().print(table)
 
 
 @application.command()

@@ -10,7 +10,8 @@ SinkError
 ├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
 ├── ChangeLogMissing        WT-5108   there is no change log where one is to be read
 ├── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
-└── ChangeLogOfAnother      WT-5110   another pipeline writes it
+├── ChangeLogOfAnother      WT-5110   another pipeline writes it
+└── ReaderUnknown           WT-5111   it has no reader of that name
 """
 
 from waltap.errors import Retry, SinkError
@@ -25,6 +26,7 @@ __all__ = [
     "ChangeLogRetired",
     "ChangeLogUnavailable",
     "ColumnNameTaken",
+    "ReaderUnknown",
     "TransactionGap",
 ]
 
@@ -121,4 +123,14 @@ class ChangeLogMissing(SinkError):
     remedy = (
         "Give the folder that the sink writes: `waltap explain FILE` shows sink.path; the spark sink "
         "keeps its log in the folder changelog below that."
+    )
+
+
+class ReaderUnknown(SinkError):
+    """A reader is named that is not registered with the change log."""
+
+    code = "WT-5111"
+    remedy = (
+        "Readers there are: {known}. `waltap changelog readers {path} --register NAME` makes one; what it "
+        "has not read stays in the log from then on."
     )

@@ -14,6 +14,7 @@ from waltap_sinks.changelog.manifest import (
     mark_of_name,
     parse_manifest,
 )
+from waltap_sinks.changelog.readers import Readers
 from waltap_sinks.changelog.store import Store
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class ChangeLog:
 
     def __init__(self, location: "Store | str") -> None:
         self.store = location if isinstance(location, Store) else Store(location)
+        self.readers = Readers(self.store)
 
     def exists(self) -> bool:
         """Tell whether there is a change log, be it empty."""
@@ -212,7 +214,8 @@ class ChangeLog:
 
     def retire(self, applied: Mark, before: str) -> int:
         """Remove manifests up to ``applied`` in folders (`bucket_of` a time) older than
-        ``before``, with their segments; the newest manifest always stays. Returns how many.
+        ``before``, with their segments; the newest manifest always stays, and what a registered
+        reader (`readers`) that the log waits for has not read. Returns how many.
 
         Manifests go first, oldest first, so that readers find either a whole step or none. What a
         crash leaves of it is removed by `sweep`.
@@ -220,6 +223,7 @@ class ChangeLog:
         last = self.last()
         if last is None:
             return 0
+        applied = self.readers.held(applied)
         retired = 0
         for epoch, bucket in self._buckets(newest_first=False):
             if bucket >= before:

@@ -1,0 +1,87 @@
+"""What a registered reader has not read stays in the change log, for as long as it gives signs of life."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog.commands import application
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+FAR = "99991231T235"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ChangeLog:
+    path = tmp_path / "log"
+    sink, db = ChangeLogSink(ChangeLogProperties(path=str(path)), context(tmp_path)), Database()
+    sink.open()
+    for number in range(5):
+        db.insert(PEOPLE, [str(number), "x"])
+        sink.write(batch(db.commit()))
+        sink.flush()
+    sink.close()
+    return ChangeLog(str(path))
+
+
+def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:
+    marks = [step.mark for step in log.manifests()]
+    log.readers.register("slow", marks[0])
+    log.readers.register("a/b c.", marks[2])
+    assert log.retire(marks[3], FAR) == 1
+    assert [step.mark for step in log.manifests(marks[0])] == marks[1:]
+    log.readers.advance("slow", marks[4])
+    assert log.retire(marks[3], FAR) == 2, "the other one has read three"
+    log.readers.forget("a/b c.")
+    assert log.retire(marks[3], FAR) == 1
+    assert [step.mark for step in log.manifests(marks[3])] == marks[4:]
+
+
+def test_a_reader_that_says_nothing_is_passed_over(
+    log: ChangeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    marks = [step.mark for step in log.manifests()]
+    log.readers.register("gone", hold_s=3600)
+    assert log.retire(marks[3], FAR) == 0
+    path = Path(log.store.path("readers/gone.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seen": 0.0}))
+    assert log.retire(marks[1], FAR) == 2
+    assert log.retire(marks[3], FAR) == 2
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert "waits no more for its reader gone" in told
+
+
+def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
+    marks = [step.mark for step in log.manifests()]
+    assert log.readers.register("it").mark == NOTHING
+    log.readers.advance("it", marks[2])
+    assert log.readers.advance("it", marks[1]).mark == marks[2]
+    assert log.readers.register("it", marks[4]).mark == marks[2]
+    with pytest.raises(ReaderUnknown, match="WT-5111 .* 'other'"):
+        log.readers.advance("other", marks[1])
+    Path(log.store.path("readers/it.json")).write_text("{")
+    with pytest.raises(ChangeLogDamaged):
+        log.retire(marks[3], FAR)
+
+
+def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
+    path = log.store.path("")
+    marks = [step.mark for step in log.manifests()]
+    run = CliRunner().invoke
+    shown = run(application, ["readers", path, "--register", "night", "--at", str(marks[1])])
+    assert shown.exit_code == 0, shown.output
+    assert str(marks[1]) in shown.output
+    assert run(application, ["readers", path, "--register", "now"]).exit_code == 0
+    assert [(each.name, each.mark) for each in log.readers.all()] == [
+        ("night", marks[1]),
+        ("now", marks[4]),
+    ]
+    assert run(application, ["readers", path, "--forget", "night"]).exit_code == 0
+    assert [each.name for each in log.readers.all()] == ["now"]
+    assert isinstance(
+        run(application, ["readers", path, "--forget", "night"]).exception, ReaderUnknown
+    )
