@@ -177,6 +177,8 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         SparkSession.builder.master("local[2]")
         .appName("waltap tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
@@ -189,6 +191,22 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_connect(spark: Any) -> Iterator[str]:
+    """Return the address of a Spark Connect server beside the session ``spark``.
+
+    Its clients are processes of their own: one is either a client or has a JVM.
+    """
+    pytest.importorskip("grpc")
+    jvm = spark._jvm  # noqa: SLF001
+    server = getattr(
+        getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$"
+    )
+    server.start(spark._jsc.sc())  # noqa: SLF001
+    yield f"sc://127.0.0.1:{server.localPort()}"
+    server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """Spark sessions that read and write waltap's tables as they should be read and written."""
 
+import atexit
 import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from waltap_spark.java import require_java
 
@@ -90,8 +91,21 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
 
 
 def prepare(spark: "SparkSession") -> "SparkSession":
-    """Return a session beside ``spark`` (same cluster, own settings) with `REQUIRED` set."""
-    session = spark.newSession()
+    """Return a session beside ``spark`` (same cluster, own settings) with `REQUIRED` set.
+
+    ``spark`` may be a session of Spark Connect, which is cloned: it knows no other way.
+    """
+    if _is_remote(spark):
+        session: Any = cast(Any, spark).cloneSession()
+        # a channel that is left open until the interpreter is torn down waits for ever then
+        atexit.register(session.client.close)
+    else:
+        session = spark.newSession()
     for key, value in REQUIRED.items():
         session.conf.set(key, value)
-    return session
+    return cast("SparkSession", session)
+
+
+def _is_remote(spark: object) -> bool:
+    """Tell whether ``spark`` is a session of Spark Connect, whose package need not be installed."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")

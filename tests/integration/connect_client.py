@@ -1,0 +1,30 @@
+"""A client of Spark Connect, run as a process by `test_spark_connect`: applies a log, reads the tables."""
+
+import sys
+
+from pyspark.sql import SparkSession
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark import open_tables
+from waltap_spark.applier import Applier
+from waltap_spark.output import Output
+from waltap_spark.session import REQUIRED, prepare
+
+address, changelog, location = sys.argv[1:]
+spark = SparkSession.builder.remote(address).getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+session = prepare(spark)
+assert all(session.conf.get(name) == value for name, value in REQUIRED.items())
+assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo", "the user's stays as it is"
+
+log = ChangeLog(changelog)
+applier = Applier(session, log, Output(location))
+applier.open()
+applier.apply(list(log.manifests(applier.state.mark)))
+applier.close()
+print("applied", applier.state.rows_applied)
+
+tables = open_tables(session, location)
+print("views", tables.register())
+for row in session.sql("SELECT id, name FROM people ORDER BY id").collect():
+    print("row", row.id, row.name)
+spark.stop()

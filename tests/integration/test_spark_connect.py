@@ -1,0 +1,35 @@
+"""A client of Spark Connect applies a change log and reads its tables, without a JVM of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+
+from tests.rigs.changelog import Database, batch, context, relation
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
+CLIENT = Path(__file__).with_name("connect_client.py")
+
+
+def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
+    db, log = (
+        Database(),
+        ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path)),
+    )
+    log.open()
+    db.insert(PEOPLE, ["1", "Ann"], ["2", "Bob"])
+    db.update(PEOPLE, ["2"], name="Bert")
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    done = subprocess.run(
+        [sys.executable, str(CLIENT), spark_connect, str(tmp_path / "log"), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert said == ["applied 3", "views ['people']", "row 1 Ann", "row 2 Bert"]
