@@ -13,7 +13,7 @@ from waltap.decode.message import Change
 from waltap.errors import RecordError
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart, events_in
 
-__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "wire_index"]
+__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "wire_index", "without"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -62,6 +62,14 @@ def less(part: Part, gone: Collection[int]) -> Part:
     if missing:
         gaps.append((len(changes), missing))
     return msgspec.structs.replace(part, changes=changes, gaps=gaps)
+
+
+def without(parts: Sequence[Part], gone: Collection[Where]) -> list[Part]:
+    """Return ``parts`` without these events."""
+    return [
+        less(part, {where.at for where in gone if where.part == number})
+        for number, part in enumerate(parts)
+    ]
 
 
 def alone(part: Part, first: int, end: int) -> Part:

@@ -19,12 +19,12 @@ from waltap.dead_letters.pieces import (
     alone,
     every_event,
     failing,
-    less,
     wire_index,
+    without,
 )
 from waltap.errors import RecordError, WaltapError
 from waltap.format.record import Record
-from waltap.sink.refusal import RecordsRefused, Refused
+from waltap.sink.refusal import RecordsRefused, leave_out, places_of
 from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 
@@ -53,9 +53,9 @@ class Undeliverable:
             return make(given)
         except RecordError:
             self._order.back_to(mark)
-            return self._made_without(given, make, mark)
+            return self._madewithout(given, make, mark)
 
-    def _made_without(self, given: Batch, make: Make, mark: Any) -> Batch:
+    def _madewithout(self, given: Batch, make: Make, mark: Any) -> Batch:
         def attempt(part: Part) -> None:
             self._order.back_to(mark)
             make(_of(given, [part]))
@@ -63,7 +63,7 @@ class Undeliverable:
         found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
         self._order.back_to(mark)
         self._settle([self._case(given, where, error) for where, error in found.items()])
-        left = _without(given.parts, found)
+        left = without(given.parts, found)
         return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
 
     def refused(self, given: Batch, own: Batch, make: Make, error: RecordsRefused) -> None:
@@ -79,13 +79,7 @@ class Undeliverable:
         if not cases:
             raise error
         self._settle(cases)
-        if own.records is not None:
-            gone = {each.index for each in error.refused}
-            own.records = [r for at, r in enumerate(own.records) if at not in gone]
-        else:
-            places = _places(own.parts, error.refused)
-            own.parts = _without(own.parts, places)
-            own.events -= len(places)
+        leave_out(own, error.refused)
 
     # --- which events -----------------------------------------------------------------------------
 
@@ -145,7 +139,7 @@ class Undeliverable:
     def _cases_of_changes(
         self, given: Batch, own: Batch, make: Make, error: RecordsRefused
     ) -> "list[_Case]":
-        places = _places(own.parts, error.refused)
+        places = places_of(own.parts, error.refused)
         origins = self._origins_of_events(given, own, make)
         return [
             self._case(given, origins[where], error, each.error)
@@ -251,35 +245,6 @@ class _Case(msgspec.Struct, frozen=True):
 
 def _of(given: Batch, parts: list[Part]) -> Batch:
     return msgspec.structs.replace(given, parts=parts, events=events_in(parts))
-
-
-def _without(parts: Sequence[Part], gone: "dict[Where, Any]") -> list[Part]:
-    return [
-        less(part, {where.at for where in gone if where.part == number})
-        for number, part in enumerate(parts)
-    ]
-
-
-def _places(parts: Sequence[Part], refused: Sequence[Refused]) -> dict[Where, Refused]:
-    """Return where the refused changes and rows stand, in order."""
-    changes = {id(each.change): each for each in refused if each.change is not None}
-    rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
-    found = {
-        where: each for where in every_event(parts) if (each := _named(parts, where, changes, rows))
-    }
-    return dict(sorted(found.items()))
-
-
-def _named(
-    parts: Sequence[Part],
-    where: Where,
-    changes: dict[int, Refused],
-    rows: dict[tuple[int, int], Refused],
-) -> Refused | None:
-    part = parts[where.part]
-    if isinstance(part, TransactionPart):
-        return changes.get(id(part.changes[where.at]))
-    return rows.get((id(part), where.at))
 
 
 def _alike(one: Record, other: Record) -> bool:

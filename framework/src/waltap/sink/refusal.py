@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from waltap.dead_letters.pieces import Part, Where, every_event, without
 from waltap.decode.message import Change
 from waltap.errors import RecordError, SinkError, WaltapError
-from waltap.transactions.transaction import SnapshotRows
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["RecordsRefused", "Refused"]
+__all__ = ["RecordsRefused", "Refused", "leave_out", "places_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +56,36 @@ class RecordsRefused(SinkError, RecordError):
         first = self.refused[0].error
         count = len(self.refused)
         super().__init__(first.problem if count == 1 else f"{count} records; {first.problem}")
+
+
+def leave_out(batch: Batch, refused: Sequence[Refused]) -> None:
+    """Take what was refused out of ``batch``, which goes to the sink again."""
+    if batch.records is not None:
+        gone = {each.index for each in refused}
+        batch.records = [each for at, each in enumerate(batch.records) if at not in gone]
+        return
+    places = places_of(batch.parts, refused)
+    batch.parts = without(batch.parts, places)
+    batch.events -= len(places)
+
+
+def places_of(parts: Sequence[Part], refused: Sequence[Refused]) -> dict[Where, Refused]:
+    """Return where the refused changes and rows stand, in order."""
+    changes = {id(each.change): each for each in refused if each.change is not None}
+    rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
+    found = {
+        where: each for where in every_event(parts) if (each := _named(parts, where, changes, rows))
+    }
+    return dict(sorted(found.items()))
+
+
+def _named(
+    parts: Sequence[Part],
+    where: Where,
+    changes: dict[int, Refused],
+    rows: dict[tuple[int, int], Refused],
+) -> Refused | None:
+    part = parts[where.part]
+    if isinstance(part, TransactionPart):
+        return changes.get(id(part.changes[where.at]))
+    return rows.get((id(part), where.at))

@@ -50,6 +50,7 @@ class DuckTarget(GenericTarget):
     large transaction undoes all of it.
     """
 
+    savepoints = False
     backend = "duckdb"
     errors = duckdb.Error
     schemas = True

@@ -174,6 +174,8 @@ class PostgresTarget(Target):
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
+        if self.raw.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
+            self.raw.execute("SELECT 1")  # else the block would be a transaction of its own
         with self.raw.transaction():
             yield
 

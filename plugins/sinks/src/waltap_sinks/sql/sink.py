@@ -5,17 +5,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from waltap.dead_letters.pieces import Part
 from waltap.decode.message import Change
-from waltap.errors import SinkError, WaltapError
+from waltap.errors import RecordError, SinkError, WaltapError
+from waltap.sink import RecordsRefused, Refused
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
-from waltap.source.position import Position, lsn_text
+from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.applier import Applier, Shapes
 from waltap_sinks.sql.books import Books
 from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
 from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TableName
 from waltap_sinks.sql.tables import Tables
@@ -108,15 +111,22 @@ class SqlSink(Sink):
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Apply ``batch``. Raises: SinkError; of a conflict the batch may come again."""
+        """Apply ``batch``. Raises: SinkError; of a conflict the batch may come again, and after
+        RecordsRefused what is left of it."""
         self._fail_stop.check()
         self._gap.check()
-        midway = self._begun
+        midway, open_commit = self._begun, self._open_commit
         try:
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
                 self._take(batch)
+        except RecordsRefused:
+            if midway or batch.snapshot:  # what came before stays; nothing of the batch is in
+                self._open_commit = open_commit
+            else:
+                self._undo()
+            raise
         except Exception as error:
             self._undo()
             failure = self._failure(error)
@@ -192,29 +202,50 @@ class SqlSink(Sink):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _take_snapshot(self, batch: Batch) -> None:
-        for part in batch.parts:
-            if isinstance(part, SnapshotRows):
-                self._take_rows(part)
+        pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
+        for part in pieces:
+            if part.opens:
+                self._undo()
+                self._reset(None)
+                self._snapshot = True
+            elif not self._snapshot:
+                raise SqlTransactionGap(
+                    f"a snapshot goes on in {part.relation.name} without its start"
+                )
+        self._begin()
+        for part in pieces:
+            self._empty(part)
+        if self._context.tolerant and self._target.savepoints and pieces:
+            self._load_what_fits(pieces)
+        else:
+            for part in pieces:
+                self._load(part)
         if not batch.parts:
-            self._begin()
             self._commit(batch.position)
 
-    def _take_rows(self, part: SnapshotRows) -> None:
+    def _empty(self, part: SnapshotRows) -> None:
+        """Make or find the table of ``part``, and empty it when the snapshot comes to it."""
         shape = self._shapes.of(part.relation)
-        if part.opens:
-            self._undo()
-            self._reset(None)
-            self._snapshot = True
-        elif not self._snapshot:
-            raise SqlTransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
-        self._begin()
-        if shape is None:
-            return
-        if shape.name not in self._emptied:
+        if shape is not None and shape.name not in self._emptied:
             self._emptied.add(shape.name)
             self._applier.empty(shape)
-        if part.rows:
+
+    def _load(self, part: SnapshotRows) -> None:
+        shape = self._shapes.of(part.relation)
+        if shape is not None and part.rows:
             self._applier.load(shape, part.rows)
+
+    def _load_what_fits(self, pieces: list[SnapshotRows]) -> None:
+        """Load rows. Raises: RecordsRefused, and none was."""
+        try:
+            with self._target.attempt():
+                for part in pieces:
+                    self._load(part)
+        except Exception as error:
+            self._forget()
+            if not (is_of_a_record(error) or is_of_a_record(self._failure(error))):
+                raise
+            self._in_pieces(pieces, self._load)  # type: ignore[arg-type]
 
     # --- transactions of the target ---------------------------------------------------------------
 
@@ -237,10 +268,13 @@ class SqlSink(Sink):
                 or self._target.conflict(error)
             ):
                 raise
-            log.debug("changes are applied one by one", exc_info=error)
+            log.debug("changes are applied in pieces", exc_info=error)
             self._applier.distrust()
             self._again(midway=midway)
-            self._carefully(parts)
+            if self._context.tolerant and self._target.savepoints:
+                self._in_pieces(parts, lambda piece: self._fold([piece]))  # type: ignore[list-item]
+            else:
+                self._carefully(parts, midway=midway)
         self._rows_open += sum(
             len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
             for part in parts
@@ -274,17 +308,29 @@ class SqlSink(Sink):
                     applier.read(shape, part.rows)
         applier.settle()
 
-    def _carefully(self, parts: Parts) -> None:
+    def _in_pieces(self, parts: Parts, apply: Callable[[Part], None]) -> None:
+        """Apply ``parts`` in pieces. Raises: RecordsRefused with those that cannot be."""
+        take_in_pieces(
+            parts, apply, target=self._target, failure=self._failure, forget=self._forget
+        )
+
+    def _carefully(self, parts: Parts, *, midway: bool) -> None:
         """Apply ``parts`` change by change, as the source did. Raises: SinkError that names the first one
-        that cannot be."""
+        that cannot be: RecordsRefused, where it may be left out, and nothing came before that a
+        transaction without savepoints would lose."""
         applier = self._applier
         for part in parts:
             if isinstance(part, SnapshotRows):
                 self._tried(lambda part=part: self._fold([part]), "a snapshot")  # type: ignore[misc]
                 continue
-            for index, change in enumerate(part.changes, part.first_index):
-                where = f"{lsn_text(part.commit_lsn)}, change {index}"
-                self._tried(lambda c=change, p=part: self._one(c, p), where)  # type: ignore[misc]
+            for index, change in enumerate(part.changes):
+                try:
+                    where = place_of(part, index)
+                    self._tried(lambda c=change, p=part: self._one(c, p), where)  # type: ignore[misc]
+                except (SinkError, RecordError) as error:
+                    if midway or not (self._context.tolerant and is_of_a_record(error)):
+                        raise
+                    raise RecordsRefused([Refused(change=change, error=error)]) from error
         applier.settle()
 
     def _one(self, change: Change, part: TransactionPart) -> None:
@@ -323,9 +369,7 @@ class SqlSink(Sink):
     def _undo(self) -> None:
         """Undo the target's transaction, and what is known from it."""
         self._target.rollback()
-        self._applier.forget()
-        self._tables.forget()
-        self._books.forget()
+        self._forget()
         self._begun = self._snapshot = False
         self._open_commit = self._stored.commit_lsn if self._stored and self._stored.index else None
 
@@ -334,6 +378,10 @@ class SqlSink(Sink):
         if not midway:
             self._target.rollback()
             self._target.begin()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what is known from what was undone."""
         self._applier.forget()
         self._tables.forget()
         self._books.forget()

@@ -67,6 +67,8 @@ class Target(abc.ABC):
 
     schemas: bool = True
     """Whether tables have schemas."""
+    savepoints: bool = True
+    """Whether `attempt` undoes anything: without savepoints a failure ends the transaction."""
     transactional_ddl: bool = True
     """Whether tables are created and altered in the transaction of the data."""
     url: str

@@ -1,0 +1,81 @@
+"""Changes in pieces, each in a savepoint: what the target takes is applied, what it refuses is named."""
+
+from collections.abc import Callable, Sequence
+
+from waltap.dead_letters.pieces import Part, failing, wire_index
+from waltap.errors import RecordError, SinkError
+from waltap.sink import RecordsRefused, Refused
+from waltap.source.position import lsn_text
+from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap_sinks.sql.errors import SqlConstraintViolated, SqlValueUnfit
+from waltap_sinks.sql.target import Target
+
+__all__ = ["is_of_a_record", "place_of", "take_in_pieces"]
+
+
+class _Refusal(RecordError):
+    """Why a piece was not taken."""
+
+    def __init__(self, failure: SinkError | RecordError) -> None:
+        super().__init__(failure.problem)
+        self.failure = failure
+
+
+def is_of_a_record(failure: Exception) -> bool:
+    """Tell whether a failure is one change's fault: the target, as it is, takes others."""
+    return isinstance(failure, SqlConstraintViolated | SqlValueUnfit | RecordError)
+
+
+def place_of(part: Part, at: int = 0) -> str:
+    """Return where a change stands, for people."""
+    if isinstance(part, TransactionPart):
+        return f"{lsn_text(part.commit_lsn)}, change {wire_index(part, at)}"
+    return "a snapshot"
+
+
+def take_in_pieces(
+    parts: Sequence[TransactionPart | SnapshotRows],
+    apply: Callable[[Part], None],
+    *,
+    target: Target,
+    failure: Callable[[Exception, str], SinkError],
+    forget: Callable[[], None],
+) -> None:
+    """Apply ``parts`` in the transaction that is open: what is taken as a whole goes in as a whole, of the
+    rest its halves, in order. ``forget`` is called when something was undone.
+
+    Raises: RecordsRefused, and nothing of it was applied; SinkError for what is not a change's fault.
+    """
+
+    def attempt(piece: Part) -> None:
+        try:
+            with target.attempt():
+                apply(piece)
+        except Exception as error:
+            forget()
+            told = error if isinstance(error, RecordError) else failure(error, place_of(piece))
+            if not is_of_a_record(told):
+                raise told from error
+            raise _Refusal(told) from error
+
+    try:
+        with target.attempt():
+            found = failing(parts, attempt)
+            if found:
+                raise RecordsRefused(  # noqa: TRY301 - the block undoes what was applied
+                    [_refused(parts, *each) for each in found.items()]
+                )
+    except RecordsRefused:
+        forget()
+        raise
+
+
+def _refused(
+    parts: Sequence[TransactionPart | SnapshotRows], where: tuple[int, int], error: RecordError
+) -> Refused:
+    assert isinstance(error, _Refusal)
+    number, at = where
+    part = parts[number]
+    if isinstance(part, SnapshotRows):
+        return Refused(rows=part, index=at, error=error.failure)
+    return Refused(change=part.changes[at], error=error.failure)

@@ -1,0 +1,188 @@
+"""Single changes that the target of the SQL sink refuses: they are named, and the rest goes in whole."""
+
+import dataclasses
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.integration.test_sql_dialects import Place
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, context, in_parts, relation
+from tests.rigs.sql import properties, texts
+from tests.servers.mariadb import MariaDb
+from tests.servers.postgres import Database
+from waltap.sink import RecordsRefused
+from waltap.sink.refusal import leave_out
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_sinks.sql import SqlProperties, SqlSink
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
+TABLE = "CREATE SCHEMA replica; CREATE TABLE replica.people (id int PRIMARY KEY, {})"
+CHECKED = TABLE.format("name text CHECK (name <> 'bad'), note varchar(5)")
+
+Refusal = list[tuple[str, str]]
+
+
+def opened(database: Database, folder: Path, **more: Any) -> SqlSink:
+    """Return an open sink of a pipeline that goes on without what is refused."""
+    given = dataclasses.replace(context(folder, resumes=True), tolerant=True)
+    made = SqlSink(properties(database.dsn, **more), given)
+    made.open()
+    return made
+
+
+def written(target: SqlSink, given: Batch) -> Refusal:
+    """Write as the engine does; return (id, code) of what was refused, in order."""
+    refused: Refusal = []
+    while True:
+        try:
+            target.write(given)
+        except RecordsRefused as error:
+            refused += [(identifier(each), each.error.code) for each in error.refused]
+            leave_out(given, error.refused)
+        else:
+            return refused
+
+
+def identifier(refused: Any) -> str:
+    if refused.rows is not None:
+        return str(refused.rows.rows[refused.index][0])
+    change = refused.change
+    return str((change.new if hasattr(change, "new") else change.old)[0])
+
+
+def rows(*values: tuple[int, str, str]) -> list[list[str | None]]:
+    return [[str(number), name, note] for number, name, note in values]
+
+
+def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute(CHECKED)
+    source, target = Model(), opened(database, tmp_path, schema_evolution="none")
+    every = [(n, "ok", "fits") for n in range(1, 201)]
+    every[16] = (17, "bad", "fits")
+    every[120] = (121, "ok", "too long for five")
+    source.insert(PEOPLE, *rows(*every))
+    first = source.commit()
+    source.update(PEOPLE, ["5"], name="bad")
+    source.delete(PEOPLE, ["6"])
+    second = source.commit()
+    refused = written(target, batch(first, second))
+    assert refused == [("17", "WT-5703"), ("121", "WT-5705"), ("5", "WT-5703")]
+    assert target.flush() == Position(second.end_lsn)
+    found = {row[0]: row[1] for row in texts(database, "people", "id", "name")}
+    assert set(found) == {str(n) for n in range(1, 201)} - {"17", "121", "6"}
+    assert found["5"] == "ok"
+    target.close()
+
+
+def test_nothing_is_in_the_target_before_the_letters_are_kept(
+    database: Database, tmp_path: Path
+) -> None:
+    """Killed between the letter and the rest: the position is the one before, and the batch comes again."""
+    database.execute(CHECKED)
+    source, target = Model(), opened(database, tmp_path, schema_evolution="none")
+    source.insert(PEOPLE, *rows((1, "ok", "n")))
+    first = source.commit()
+    assert written(target, batch(first)) == []
+    assert target.flush() == Position(first.end_lsn)
+    source.insert(PEOPLE, *rows((2, "ok", "n"), (3, "bad", "n"), (4, "ok", "n")))
+    second = source.commit()
+    with pytest.raises(RecordsRefused):
+        target.write(batch(second))
+    assert texts(database, "people", "id") == [("1",)]
+    target.close()
+    target = opened(database, tmp_path, schema_evolution="none")
+    assert target.flush() == Position(first.end_lsn)
+    assert written(target, batch(second)) == [("3", "WT-5703")]
+    assert texts(database, "people", "id") == [("1",), ("2",), ("4",)]
+    target.close()
+
+
+@pytest.mark.parametrize("bad", [2, 5, 8])
+def test_in_the_middle_of_a_large_transaction_what_came_before_stays(
+    database: Database, tmp_path: Path, bad: int
+) -> None:
+    database.execute(CHECKED)
+    source, target = Model(), opened(database, tmp_path, schema_evolution="none")
+    source.insert(PEOPLE, *rows(*[(n, "bad" if n == bad else "ok", "n") for n in range(1, 10)]))
+    part = source.commit()
+    refused: Refusal = []
+    for piece in in_parts(part, 3, 3, 3):
+        refused += written(target, batch(piece))
+    assert refused == [(str(bad), "WT-5703")]
+    assert target.flush() == Position(part.end_lsn)
+    assert texts(database, "people", "id") == [(str(n),) for n in range(1, 10) if n != bad]
+    target.close()
+
+
+def test_rows_of_a_snapshot_are_refused_by_themselves(database: Database, tmp_path: Path) -> None:
+    database.execute(CHECKED)
+    database.execute("INSERT INTO replica.people VALUES (1, 'old', 'old'), (99, 'old', 'old')")
+    target = opened(database, tmp_path, schema_evolution="none")
+    refused: Refusal = []
+    for first in (1, 11, 21):
+        piece = SnapshotRows(
+            relation=PEOPLE,
+            rows=[(str(n), "bad" if n in {1, 15} else "ok", "n") for n in range(first, first + 10)],
+            ts=0,
+            lsn=5,
+            xid=None,
+            opens=first == 1,
+            complete=first == 21,
+        )
+        given = Batch(parts=[piece], position=Position(5), events=10, snapshot=True)
+        refused += written(target, given)
+    assert texts(database, "people", "name") == [("old",), ("old",)]
+    target.write(Batch(parts=[], position=Position(5), events=0, snapshot=True))
+    assert refused == [("1", "WT-5703"), ("15", "WT-5703")]
+    found = texts(database, "people", "id", "name")
+    assert len(found) == 28
+    assert {name for _, name in found} == {"ok"}
+    target.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "duckdb"])
+def test_other_targets_name_what_they_refuse(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = _place(kind, tmp_path, request)
+    place.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, name varchar(10) CHECK (name NOT LIKE 'bad%'), "
+        "note varchar(100))"
+    )
+    said = {"url": place.url, "table.name.format": "{table}", "schema.evolution": "none"}
+    given = SqlProperties.model_validate(said)
+    told = dataclasses.replace(context(tmp_path, resumes=True), tolerant=True)
+    source, target = Model(), SqlSink(given, told)
+    target.open()
+    bad = "bad, and too long"
+    source.insert(PEOPLE, *rows(*[(n, bad if n in {3, 7} else "ok", "n") for n in range(1, 11)]))
+    part = source.commit()
+    refused = written(target, batch(part))
+    code = "WT-5705" if kind == "mariadb" else "WT-5703"
+    assert refused == [("3", code), ("7", code)]
+    assert target.flush() == Position(part.end_lsn)
+    target.close()
+    found = [n for (n,) in place.rows("people", "id")]
+    assert found == sorted(str(n) for n in range(1, 11) if n not in {3, 7})
+
+
+def _place(kind: str, folder: Path, request: pytest.FixtureRequest) -> Place:
+    if kind == "sqlite":
+        path = folder / "rows.db"
+        return Place(f"sqlite:///{path}", lambda: sqlite3.connect(path), "TEXT")
+    if kind == "duckdb":
+        path = folder / "rows.duckdb"
+        return Place(f"duckdb:///{path}", lambda: duckdb.connect(str(path)), "VARCHAR")
+    server: MariaDb = request.getfixturevalue("mariadb")
+    name = f"r{os.getpid()}"
+    server.execute(f"CREATE DATABASE {name}")
+    request.addfinalizer(lambda: server.execute(f"DROP DATABASE {name}"))
+    return Place(server.url(name), lambda: server.connect(name), "CHAR")
