@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.store import LetterStore
 from waltap.errors import ConfigurationError, SinkError
 from waltap.http import retry_after
 from waltap.sink.sink import SinkContext
@@ -198,6 +200,79 @@ def test_what_is_refused_stops_and_comes_again(
     assert ids(receiver) == [1]
     pipeline.catch_up()
     assert ids(receiver) == [1, 1, 2, 3], "at least once: none is missing"
+
+
+@pytest.mark.parametrize("body", ["record", "array", "lines"])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
+    pipeline: Pipeline, receiver: Receiver, body: str, concurrency: int
+) -> None:
+    """It is found among those that it was sent with; all others come, each once, in the order of keys."""
+    pipeline.settings |= {"sink.body": body, "sink.concurrency": concurrency}
+    pipeline.settings |= {"errors.tolerance": "dead_letter"}
+    pipeline.catch_up()
+    receiver.judge = lambda sent: 422 if b'"bad"' in sent else 200
+    assert pipeline.database is not None
+    pipeline.database.execute(
+        "INSERT INTO t SELECT i, CASE WHEN i IN (3, 17, 18) THEN 'bad' ELSE 'ok' END "
+        "FROM generate_series(1, 40) i"
+    )
+    pipeline.database.execute("UPDATE t SET v = 'good' WHERE id = 3")
+    run = pipeline.catch_up()
+    rows = [
+        (each["value"] if "topic" in each else each)["after"]
+        for _, sent in receiver.taken
+        for each in _documents(sent)
+    ]
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {17, 18})
+    assert [row["v"] for row in rows if row["id"] == 3] == ["good"]
+    letters = letters_of(pipeline)
+    assert [each.record and "bad" in (each.record.value or "") for each in letters] == [True] * 3
+    assert {(each.code, each.table, each.op) for each in letters} == {("WT-5602", "public.t", "c")}
+    assert [each.place.index for each in letters] == [2, 16, 17]
+    assert run.engine.status().dead_letters == 3
+
+
+def test_what_is_refused_by_default_is_told_with_its_event(
+    pipeline: Pipeline, receiver: Receiver
+) -> None:
+    pipeline.catch_up()
+    insert(pipeline, 1, 3)
+    receiver.judge = lambda sent: 400 if b'"v2"' in sent else 200
+    with pytest.raises(HttpRefused, match=r"c of public\.t, [0-9A-F]+/[0-9A-F]+, change 1"):
+        pipeline.catch_up()
+    assert ids(receiver) == [1]
+
+
+def test_a_request_that_is_too_large_is_sent_in_pieces(
+    pipeline: Pipeline, receiver: Receiver
+) -> None:
+    pipeline.settings |= {"sink.body": "array"}
+    pipeline.catch_up()
+    insert(pipeline, 1, 20)
+    receiver.judge = lambda sent: 413 if len(json.loads(sent)) > 3 else 200
+    pipeline.catch_up()
+    found = [item["value"]["after"]["id"] for each in receiver.documents() for item in each]
+    assert found == [*range(1, 21)]
+
+
+def test_a_wrong_address_is_never_tolerated(pipeline: Pipeline, receiver: Receiver) -> None:
+    pipeline.settings |= {"errors.tolerance": "dead_letter"}
+    pipeline.catch_up()
+    insert(pipeline, 1, 3)
+    receiver.judge = lambda _sent: 404
+    with pytest.raises(HttpRefused):
+        pipeline.catch_up()
+    assert letters_of(pipeline) == []
+
+
+def letters_of(pipeline: Pipeline) -> list[Letter]:
+    return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
+
+
+def _documents(sent: bytes) -> list[dict[str, Any]]:
+    found = json.loads(sent) if sent[:1] == b"[" else list(map(json.loads, sent.splitlines()))
+    return found if isinstance(found, list) else [found]
 
 
 def test_keys_keep_their_order_beside_each_other(pipeline: Pipeline, receiver: Receiver) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -11,13 +12,14 @@ from waltap.notifications import Notification
 
 class Receiver:
     """Keeps the headers and bodies of what it took. ``answers`` are given first, (status, headers) each or
-    None to hang up; then it takes everything, with ``replies``, as long as there are some. Until `start` its port is held and refuses connections."""
+    None to hang up; then it takes everything, with ``replies``, as long as there are some. ``judge`` gives the status for a body. Until `start` its port is held and refuses connections."""
 
     def __init__(self, *, started: bool = True) -> None:
         self.taken: list[tuple[dict[str, str], bytes]] = []
         self.refused: list[tuple[dict[str, str], bytes]] = []
         self.answers: deque[tuple[int, dict[str, str]] | None] = deque()
         self.replies: deque[bytes] = deque()
+        self.judge: Callable[[bytes], int] = lambda _body: 200
         self.hold = threading.Event()
         self.hold.set()
         self._thread: threading.Thread | None = None
@@ -77,7 +79,7 @@ class Receiver:
         body = request.rfile.read(int(request.headers["content-length"]))
         came = {name.lower(): value for name, value in request.headers.items()}, body
         self.hold.wait(90)
-        answer = self.answers.popleft() if self.answers else (200, {})
+        answer = self.answers.popleft() if self.answers else (self.judge(body), {})
         if answer is None:
             self.refused.append(came)
             request.connection.close()

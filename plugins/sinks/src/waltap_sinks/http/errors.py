@@ -24,8 +24,19 @@ class HttpRefused(SinkError):
     remedy = (
         "Look at what {place} wants: url, body and the format of the profile decide what it gets. Nothing "
         "behind the record was confirmed: after a correction the next start goes on there. A table "
-        "[[transforms]] of type filter leaves out what the service is not to have."
+        "[[transforms]] of type filter leaves out what the service is not to have; errors.tolerance says "
+        "what becomes of single records that it calls wrong (400, 409, 413, 415, 422)."
     )
+
+    @property
+    def of_a_record(self) -> bool:
+        """Tell whether what was sent is called wrong, not the address, or who sends."""
+        return self.fields.get("status") in {400, 409, 413, 415, 422}
+
+    @property
+    def too_large(self) -> bool:
+        """Tell whether less at a time might be taken."""
+        return self.fields.get("status") == 413
 
 
 class HttpLoginRefused(SinkError):

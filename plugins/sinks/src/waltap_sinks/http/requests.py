@@ -18,12 +18,13 @@ CLOUD_EVENTS: Final = "ce_"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A body with its headers; ``topic`` is that of its first record, for messages."""
+    """A body with its headers; ``topic`` is that of its first record, for messages. ``held`` are the
+    records that it is made of."""
 
     body: bytes
     headers: dict[str, str]
     topic: str
-    records: int = 1
+    held: Sequence[Record] = ()
 
 
 Pack = Callable[[Sequence[Record]], Iterator[Request]]
@@ -67,26 +68,28 @@ def packer(
 
     def many(records: Sequence[Record]) -> Iterator[Request]:
         gathered: list[bytes] = []
+        held: list[Record] = []
         size, topic = 0, ""
         for record in records:
             if record.value is None and not tombstones:
                 continue
             made = item(record)
             if gathered and (len(gathered) >= most or size + len(made) > most_bytes):
-                yield _joined(gathered, topic)
-                gathered, size = [], 0
+                yield _joined(gathered, held, topic)
+                gathered, held, size = [], [], 0
             topic = topic if gathered else record.topic
             gathered.append(made)
+            held.append(record)
             size += len(made) + len(between)
         if gathered:
-            yield _joined(gathered, topic)
+            yield _joined(gathered, held, topic)
 
-    def _joined(items: list[bytes], topic: str) -> Request:
+    def _joined(items: list[bytes], held: list[Record], topic: str) -> Request:
         return Request(
             body=begin + between.join(items) + end,
             headers={"Content-Type": kind},
             topic=topic,
-            records=len(items),
+            held=held,
         )
 
     return many
@@ -104,7 +107,7 @@ def _singles(
         for header in record.headers:
             name, value = _header(header, prefix, encode=encode)
             headers[name] = value
-        yield Request(body=record.value or b"", headers=headers, topic=record.topic)
+        yield Request(body=record.value or b"", headers=headers, topic=record.topic, held=(record,))
 
 
 def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:

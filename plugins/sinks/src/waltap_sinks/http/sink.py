@@ -6,14 +6,17 @@ import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
 from waltap.errors import SinkError
+from waltap.format.record import Record
 from waltap.http import TRIES_AGAIN, WebhookSignature, retry_after
 from waltap.plugin_errors import LibraryMissing
+from waltap.sink.refusal import RecordsRefused, Refused
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Positions
@@ -42,7 +45,8 @@ class HttpSink(Sink):
 
     A batch is shared among ``concurrency`` lanes by key; `write` returns when every lane is empty, so what
     was written is at the address and `flush` has nothing to do. A batch that is given again after
-    HttpUnavailable goes on behind what was taken.
+    HttpUnavailable goes on behind what was taken. A request of several records that is refused for what it
+    holds is halved until the record is found, which is left out; those behind it go on.
     """
 
     def __init__(self, properties: HttpProperties, context: SinkContext) -> None:
@@ -102,11 +106,30 @@ class HttpSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Send the batch's records. Raises: HttpUnavailable, HttpRefused, HttpLoginRefused,
-        StopRequested."""
+        RecordsRefused, StopRequested."""
         if self._pending is None or self._pending[0] is not batch:
             shared = lanes(batch.records or (), self._properties.concurrency)
             self._pending = batch, [_Lane(self._pack(lane)) for lane in shared]
-        self._send([lane for lane in self._pending[1] if not lane.empty])
+        given = self._pending[1]
+        try:
+            self._send([lane for lane in given if not lane.empty])
+        except HttpRefused as error:
+            self._pending = None
+            blamed = [lane.blamed for lane in given if lane.blamed is not None]
+            if not (blamed and error.of_a_record):
+                raise
+            index = [id(record) for record in batch.records or ()].index(id(blamed[0]))
+            raise RecordsRefused([Refused(index=index, error=error)]) from error
+        refused = {id(record): error for lane in given for record, error in lane.refused}
+        if refused:  # the others are there: when the rest comes, it only counts
+            self._pending = batch, []
+            raise RecordsRefused(
+                [
+                    Refused(index=index, error=refused[id(record)])
+                    for index, record in enumerate(batch.records or ())
+                    if id(record) in refused
+                ]
+            )
         self._pending = None
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
@@ -141,8 +164,22 @@ class HttpSink(Sink):
 
     def _empty(self, lane: "_Lane") -> None:
         while (request := lane.next()) is not None:
-            self._deliver(request, lane.identifier)
-            lane.taken()
+            try:
+                self._deliver(request, lane.identifier)
+            except HttpRefused as error:
+                several = len(request.held) > 1
+                splits = several and (self._context.tolerant or error.too_large)
+                if not error.of_a_record or not (splits or self._context.tolerant):
+                    lane.blamed = None if several else request.held[0]
+                    raise
+                if splits:  # which of them is it?
+                    middle = len(request.held) // 2
+                    halves = request.held[:middle], request.held[middle:]
+                    lane.instead(chain.from_iterable(map(self._pack, halves)))
+                else:
+                    lane.leave(error)
+            else:
+                lane.taken()
 
     def _deliver(self, request: Request, identifier: str) -> None:
         """Send one request until it is taken."""
@@ -199,9 +236,11 @@ class HttpSink(Sink):
             asked = retry_after(answer.headers.get("retry-after", ""), now)
             return self._unavailable(f"it answers {status}"), asked
         kind = HttpLoginRefused if status in {401, 403, 407} else HttpRefused
-        many = f"{request.records} records, the first of {request.topic}"
-        what = many if request.records > 1 else f"a record of {request.topic}"
-        return kind(f"{self._place} answers {status} to {what}", place=self._place), 0.0
+        count = len(request.held)
+        many = f"{count} records, the first of {request.topic}"
+        what = many if count > 1 else f"a record of {request.topic}"
+        text = f"{self._place} answers {status} to {what}"
+        return kind(text, place=self._place, status=status), 0.0
 
     def _read_through(self, answer: "httpx.Response") -> None:
         """Read the body; of one that is too long, or takes too long, the connection is given up."""
@@ -262,12 +301,15 @@ class HttpSink(Sink):
 
 
 class _Lane:
-    """Requests that go one after the other. What was not taken stays at the head, with its identifier."""
+    """Requests that go one after the other. What was not taken stays at the head, with its identifier.
+    ``refused`` are records that were left, each with the reason, ``blamed`` is one that ended it."""
 
     def __init__(self, requests: Iterator[Request]) -> None:
         self._requests = requests
         self._head = next(requests, None)
         self.identifier = f"msg_{uuid4()}"
+        self.refused: list[tuple[Record, HttpRefused]] = []
+        self.blamed: Record | None = None
 
     @property
     def empty(self) -> bool:
@@ -279,3 +321,14 @@ class _Lane:
     def taken(self) -> None:
         self._head = next(self._requests, None)
         self.identifier = f"msg_{uuid4()}"
+
+    def instead(self, requests: Iterator[Request]) -> None:
+        """Let others take the place of the head."""
+        self._requests = chain(requests, self._requests)
+        self.taken()
+
+    def leave(self, error: HttpRefused) -> None:
+        """Go on behind the head, which is one record that was refused."""
+        assert self._head is not None
+        self.refused.append((self._head.held[0], error))
+        self.taken()
