@@ -29,6 +29,8 @@ from tests.servers.kafka import COORDINATES, Kafka
 from tests.servers.requirement import missing
 from waltap.errors import ConfigurationError, Retry, SinkError
 from waltap.format.record import Record
+from waltap.sink import RecordsRefused
+from waltap.sink.refusal import leave_out
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import StopRequested
 from waltap.source.position import Position, Positions
@@ -68,9 +70,12 @@ def sink(
     *,
     resumes: bool = False,
     stopping: Callable[[], bool] = lambda: False,
+    tolerant: bool = False,
     **given: str,
 ) -> KafkaSink:
-    context = SinkContext(pipeline="p", state_dir=folder, resumes=resumes, stopping=stopping)
+    context = SinkContext(
+        pipeline="p", state_dir=folder, resumes=resumes, stopping=stopping, tolerant=tolerant
+    )
     return KafkaSink(properties(servers, **given), context)
 
 
@@ -386,6 +391,37 @@ def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
     (told,) = read_all(kafka.bootstrap, f"{topic}-large")
     assert told.key() == b"2"
     assert json.loads(told.value() or b"")["topic"] == topic
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("limit", ["client", "topic"])
+def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str, limit: str
+) -> None:
+    config = {"max.message.bytes": "20000"} if limit == "topic" else {}
+    create(kafka.bootstrap, NewTopic(topic, 1, config=config))
+    made = opened(
+        tolerant=True,
+        delivery__guarantee=guarantee,
+        transactional__id=topic,
+        producer__message__max__bytes="30000" if limit == "client" else "1000000",
+        producer__batch__size="10000",
+    )
+    large = [Record(topic, key, bytes(50_000)) for key in (b"2", b"4")]
+    given = batch(1, Record(topic, b"1", b"v"), large[0], Record(topic, b"3", b"v"), large[1])
+    with pytest.raises(RecordsRefused) as refused:
+        made.write(given)
+    assert [each.index for each in refused.value.refused] == [1, 3]
+    assert {type(each.error) for each in refused.value.refused} == {KafkaRecordTooLarge}
+    if (
+        guarantee == "at_least_once"
+    ):  # it could be asked for its position now: the batch is not in it
+        assert made.flush() is None
+    leave_out(given, refused.value.refused)
+    made.write(given)
+    made.write(batch(2, Record(topic, b"5", b"v")))
+    assert made.flush() == Positions({"": Position(2)})
+    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3", b"5"]
 
 
 def test_a_record_that_is_too_large_stops_the_run_otherwise(

@@ -23,17 +23,34 @@ RECORD_BYTES: Final = 64
 
 
 class Oversize:
-    """The policy ``oversize.records``. ``watches``: records are to be asked about before they go."""
+    """The policy ``oversize.records``; where that is ``fail``, the pipeline's own (``tolerant``).
+    ``watches``: records are to be asked about before they go."""
 
-    def __init__(self, properties: KafkaSinkProperties, topics: Topics, client_limit: int) -> None:
+    def __init__(
+        self,
+        properties: KafkaSinkProperties,
+        topics: Topics,
+        client_limit: int,
+        *,
+        tolerant: bool = False,
+    ) -> None:
         self._topics, self._client_limit = topics, client_limit
         self._policy, self._topic = properties.oversize, properties.oversize_topic
-        self.watches = properties.oversize != "fail"
+        self.refuses = properties.oversize == "fail"
+        """What is too large is named to the engine."""
+        self.watches = tolerant or not self.refuses
 
-    def suspects(self, record: Record) -> bool:
-        """Tell whether ``record``, uncompressed, is larger than client or topic allow."""
+    def room(self, record: Record) -> int:
+        """Return how many bytes key and value of records like this one, of its topic and with its headers,
+        may have, uncompressed, at most."""
         limit = min(self._client_limit, self._topics.limits.get(record.topic, self._client_limit))
-        return _size(record) > limit
+        return limit - _size(record) + len(record.value or b"") + len(record.key or b"")
+
+    def error(self, record: Record) -> KafkaRecordTooLarge:
+        """Return what is to be told of a record that is not tried."""
+        size = _size(record)
+        problem = f"topic {record.topic}: a record of {size} bytes is too large"
+        return KafkaRecordTooLarge(problem, topic=record.topic, bytes=size)
 
     def caused(self, error: SinkError) -> bool:
         """Tell whether ``error`` says that a record is too large."""

@@ -3,13 +3,13 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from waltap.errors import SinkError
 from waltap.format.record import Header, Record
+from waltap.sink.refusal import RecordsRefused, Refused
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Positions
@@ -94,6 +94,9 @@ class KafkaSink(Sink):
         """What the first bad report said."""
         self._failure: BaseException | None = None
         """What ended this instance."""
+        self._refused: list[tuple[Record, SinkError]] = []
+        self._partial: Batch | None = None
+        """A batch that is on its way, but for what was refused of it."""
         self._stop_seen = 0.0
         self._left_at_stop = 0
 
@@ -116,12 +119,17 @@ class KafkaSink(Sink):
 
         Raises: ConfigurationError, SinkError, StopRequested.
         """
-        self._failure = self._undelivered = None
+        self._failure = self._undelivered = self._partial = None
         made = client.producer(self._producer_settings(), PREFIX)
         self._reach(made)
         admin = client.admin(self._client_settings(), PREFIX)
         self._topics = Topics(admin, self._properties, self._failures.refused)
-        self._oversize = Oversize(self._properties, self._topics, self._message_limit())
+        self._oversize = Oversize(
+            self._properties,
+            self._topics,
+            self._message_limit(),
+            tolerant=self._context.tolerant,
+        )
         self._producer = made
         if not self._once:
             return None
@@ -139,24 +147,42 @@ class KafkaSink(Sink):
         assert self._producer is not None
         if self._once and self._is_there(batch):
             return
+        if self._partial is batch:  # the others are on their way
+            self._partial = None
+            self._take(batch)
+            return
+        self._refused = []
         try:
             if self._transactions is not None:
                 if self._in_snapshot and _begins(batch):
                     self._transactions.undo()
                 self._transactions.begin()
             self._context.may_write()
-            self._produce(batch.records or ())
+            self._produce(batch)
             for producer in self._producers():
                 producer.poll(0)
             self._raise_undelivered()
         except KafkaException as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
+        except RecordsRefused as refusal:
+            if self._once:
+                self._failure = refusal.refused[0].error
+            raise
         except BaseException as error:
             # half of the batch is on its way: harmless, unless a commit made it count
             if self._once or self._undelivered is not None or not isinstance(error, SinkError):
                 self._failure = error
             raise
+        if self._refused:
+            self._partial = batch
+            raise RecordsRefused(
+                [Refused(index=_index(batch, record), error=e) for record, e in self._refused]
+            )
+        self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        """Count ``batch`` as written."""
         self._in_snapshot = batch.snapshot and bool(batch.parts)
         if self._in_snapshot:  # not a position to go on from
             self._whole = True  # what a flush has taken is not read again
@@ -238,22 +264,24 @@ class KafkaSink(Sink):
             self._narrow = client.producer({**settings, "batch.size": limit}, PREFIX)
         return self._narrow
 
-    def _produce(self, records: Iterable[Record]) -> None:
-        oversize, topic = self._oversize, ""
+    def _produce(self, batch: Batch) -> None:
+        oversize, topic, room = self._oversize, "", 0
         given: tuple[Header, ...] = ()
         headers: list[tuple[str, str | bytes | None]] = []
         producer = self._producer
         assert producer is not None
         produce, watches = producer.produce, oversize.watches
-        for record in records:
+        for record in batch.records or ():
             if record.topic is not topic:  # neighbours share it, and their headers
                 topic = record.topic
                 producer = self._producer_of(topic)
                 produce = producer.produce
+                room = oversize.room(record) if watches else 0
             if record.headers is not given:
                 given = record.headers
                 headers = list(given)
-            if watches and oversize.suspects(record):
+                room = oversize.room(record) if watches else 0
+            if watches and len(record.value or b"") + len(record.key or b"") > room:
                 self._produce_large(producer, record, headers)
                 continue
             while True:
@@ -267,7 +295,11 @@ class KafkaSink(Sink):
                     self._look()
                     self._context.may_write()
                 except KafkaException as raised:
-                    raise self._named(kafka_error(raised), record) from raised
+                    error = self._named(kafka_error(raised), record)
+                    if not oversize.caused(error):
+                        raise error from raised
+                    named = Refused(index=_index(batch, record), error=error)
+                    raise RecordsRefused([named]) from raised
                 else:
                     break
 
@@ -275,6 +307,7 @@ class KafkaSink(Sink):
         self, producer: Producer, record: Record, headers: list[tuple[str, str | bytes | None]]
     ) -> None:
         """Try a record that may be too large by itself, so that no neighbour is refused with it."""
+        error: SinkError = self._oversize.error(record)
         if not self._once:
             self._drain()
             try:
@@ -290,12 +323,16 @@ class KafkaSink(Sink):
                 error = self._named(kafka_error(raised), record)
                 if not self._oversize.caused(error):
                     raise error from raised
-            except SinkError as error:
+            except SinkError as reported:
+                error = reported
                 if not self._oversize.caused(error):
                     raise
                 self._undelivered = None
             else:
                 return
+        if self._oversize.refuses:
+            self._refused.append((record, error))
+            return
         instead = self._oversize.instead_of(record)
         if instead is not None:
             self._producer_of(instead.topic).produce(
@@ -395,6 +432,11 @@ class KafkaSink(Sink):
             positions=self._failures.position_topic,
             transactional_id=self._failures.transactional_id,
         )
+
+
+def _index(batch: Batch, record: Record) -> int:
+    """Return the place of a record in its batch."""
+    return next(at for at, each in enumerate(batch.records or ()) if each is record)
 
 
 def _begins(batch: Batch) -> bool:
