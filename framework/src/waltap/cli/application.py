@@ -30,6 +30,7 @@ COMMANDS = (
     "init",
     "doctor",
     "explain",
+    "plan",
     "run",
     "tail",
     "record",

@@ -26,6 +26,7 @@ from waltap.source.password import Password
 from waltap.source.position import Position, Positions
 from waltap.source.relation_memory import RelationMemory
 from waltap.source.send_format import SendFormat
+from waltap.source.setup_plan import SetupPlan
 from waltap.source.slot_status import SlotStatus
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 
@@ -257,6 +258,12 @@ class Connector(abc.ABC):
         Whatever makes `prepare` refuse is an error here, and nothing else: `waltap doctor` prints the
         checks, and a run goes through them before anything is made. Raises: ConnectionLost.
         """
+
+    def plan(self, offset: Offset | None) -> SetupPlan:
+        """Return what `prepare` would make with this stored offset, and which tables would be captured;
+        changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
+        SourceLacks where the source makes nothing that could be told."""
+        raise SourceLacks("this source tells nothing of its set-up before the start")
 
     def offset_at(self, position: Position) -> Offset:
         """Return the offset of a pipeline that goes on from ``position``, tied to the server as it is now;

@@ -25,9 +25,10 @@ from waltap.source.connector import (
     StopRequested,
 )
 from waltap.source.position import Position, lsn_text
+from waltap.source.setup_plan import SetupPlan
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres import heartbeat
-from waltap_postgres.catalog.autoset import set_identities
+from waltap_postgres.catalog.autoset import identity_statements, set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import tables_unreadable
@@ -45,6 +46,7 @@ from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
+from waltap_postgres.setup_plan import planned_tables, statements_of_others, with_member
 from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
@@ -145,6 +147,26 @@ class PostgresConnector(Connector):
         )
         return look.checks(
             lambda: self._decide(offset), self._publications.plan, self._snapshot_tables
+        )
+
+    def plan(self, offset: Offset | None) -> SetupPlan:
+        decision, captured, slot = self._decide(offset), self.captured(), None
+        statements = list(identity_statements(self.properties, captured))
+        if decision.stream:
+            statements += self._publications.statements(new_slot=decision.exports)
+        if decision.exports:
+            name, two_phase = self.properties.slot_name, self.context.decoder.two_phase
+            slot = self._slots.create_sql(name, self._plugin, two_phase=two_phase)
+        others = statements_of_others(self.check(offset))
+        signal = self.context.capture.signal_table
+        if signal and self._publications.adds_tables() and self.catalogue.relation(*signal) is None:
+            others = with_member(others, statements, self.properties.publication_name, signal)
+        read = self._snapshot_tables() if decision.snapshot else []
+        return SetupPlan(
+            statements=tuple(each for each in statements if each not in others),
+            by_others=others,
+            slot=slot,
+            tables=planned_tables(self.catalogue, captured, read, self.dialect.preflight.before),
         )
 
     def offset_at(self, position: Position) -> Offset:

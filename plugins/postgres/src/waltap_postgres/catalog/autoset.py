@@ -1,6 +1,6 @@
 """``replica.identity.autoset.values``: replica identities that a start sets on captured tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg
@@ -12,15 +12,11 @@ from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 
-__all__ = ["set_identities"]
+__all__ = ["identity_statements", "set_identities"]
 
 
-def set_identities(
-    connection: "psycopg.Connection[tuple[Any, ...]]",
-    properties: PostgresProperties,
-    captured: Iterable[Table],
-) -> None:
-    """Alter the tables that the property names and that differ from it. Raises: SourceError."""
+def identity_statements(properties: PostgresProperties, captured: Iterable[Table]) -> Iterator[str]:
+    """Yield what alters the tables that the property names and that differ from it."""
     for entry in properties.replica_identity_autoset_values:
         pattern, _, value = entry.rpartition(":")
         word, _, index = value.strip().partition(" ")
@@ -32,7 +28,17 @@ def set_identities(
                 continue
             clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
             name = identifier(relation.schema, relation.table)
-            try:
-                connection.execute(f"ALTER TABLE {name} REPLICA IDENTITY {clause}".encode())
-            except psycopg.Error as error:
-                raise driver_error(error, properties) from error
+            yield f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
+
+
+def set_identities(
+    connection: "psycopg.Connection[tuple[Any, ...]]",
+    properties: PostgresProperties,
+    captured: Iterable[Table],
+) -> None:
+    """Run `identity_statements`. Raises: SourceError."""
+    for statement in identity_statements(properties, captured):
+        try:
+            connection.execute(statement.encode())
+        except psycopg.Error as error:
+            raise driver_error(error, properties) from error

@@ -175,6 +175,10 @@ class Publications:
             return meaning if isinstance(meaning, PublicationGone) else None
         return None
 
+    def statements(self, *, new_slot: bool = False) -> list[str]:
+        """Return what `make` would run. Raises: SourceError, OffsetError."""
+        return self.plan(new_slot=new_slot).statements if self._used else []
+
     def make(self, *, new_slot: bool = False) -> None:
         """Make or adjust them where the decoder uses any. Raises: SourceError, OffsetError."""
         if not self._used:

@@ -1,0 +1,202 @@
+"""``waltap plan``: what a start would make, read and deliver. Nothing is changed."""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.cli.profile_source import (
+    SetOption,
+    SinkOption,
+    SourceArgument,
+    any_sink,
+    overrides,
+    read,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from waltap.mapping.type_registry import TypeRegistry
+    from waltap.source.connector import Check
+    from waltap.source.setup_plan import PlannedTable, SetupPlan
+
+__all__ = ["command"]
+
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def command(
+    source: SourceArgument,
+    sink: SinkOption = None,
+    set_: SetOption = None,
+    types: Annotated[
+        bool, typer.Option("--types", help="Show what each column becomes, table by table.")
+    ] = False,
+    rate: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="ROWS", help="Rows a second to count with, for the time of the snapshot."
+        ),
+    ] = 100_000,
+    as_sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL alone, for whoever runs it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, columns included.")] = False,
+) -> None:
+    """Say what a start would make on the server, what it would read, and what events will hold.
+
+    It connects and looks; it changes nothing. Exit code 1 when a start would be refused as things are.
+    """
+    from waltap.cli.connection import connected
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline.preflight import checks
+
+    host, raw = Host(), read(source)
+    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
+    with connected(profile, host) as (connector, stages):
+        found = [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
+        plan = connector.plan(stages.store.load())
+    if as_json:
+        typer.echo(json.dumps(_document(plan, found, stages.types, rate), indent=2))
+    elif as_sql:
+        typer.echo("\n".join(_sql(plan)))
+    else:
+        _print(plan, found, stages.types, rate, types_too=types)
+    if any(check.verdict == "error" for check in found):
+        raise typer.Exit(1)
+
+
+def _sql(plan: "SetupPlan") -> Iterator[str]:
+    if plan.by_others:
+        yield "-- by a superuser, or the owner of what is named"
+        yield from (f"{each};" for each in plan.by_others)
+    if plan.statements:
+        yield "-- by the role of the profile; waltap run does it"
+        yield from (f"{each};" for each in plan.statements)
+    if plan.slot is not None:
+        yield "-- on a replication connection; waltap run does it, and WAL is kept from then on"
+        yield f"-- {plan.slot}"
+
+
+def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, type, Connect schema (of JSON and Avro) and Arrow type (of the change log and of Spark
+    tables) of each column; an empty schema is of one that is left out."""
+    from waltap.arrow.column import strings
+    from waltap.mapping.type_reference import schema_text
+
+    for column in table.relation.columns:
+        of_type = column.data_type.name if column.data_type is not None else str(column.type_oid)
+        mapping = types.of(table.relation, column)
+        if mapping is None:
+            yield column.name, of_type, "", ""
+        else:
+            arrow = mapping.arrow or strings()
+            yield column.name, of_type, schema_text(mapping.schema), str(arrow.type())
+
+
+def _document(
+    plan: "SetupPlan", found: "list[Check]", types: "TypeRegistry", rate: int
+) -> dict[str, Any]:
+    rows = sum(table.rows or 0 for table in plan.tables if table.read)
+    return {
+        "statements": plan.statements,
+        "by_others": plan.by_others,
+        "slot": plan.slot,
+        "problems": [
+            {"name": each.name, "verdict": each.verdict, "found": each.found, "remedy": each.remedy}
+            for each in found
+        ],
+        "snapshot": {"rows": rows, "seconds": round(rows / rate, 1)},
+        "tables": [
+            {
+                "table": table.relation.name,
+                "key": list(table.relation.primary_key or ()),
+                "before": table.before,
+                "rows": table.rows,
+                "bytes": table.bytes,
+                "read": table.read,
+                "columns": [
+                    dict(zip(("name", "type", "schema", "arrow"), column, strict=True))
+                    for column in _columns(table, types)
+                ],
+            }
+            for table in plan.tables
+        ],
+    }
+
+
+def _print(
+    plan: "SetupPlan", found: "list[Check]", types: "TypeRegistry", rate: int, *, types_too: bool
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from waltap.cli.screen import answers
+
+    console = answers()
+    for check in found:
+        _say(console, f"{check.verdict}: {check.name}: {check.found}", check.remedy)
+    made = [*plan.statements, *((plan.slot,) if plan.slot else ())]
+    _listed(console, "To be run by others before", plan.by_others)
+    _listed(console, "The start makes", made or ("nothing",))
+    shown = Table("table", "key", "rows", "size", "read", "before", box=box.SIMPLE_HEAD)
+    for each in plan.tables:
+        shown.add_row(
+            each.relation.name,
+            ", ".join(each.relation.primary_key or ()),
+            "" if each.rows is None else f"{each.rows:,}",
+            "" if each.bytes is None else _size(each.bytes),
+            "yes" if each.read else "",
+            each.before,
+        )
+    console.print(shown)
+    read_ = [each for each in plan.tables if each.read]
+    rows = sum(each.rows or 0 for each in read_)
+    if read_:
+        size = _size(sum(each.bytes or 0 for each in read_))
+        console.print(
+            f"Snapshot: {len(read_)} tables, about {rows:,} rows, {size}; "
+            f"about {_duration(rows / rate)} at {rate:,} rows a second"
+        )
+    for each in plan.tables if types_too else ():
+        columns = Table(
+            "column",
+            "type",
+            "JSON and Avro",
+            "Arrow",
+            title=each.relation.name,
+            box=box.SIMPLE_HEAD,
+        )
+        for name, of_type, schema, arrow in _columns(each, types):
+            columns.add_row(name, of_type, schema or "left out", arrow)
+        console.print(columns)
+
+
+def _listed(console: "Console", title: str, statements: "tuple[str, ...] | list[str]") -> None:
+    if statements:
+        console.print(f"{title}:", style="bold")
+        for each in statements:
+            console.print(f"  {each}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(console: "Console", line: str, remedy: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if remedy:
+        console.print(f"  → {remedy}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _size(size: float) -> str:
+    unit = 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.0f} {UNITS[unit]}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = seconds / 60
+    return f"{minutes:,.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
