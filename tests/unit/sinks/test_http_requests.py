@@ -43,9 +43,9 @@ def test_bodies_hold_every_record_once(records: list[Record], most: int, size: i
     requests = list(array(records))
     found = [item for request in requests for item in json.loads(request.body)]
     assert [item["topic"] for item in found] == [record.topic for record in records]
-    assert sum(request.records for request in requests) == len(records)
-    assert all(request.records <= most for request in requests)
-    assert all(r.records == 1 or len(r.body) <= size + 2 for r in requests)
+    assert sum(len(request.held) for request in requests) == len(records)
+    assert all(len(request.held) <= most for request in requests)
+    assert all(len(r.held) == 1 or len(r.body) <= size + 2 for r in requests)
     again = [json.loads(text) for r in lines(records) for text in r.body.splitlines()]
     assert again == found
 
@@ -53,7 +53,7 @@ def test_bodies_hold_every_record_once(records: list[Record], most: int, size: i
 @pytest.mark.parametrize("body", ["record", "array", "lines", "cloudevents"])
 def test_tombstones_are_left_out_unless_they_are_wanted(body: str) -> None:
     pack = packer(body, most=10, most_bytes=1000)
-    assert sum(request.records for request in pack(RECORDS)) == 2
+    assert sum(len(request.held) for request in pack(RECORDS)) == 2
 
 
 def test_a_record_is_its_value_with_key_and_headers_beside_it() -> None:

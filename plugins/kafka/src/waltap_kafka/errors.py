@@ -80,8 +80,8 @@ class KafkaRecordTooLarge(SinkError):
     remedy = (
         "Raise max.message.bytes of topic {topic} (kafka-configs.sh --alter) and "
         "producer.message.max.bytes here to at least {bytes}; or set errors.tolerance to dead_letter, "
-        "which keeps it whole, or oversize.records to skip or dead_letter. Where the topic takes less than a "
-        "whole batch of the client, lower producer.batch.size. Nothing was confirmed."
+        "which keeps it whole, or oversize.records to skip or dead_letter. Where the topic takes less "
+        "than a whole batch of the client, lower producer.batch.size. Nothing was confirmed."
     )
 
 
