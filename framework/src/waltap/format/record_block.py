@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 from waltap.format.record import Header, Record
+from waltap.format.text_rows import TextRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,21 +16,44 @@ class RecordBlock(Sequence[Record]):
     """Records for one topic, as Arrow arrays of UTF-8; no value is null. It is a sequence of records like
     any list of them: they are made when somebody asks for them, and kept. Immutable.
 
-    ``chunks`` are (keys, values), in order; keys None: the records have none. ``headers`` are those of
-    every record.
+    ``chunks`` are (keys, values), in order; keys None: the records have none. What is not put together yet
+    may come as `TextRows`. ``headers`` are those of every record.
     """
 
-    __slots__ = ("_count", "_records", "chunks", "headers", "topic")
+    __slots__ = ("_chunks", "_count", "_records", "headers", "topic")
 
     def __init__(
         self,
         topic: str,
-        chunks: "Sequence[tuple[pa.StringArray | None, pa.StringArray]]",
+        chunks: "Sequence[tuple[pa.StringArray | TextRows | None, pa.StringArray | TextRows]]",
         headers: tuple[Header, ...],
     ) -> None:
-        self.topic, self.chunks, self.headers = topic, tuple(chunks), headers
-        self._count = sum(len(values) for _, values in self.chunks)
+        self.topic, self.headers = topic, headers
+        self._chunks = [
+            (keys if keys is None else _rows(keys), _rows(values)) for keys, values in chunks
+        ]
+        self._count = sum(len(values) for _, values in self._chunks)
         self._records: list[Record] | None = None
+
+    @property
+    def chunks(self) -> "Iterator[tuple[pa.StringArray | None, pa.StringArray]]":
+        """Return (keys, values) as arrays, in order; keys None: the records have none."""
+        for keys, values in self._chunks:
+            yield None if keys is None else keys.array(), values.array()
+
+    def lines(self, before: str, between: str, after: str) -> Iterator[memoryview]:
+        """Yield the text of all records, some at a time: key (null where there is none) and value of each
+        with these texts around them. It may be asked for from any thread."""
+        for keys, values in self._chunks:
+            key = ("null",) if keys is None else keys.pieces
+            yield from values.within([before, *key, between], after).texts()
+
+    def value_bytes(self) -> Iterator[int]:
+        """Put keys and values together; yield how many bytes the values have, some at a time."""
+        for keys, values in self._chunks:
+            for _ in () if keys is None else keys.texts():
+                pass
+            yield from map(len, values.texts())
 
     def __len__(self) -> int:
         return self._count
@@ -60,6 +84,10 @@ class RecordBlock(Sequence[Record]):
                 ]
             self._records = made
         return self._records
+
+
+def _rows(texts: "pa.StringArray | TextRows") -> TextRows:
+    return texts if isinstance(texts, TextRows) else TextRows([texts], len(texts))
 
 
 def _bytes_of(texts: "pa.StringArray") -> list[bytes]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.format.record_block import RecordBlock
+from waltap.format.text_rows import TextRows
 from waltap.json.codec import ColumnCodec, RowCodec
 from waltap.json.schema import quote
 from waltap.transactions.row_block import RowBlock, texts_of
@@ -24,22 +25,18 @@ def record_block(
     ``a`` of all its rows, in order. Raises: one of `MISFITS` for a value that does not fit; nothing was
     counted then.
     """
-    import pyarrow as pa
-
     columns = _Columns(block)
     values = _object(columns, codec.columns.values(), "")
     keys = _object(columns, codec.key_columns.values(), codec.key_tail) if codec.key else None
     before, after = codec.key_texts
     start = codec.prefix.decode() + '{"before":null,"after":'
-    chunks: list[tuple[pa.StringArray | None, pa.StringArray]] = []
+    chunks: list[tuple[TextRows | None, TextRows]] = []
     at = 0
     for count, a in heads:
         end = f',"source":{{{a}{b}{codec.table}{x}{c}'
-        key = None if keys is None else _joined([before, *keys, after], at, count)
-        chunks.append((key, _joined([start, *values, end], at, count)))
+        key = None if keys is None else _rows([before, *keys, after], at, count)
+        chunks.append((key, _rows([start, *values, end], at, count)))
         at += count
-    del columns, values, keys
-    pa.default_memory_pool().release_unused()
     return RecordBlock(codec.plan.topic, chunks, codec.headers)
 
 
@@ -96,22 +93,9 @@ def _object(
     return [*pieces, "}" if pieces else "{}"]
 
 
-def _joined(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> "pa.StringArray":
-    """Return ``pieces`` joined, row by row, for the rows from ``start`` on."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    arguments: list[Any] = [""]
-    columns = False
-    for piece in pieces:
-        if not isinstance(piece, str):
-            whole = start == 0 and count == len(piece)
-            arguments.append(piece if whole else piece.slice(start, count))
-            columns = True
-        elif isinstance(arguments[-1], str):
-            arguments[-1] += piece
-        else:
-            arguments.append(piece)
-    if not columns:
-        return pa.repeat(pa.scalar(arguments[0], pa.string()), count)
-    return pc.binary_join_element_wise(*arguments, "")
+def _rows(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> TextRows:
+    """Return ``pieces`` put together for the rows from ``start`` on."""
+    return TextRows(
+        [p if isinstance(p, str) or count == len(p) else p.slice(start, count) for p in pieces],
+        count,
+    )

@@ -4,7 +4,7 @@ Key, value and header values of JSON records stand in the line as the JSON they 
 tombstone's value and for a record without key. ``partition`` is there when a record names one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from waltap.format.record import Header, Record
 from waltap.format.record_block import RecordBlock
@@ -31,27 +31,19 @@ class JsonLines:
 
     def line(self, record: Record) -> bytes:
         """Return the line of ``record``, with its newline."""
-        return self._lines((record,))
+        return self.lines((record,))
 
-    def lines(self, records: Iterable[Record]) -> bytes | memoryview:
+    def portions(self, records: Iterable[Record]) -> Iterator[bytes | memoryview]:
+        """Yield the lines of ``records``, some at a time. Another thread may go through them: all but
+        putting together was done when this returns."""
+        if not isinstance(records, RecordBlock):
+            return iter((self.lines(records),))
+        suffix = _suffix(records.headers) if records.headers else _BARE
+        prefix = self._prefix(records.topic)
+        return records.lines(prefix.decode(), ',"value":', suffix.decode())
+
+    def lines(self, records: Iterable[Record]) -> bytes:
         """Return the lines of ``records``, each with its newline."""
-        if isinstance(records, RecordBlock):
-            return self._block(records)
-        return self._lines(records)
-
-    def _block(self, records: RecordBlock) -> bytes | memoryview:
-        import pyarrow.compute as pc
-
-        prefix = self._prefix(records.topic).decode()
-        suffix = (_suffix(records.headers) if records.headers else _BARE).decode()
-        views = []
-        for keys, values in records.chunks:
-            key = "null" if keys is None else keys
-            lines = pc.binary_join_element_wise(prefix, key, ',"value":', values, suffix, "")
-            views.append(memoryview(lines.buffers()[2]))
-        return views[0] if len(views) == 1 else b"".join(views)
-
-    def _lines(self, records: Iterable[Record]) -> bytes:
         prefixes = self._prefixes
         out: list[bytes] = []
         append = out.append

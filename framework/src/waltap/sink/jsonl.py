@@ -12,16 +12,18 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from waltap.config.property import Properties, declare
 from waltap.errors import Retry, SinkError
+from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.offsets.durable_file import sync
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.past_cache import PastCache
 from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
@@ -103,6 +105,7 @@ class JsonLinesSink(Sink):
         self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
+        self._past_cache = PastCache()
         self._behind: _Behind | None = None
         """The block that a thread writes."""
 
@@ -141,13 +144,18 @@ class JsonLinesSink(Sink):
         """
         if self._behind is None:  # else it says itself how it failed
             self._fail_stop.check()
-        block = self._lines.lines(batch.records or ())
+        records = batch.records or ()
+        blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
+        large = isinstance(records, RecordBlock)
+        if not large:
+            made = blocks = list(blocks)
+            large = sum(map(len, made)) >= BEHIND_BYTES
         self._settle()
         partition, position = batch.partition, batch.position  # the batch itself may go
-        if self._size is not None and len(block) >= BEHIND_BYTES:
-            self._behind = _Behind(partial(self._append, block, partition, position))
+        if self._size is not None and large:
+            self._behind = _Behind(partial(self._append, blocks, partition, position))
         else:
-            self._append(block, partition, position)
+            self._append(blocks, partition, position)
 
     def _settle(self) -> None:
         """Wait for the block that a thread writes. Raises: what writing it raised."""
@@ -159,13 +167,22 @@ class JsonLinesSink(Sink):
                 self._fail_stop.fail(error)
                 raise
 
-    def _append(self, block: bytes | memoryview, partition: str, position: Position) -> None:
+    def _append(
+        self, blocks: Iterable[bytes | memoryview], partition: str, position: Position
+    ) -> None:
+        begun = size = self._size
         try:
-            view = memoryview(block)
-            while view:
-                part = view if self._size is not None else view[: self._room()]
-                self._may_write()
-                view = view[os.write(self._fd, part) :]
+            for block in blocks:
+                view = memoryview(block)
+                if size is not None:
+                    view, size = (
+                        self._past_cache.write(self._fd, size, view, self._may_write),
+                        size + len(block),
+                    )
+                while view:
+                    part = view if size is not None else view[: self._room()]
+                    self._may_write()
+                    view = view[os.write(self._fd, part) :]
         except BrokenPipeError as cause:
             raise ReaderGone(
                 f"{self._where} was closed by its reader", output=self._where
@@ -174,11 +191,11 @@ class JsonLinesSink(Sink):
             failure = self._failure("cannot be written", cause)
             self._cut_half_written(failure)
             raise failure from cause
-        if self._size is not None:
-            if _CAN_ADVISE and block:
+        if size is not None and begun is not None:
+            if _CAN_ADVISE and size > begun:
                 # the kernel starts writing now, so that `flush` has little left to wait for
-                os.posix_fadvise(self._fd, self._size, len(block), os.POSIX_FADV_DONTNEED)
-            self._size += len(block)
+                os.posix_fadvise(self._fd, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            self._size = size
         self._accepted = self._accepted.moved(partition, position)
 
     def flush(self) -> Positions | None:

@@ -1,5 +1,6 @@
 """The null sink: takes records and keeps nothing but their count. For benchmarks and dry runs."""
 
+from waltap.format.record_block import RecordBlock
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
@@ -24,7 +25,10 @@ class NullSink(Sink):
         """Count the batch's records."""
         records = batch.records or []
         self.records += len(records)
-        self.bytes += sum([len(record.value) for record in records if record.value is not None])
+        if isinstance(records, RecordBlock):
+            self.bytes += sum(records.value_bytes())
+        else:
+            self.bytes += sum([len(r.value) for r in records if r.value is not None])
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:

@@ -5,8 +5,9 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
 import psycopg
 from psycopg import pq
@@ -15,6 +16,7 @@ from waltap.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.source.connector import StopRequested
 from waltap_postgres.connection import Session, driver_error, identify
+from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import (
     CopyEnded,
     CopySplitter,
@@ -23,12 +25,22 @@ from waltap_postgres.replication.wire import (
 )
 from waltap_postgres.waiting import POLL_S, WRITE
 
-__all__ = ["LibpqTransport", "SocketTransport", "Transport", "copy_out", "open_transport"]
+__all__ = [
+    "LibpqTransport",
+    "SocketTransport",
+    "Transport",
+    "copy_out",
+    "copy_out_in_place",
+    "open_transport",
+]
+
+T = TypeVar("T")
 
 RECEIVE_BYTES = 1 << 20
 START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 1.0
+CLOSED = "the server closed the connection during COPY"
 MOST_FRAMES = 8192
 GATHER_S = 0.001
 FLOW_GAP_S = 0.002
@@ -270,15 +282,32 @@ def copy_out(session: Session, sql: str) -> Iterator[bytes]:
     Nothing of it is complete before the iterator ends: an error can follow rows.
     Raises: SourceError, ConnectionLost, StopRequested.
     """
+    return _copied(session, sql, _split)
+
+
+def copy_out_in_place(session: Session, sql: str) -> Iterator[HeadedRows | bytes]:
+    """Run a COPY … TO STDOUT in text format; large portions may be `HeadedRows`, where numpy is there. The
+    rest is as with `copy_out`."""
+    return _copied(session, sql, _in_place)
+
+
+def _copied(
+    session: Session, sql: str, received: Callable[[Session, socket.socket], Iterator[T]]
+) -> Iterator[T | bytes]:
     try:
-        yield from (_copy_by_libpq if _encrypted(session) else _copy_by_socket)(session, sql)
+        if _encrypted(session):
+            yield from _copy_by_libpq(session, sql)
+        else:
+            yield from _copy_by_socket(session, sql, received)
     except StopRequested:
         session.cancel()
         session.close()
         raise
 
 
-def _copy_by_socket(session: Session, sql: str) -> Iterator[bytes]:
+def _copy_by_socket(
+    session: Session, sql: str, received: Callable[[Session, socket.socket], Iterator[T]]
+) -> Iterator[T]:
     connection = socket.socket(fileno=socket.dup(session.pgconn.socket))
     try:
         connection.setblocking(False)
@@ -288,17 +317,7 @@ def _copy_by_socket(session: Session, sql: str) -> Iterator[bytes]:
         while rest:
             if waiting.ready(connection.fileno(), WRITE):
                 rest = rest[connection.send(rest) :]
-        splitter = CopySplitter()
-        while not splitter.done:
-            try:
-                data = connection.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                session.wait_readable()
-                continue
-            if not data:
-                raise ConnectionLost("the server closed the connection during COPY")
-            if payloads := splitter.split(data):
-                yield b"".join(payloads)
+        yield from received(session, connection)
     except OSError as error:
         raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
     except CopyEnded as end:
@@ -309,6 +328,34 @@ def _copy_by_socket(session: Session, sql: str) -> Iterator[bytes]:
         ) from end
     finally:
         connection.close()
+
+
+def _split(session: Session, connection: socket.socket) -> Iterator[bytes]:
+    splitter = CopySplitter()
+    while not splitter.done:
+        try:
+            data = connection.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            session.wait_readable()
+            continue
+        if not data:
+            raise ConnectionLost(CLOSED)
+        if payloads := splitter.split(data):
+            yield b"".join(payloads)
+
+
+def _in_place(session: Session, connection: socket.socket) -> Iterator[HeadedRows | bytes]:
+    buffer = CopyBuffer()
+    while not buffer.done:
+        try:
+            received = connection.recv_into(buffer.room())
+        except BlockingIOError:
+            session.wait_readable()
+            continue
+        if not received:
+            raise ConnectionLost(CLOSED)
+        buffer.took(received)
+        yield from buffer.rows()
 
 
 def _copy_by_libpq(session: Session, sql: str) -> Iterator[bytes]:

@@ -90,6 +90,11 @@ class _Pieces:
         )
         return data[self._have - had :] if self._have == self._need else None
 
+    @property
+    def missing(self) -> int:
+        """Return how many bytes are known to be missing of a message that is kept; 0: none is."""
+        return self._need - self._have if self._chunks or self._large is not None else 0
+
     def take_large(self) -> bytearray | None:
         """Return the large message that `add` has just completed, header included, None without one."""
         large, self._large = self._large, None
@@ -217,6 +222,11 @@ class CopySplitter:
         self._pieces = _Pieces(large_bytes)
         self._error: ServerMessage | None = None
         self.done = False
+
+    @property
+    def missing(self) -> int:
+        """Return how many bytes are known to be missing of a message that has begun; 0: none has."""
+        return self._pieces.missing
 
     def split(self, data: bytes) -> list[bytes]:
         """Return the CopyData payloads in ``data``; ``done`` is set when the command is over.

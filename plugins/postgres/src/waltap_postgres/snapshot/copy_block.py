@@ -10,7 +10,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
+from waltap_postgres.replication.copy_buffer import HeadedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,51 +42,60 @@ def reads_blocks() -> bool:
     return find_spec("pyarrow") is not None and find_spec("numpy") is not None
 
 
-def copy_block(data: bytes, width: int, count: int) -> RowBlock | None:
-    """Return the ``count`` rows of ``width`` columns that ``data`` has; None where `copy_text` must read
+def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
+    """Return the ``count`` rows of ``width`` columns that ``rows`` has; None where `copy_text` must read
     them, or say what is wrong with them."""
-    if not width or len(data) > MOST_BYTES or not data.endswith(b"\n"):
+    headed = isinstance(rows, HeadedRows)
+    data = memoryview(rows.buffer)[: rows.size] if isinstance(rows, HeadedRows) else rows
+    if not width or len(data) > MOST_BYTES or data[-1:] != b"\n":
         return None
-    if data.startswith(BYTE_ORDER_MARK) or b"\r" in data:
+    if data[:3] == BYTE_ORDER_MARK or _occurs(b"\r", rows):
         return None
     import pyarrow as pa
 
     try:
-        table = _reader(width)(pa.BufferReader(data), len(data))
+        table = _reader(width, headed)(pa.BufferReader(pa.py_buffer(data)), len(data))
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
     if table.num_rows != count:
         return None
     columns = [_array(column) for column in table.columns]
-    if data.find(b"\\") >= 0:
+    if _occurs(b"\\", rows):
         for index, column in enumerate(columns):
             plain = _unescaped(column)
             if plain is None:
                 return None
             columns[index] = plain
-    del table
-    pa.default_memory_pool().release_unused()  # what a thread leaves behind, others do not use
     return RowBlock(columns, count)
 
 
+def _occurs(text: bytes, rows: HeadedRows | bytes) -> bool:
+    return rows.has(text) if isinstance(rows, HeadedRows) else text in rows
+
+
 @functools.cache
-def _reader(width: int) -> "Callable[[pa.BufferReader, int], pa.Table]":
+def _reader(width: int, headed: bool) -> "Callable[[pa.BufferReader, int], pa.Table]":
     import pyarrow as pa
     from pyarrow import csv
 
+    spare_pandas()
     names = [str(number) for number in range(width)]
+    heads = ["head"] if headed else []
     # An empty line is a value of a single column; elsewhere it is damage, and taken for nothing.
     parse = csv.ParseOptions(
         delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=width > 1
     )
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
+        include_columns=names,
         null_values=["\\N"],
         strings_can_be_null=True,
     )
 
     def read(source: "pa.BufferReader", size: int) -> "pa.Table":
-        options = csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=names)
+        options = csv.ReadOptions(
+            use_threads=False, block_size=size + 1, column_names=[*heads, *names]
+        )
         return csv.read_csv(
             source, read_options=options, parse_options=parse, convert_options=convert
         )
@@ -97,6 +108,14 @@ def _array(column: "pa.ChunkedArray") -> "pa.Array":
 
 
 def _has(column: "pa.Array", text: str) -> bool:
+    """Tell whether the one character ``text`` is in any value of a column that was just read."""
+    import numpy as np
+
+    data = column.buffers()[2]
+    return data is not None and bool((np.frombuffer(data, "u1") == ord(text)).any())
+
+
+def _occurs_in(column: "pa.Array", text: str) -> bool:
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring(column, text)).as_py())
@@ -115,7 +134,7 @@ def _unescaped(column: "pa.Array") -> "pa.Array | None":
     column = replace(column, "\\\\", _STAND_IN)
     if _has(column, "\\"):
         for escape, meant in ESCAPES.items():
-            if _has(column, escape):
+            if _occurs_in(column, escape):
                 column = replace(column, escape, meant)
         if _has(column, "\\"):
             return None

@@ -8,7 +8,8 @@ from typing import Final
 from waltap.decode.tuple_image import Tuple
 from waltap.transactions.row_block import RowBlock
 from waltap_postgres.connection import Session
-from waltap_postgres.replication.transport import copy_out
+from waltap_postgres.replication.copy_buffer import HEAD, HeadedRows
+from waltap_postgres.replication.transport import copy_out, copy_out_in_place
 from waltap_postgres.snapshot.ahead import ahead
 from waltap_postgres.snapshot.copy_block import copy_block, reads_blocks
 from waltap_postgres.snapshot.copy_text import copy_rows
@@ -20,6 +21,9 @@ PIECE_BYTES: Final = 16 << 20
 
 BLOCK_ROWS: Final = 1000
 """From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples, and need no pyarrow."""
+
+FEW_ROWS: Final = 64
+"""Rows of a full buffer (`HeadedRows`) that are quicker as tuples."""
 
 BLOCK_BYTES: Final = 512 << 10
 """Bytes of COPY after which so many rows are handed on: a piece is several times that on its way, as
@@ -39,7 +43,8 @@ def copy_pieces(
     """
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
-        return pieces_of(copy_out(session, f"COPY ({sql}) TO STDOUT"), width, most)
+        copied = copy_out_in_place if reads_blocks() else copy_out
+        return pieces_of(copied(session, f"COPY ({sql}) TO STDOUT"), width, most)
 
     def abandon() -> None:
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
@@ -49,7 +54,7 @@ def copy_pieces(
 
 
 def pieces_of(
-    portions: Iterator[bytes], width: int, most: int
+    portions: Iterator[HeadedRows | bytes], width: int, most: int
 ) -> Iterator[tuple[Sequence[Tuple], int]]:
     """Yield pieces, with their bytes, of what a COPY gives in ``portions``, which may end anywhere.
 
@@ -57,7 +62,14 @@ def pieces_of(
     """
     held: list[bytes] = []
     rows = size = offset = 0
-    for portion in filter(None, portions):
+    for portion in filter(len, portions):
+        if isinstance(portion, HeadedRows):
+            if held:
+                yield from _pieces(held, width, most, rows, offset)
+                offset, held, rows, size = offset + size, [], 0, 0
+            yield from _headed_pieces(portion, width, most, offset)
+            offset += portion.size - len(HEAD) * len(portion)
+            continue
         rows, size = rows + portion.count(b"\n"), size + len(portion)
         held.append(portion)
         enough = BLOCK_BYTES if rows >= BLOCK_ROWS else PIECE_BYTES
@@ -69,6 +81,27 @@ def pieces_of(
             held, rows, size = [rest] if rest else [], rows - whole, len(rest)
     if held:
         yield from _pieces(held, width, most, rows, offset)
+
+
+def _headed_pieces(
+    found: HeadedRows, width: int, most: int, offset: int
+) -> Iterator[tuple[Sequence[Tuple], int]]:
+    """Yield what a whole buffer holds: columns, but for few rows, which are long."""
+    rows: Sequence[Tuple] | None = None
+    if len(found) >= FEW_ROWS <= most:
+        rows = copy_block(found, width, len(found))
+    if rows is None:
+        rows = [row for some in copy_rows([found.plain()], width, offset) for row in some]
+    yield from _sliced(rows, most, found.size)
+
+
+def _sliced(rows: Sequence[Tuple], most: int, size: int) -> Iterator[tuple[Sequence[Tuple], int]]:
+    if len(rows) <= most:
+        yield rows, size
+        return
+    for start in range(0, len(rows), most):
+        part = rows[start : start + most]
+        yield part, size * len(part) // len(rows)
 
 
 def _cut(held: list[bytes], rows: int) -> bytes:
@@ -93,12 +126,7 @@ def _pieces(
     if rows is None:
         rows = [row for some in copy_rows([data], width, offset) for row in some]
     del data
-    if len(rows) <= most:
-        yield rows, size
-        return
-    for start in range(0, len(rows), most):
-        part = rows[start : start + most]
-        yield part, size * len(part) // len(rows)
+    yield from _sliced(rows, most, size)
 
 
 def reordered(rows: Sequence[Tuple], places: Sequence[int | None]) -> Sequence[Tuple]:

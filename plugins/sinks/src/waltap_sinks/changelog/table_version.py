@@ -29,10 +29,10 @@ from waltap.events import (
     runs,
 )
 from waltap.sink.sink import SinkContext
+from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_sinks.changelog.spared_pandas import spare_pandas
 from waltap_sinks.changelog.store import safe_name
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 That is 57 MiB and half a second, for nothing.
 """
 
+import functools
 import sys
 import threading
 from typing import Any
@@ -21,6 +22,7 @@ class _Hidden:
             raise ModuleNotFoundError(name, name=name)
 
 
+@functools.cache
 def spare_pandas() -> None:
     """Let pyarrow look for pandas now, once, and find none, unless somebody has imported it.
 

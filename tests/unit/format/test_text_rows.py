@@ -1,0 +1,40 @@
+"""Rows of text put together: the same as Python's join, whatever the columns are cut from."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.format import text_rows
+from waltap.format.record_block import RecordBlock
+from waltap.format.text_rows import TextRows
+
+pa = pytest.importorskip("pyarrow")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+
+
+@given(st.data(), st.integers(0, 40), st.integers(0, 3), st.integers(1, 60))
+def test_rows_are_their_pieces_one_after_the_other(
+    data: st.DataObject, count: int, before: int, step: int
+) -> None:
+    columns = st.lists(TEXT, min_size=count + before, max_size=count + before)
+    drawn = data.draw(st.lists(TEXT | columns, max_size=6))
+    pieces = [p if isinstance(p, str) else pa.array(p, pa.string())[before:] for p in drawn]
+    expected = [
+        "".join(p if isinstance(p, str) else p[before + n] for p in drawn) for n in range(count)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_rows, "STEP_BYTES", step)
+        patch.setattr(text_rows, "MOST_ROWS", 16)
+        text_rows._row_numbers.cache_clear()
+        rows = TextRows(pieces, count)
+        found = rows.array()
+        found.validate(full=True)
+        assert found.to_pylist() == expected
+        assert b"".join(rows.texts()).decode() == "".join(expected)
+        block = RecordBlock("t", [(None, rows), (rows, rows.within(["<"], ">"))], ())
+        assert sum(block.value_bytes()) == len("".join(expected).encode()) * 2 + 2 * count
+        assert b"".join(block.lines("[", "|", "]\n")).decode() == "".join(
+            [f"[null|{e}]\n" for e in expected] + [f"[{e}|<{e}>]\n" for e in expected]
+        )
+        assert [record.value for record in block][count:] == [f"<{e}>".encode() for e in expected]
+    text_rows._row_numbers.cache_clear()
