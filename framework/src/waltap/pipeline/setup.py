@@ -344,7 +344,8 @@ class Stages:
         """Return what writes the events of dead letters for people: JSON, before all transforms."""
         spec = self.host.formats.get("json")
         if self._letters_form is None and spec is not None and spec.properties is not None:
-            component = Component(spec, spec.properties.model_validate({}))
+            plain = {f"{side}.converter.schemas.enable": False for side in ("key", "value")}
+            component = Component(spec, spec.properties.model_validate(plain))
             self._letters_form = self._format(component, Chain(), TransactionOrder(), run_id)
         return self._letters_form
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from waltap.dead_letters.pieces import Part, failing, wire_index
-from waltap.errors import RecordError, SinkError
+from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, Refused
 from waltap.source.position import lsn_text
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
@@ -11,14 +11,6 @@ from waltap_sinks.sql.errors import SqlConstraintViolated, SqlValueUnfit
 from waltap_sinks.sql.target import Target
 
 __all__ = ["is_of_a_record", "place_of", "take_in_pieces"]
-
-
-class _Refusal(RecordError):
-    """Why a piece was not taken."""
-
-    def __init__(self, failure: SinkError | RecordError) -> None:
-        super().__init__(failure.problem)
-        self.failure = failure
 
 
 def is_of_a_record(failure: Exception) -> bool:
@@ -56,7 +48,7 @@ def take_in_pieces(
             told = error if isinstance(error, RecordError) else failure(error, place_of(piece))
             if not is_of_a_record(told):
                 raise told from error
-            raise _Refusal(told) from error
+            raise RecordError(told.problem) from told
 
     try:
         with target.attempt():
@@ -73,9 +65,10 @@ def take_in_pieces(
 def _refused(
     parts: Sequence[TransactionPart | SnapshotRows], where: tuple[int, int], error: RecordError
 ) -> Refused:
-    assert isinstance(error, _Refusal)
+    reason = error.__cause__
+    assert isinstance(reason, WaltapError)
     number, at = where
     part = parts[number]
     if isinstance(part, SnapshotRows):
-        return Refused(rows=part, index=at, error=error.failure)
-    return Refused(change=part.changes[at], error=error.failure)
+        return Refused(rows=part, index=at, error=reason)
+    return Refused(change=part.changes[at], error=reason)

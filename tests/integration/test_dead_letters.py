@@ -1,0 +1,159 @@
+"""Events that cannot be delivered, through whole pipelines on real servers: kept, looked at, replayed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.dead_letters import KEEP, dead_letters, letters_of
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+from waltap_sinks.sql.errors import SqlConstraintViolated
+
+
+@pytest.fixture
+def target(database: Database) -> Database:
+    """Return the database, with a table for the copy in a schema that is not captured."""
+    database.execute("CREATE TABLE people (id int PRIMARY KEY, name text, note text)")
+    database.execute(
+        "CREATE SCHEMA replica; CREATE TABLE replica.people (id int PRIMARY KEY, "
+        "name text CHECK (name <> 'bad'), note varchar(5))"
+    )
+    return database
+
+
+@pytest.fixture
+def to_sql(target: Database, tmp_path: Path) -> Pipeline:
+    settings = {
+        "snapshot.mode": "no_data",
+        "schema.include.list": "public",
+        "sink.type": "sql",
+        "sink.url": target.dsn,
+        "sink.table.name.format": "replica.{table}",
+        "sink.schema.evolution": "none",
+        "sink.position.table": "replica.waltap_position",
+    }
+    return Pipeline(target, tmp_path, settings)
+
+
+def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
+    to_sql: Pipeline, target: Database
+) -> None:
+    to_sql.settings |= KEEP
+    to_sql.catch_up()
+    target.execute("INSERT INTO people SELECT i, 'ok', 'n' FROM generate_series(1, 50) i")
+    target.execute(
+        "INSERT INTO people VALUES (60, 'ok', 'n'), (61, 'bad', 'n'), (62, 'ok', 'long one')"
+    )
+    target.execute("UPDATE people SET name = 'bad' WHERE id = 7")
+    target.execute("DELETE FROM people WHERE id = 8")
+    run = to_sql.catch_up()
+    assert run.engine.status().dead_letters == 3
+    found = {n for (n,) in target.execute("SELECT id FROM replica.people")}
+    assert found == {*range(1, 51), 60} - {8}
+    letters = letters_of(to_sql)
+    assert [(each.op, each.code, each.place.index) for each in letters] == [
+        ("c", "WT-5703", 1),
+        ("c", "WT-5705", 2),
+        ("u", "WT-5703", 0),
+    ]
+    assert letters[0].event is not None
+    assert letters[0].event["value"]["after"] == {"id": 61, "name": "bad", "note": "n"}
+
+    listed = dead_letters(to_sql, "list")
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == [e.id for e in letters]
+    shown = dead_letters(to_sql, "show", letters[1].id)
+    told = json.loads(shown.stdout)
+    assert told["event"]["value"]["after"]["note"] == "long one"
+    assert "change" not in told
+
+    again = dead_letters(to_sql, "replay")
+    assert again.returncode == 1, again.stderr
+    assert [each.attempts for each in letters_of(to_sql)] == [2, 2, 2]
+
+    target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
+    target.execute("ALTER TABLE replica.people ALTER note TYPE text")
+    position = to_sql.offset()
+    replayed = dead_letters(to_sql, "replay")
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    rows = target.execute("SELECT * FROM people ORDER BY id")
+    assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
+    assert all(each.replayed_ms for each in letters_of(to_sql))
+    assert to_sql.offset() == position
+    assert "0 delivered" in dead_letters(to_sql, "replay").stderr
+
+    target.execute("INSERT INTO people VALUES (70, 'after', 'n')")
+    to_sql.catch_up()
+    assert target.execute("SELECT name FROM replica.people WHERE id = 70") == [("after",)]
+    assert "3 dropped" in dead_letters(to_sql, "drop", "--replayed", "--yes").stdout
+    assert letters_of(to_sql) == []
+
+
+def test_by_default_a_refused_row_stops_the_pipeline_and_is_named(
+    to_sql: Pipeline, target: Database
+) -> None:
+    to_sql.catch_up()
+    target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n')")
+    with pytest.raises(SqlConstraintViolated, match=r"[0-9A-F]+/[0-9A-F]+, change 1"):
+        to_sql.catch_up()
+    assert target.execute("SELECT id FROM replica.people") == []
+
+
+def test_rows_of_an_initial_snapshot_are_refused_alone(to_sql: Pipeline, target: Database) -> None:
+    target.execute(
+        "INSERT INTO people SELECT i, CASE WHEN i % 100 = 7 THEN 'bad' ELSE 'ok' END, 'n' "
+        "FROM generate_series(1, 1000) i"
+    )
+    to_sql.settings |= KEEP | {"snapshot.mode": "initial"}
+    run = to_sql.catch_up()
+    assert run.engine.status().dead_letters == 10
+    ((count,),) = target.execute("SELECT count(*) FROM replica.people")
+    assert count == 990
+    target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
+    assert dead_letters(to_sql, "replay").returncode == 0
+    rows = target.execute("SELECT * FROM people ORDER BY id")
+    assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
+
+
+def test_a_letter_is_not_replayed_while_the_pipeline_runs(
+    to_sql: Pipeline, target: Database
+) -> None:
+    to_sql.settings |= KEEP
+    to_sql.catch_up()
+    target.execute("INSERT INTO people VALUES (2, 'bad', 'n')")
+    with to_sql.running() as run:
+        run.until(lambda: letters_of(to_sql), "a letter")
+        answer = dead_letters(to_sql, "replay")
+    assert answer.returncode != 0
+    assert "WT-6004" in answer.stderr
+
+
+def test_each_of_several_sinks_has_letters_of_its_own(
+    to_sql: Pipeline, target: Database, tmp_path: Path
+) -> None:
+    lines = tmp_path / "events.jsonl"
+    to_sql.settings = {k: v for k, v in to_sql.settings.items() if not k.startswith("sink.")}
+    to_sql.outlets = [
+        {
+            "name": "copy",
+            "type": "sql",
+            "url": target.dsn,
+            "table.name.format": "replica.{table}",
+            "schema.evolution": "none",
+            "position.table": "replica.waltap_position",
+            "errors.tolerance": "dead_letter",
+        },
+        {"name": "lines", "type": "jsonl", "path": str(lines)},
+    ]
+    to_sql.catch_up()
+    target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n'), (3, 'ok', 'n')")
+    to_sql.catch_up()
+    assert [(each.sink, each.op) for each in letters_of(to_sql)] == [("copy", "c")]
+    assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (3,)]
+    assert len(lines.read_text().splitlines()) == 3
+    target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
+    answer = dead_letters(to_sql, "replay")
+    assert answer.returncode == 0, answer.stderr
+    assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (2,), (3,)]
+    assert len(lines.read_text().splitlines()) == 3
