@@ -6,6 +6,7 @@ from typing import Any
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.session import prepare
@@ -16,7 +17,7 @@ from tests.rigs.changelog import Database, batch, context
 class Rig:
     """A database, the change log of it, and the tables that follow."""
 
-    def __init__(self, folder: Path, spark: Any, **options: Any) -> None:
+    def __init__(self, folder: Path, spark: Any, table_format: str = "", **options: Any) -> None:
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options = ApplyOptions(**options)
@@ -27,7 +28,8 @@ class Rig:
         self.sink.open()
         self.log = ChangeLog(str(folder / "log"))
         self.output = Output(str(folder / "out"))
-        self.applier = Applier(self.spark, self.log, self.output, self.options)
+        self.choice = FormatChoice(table_format or PARQUET)
+        self.applier = Applier(self.spark, self.log, self.output, self.options, self.choice)
         self.applier.open()
 
     def commit(self) -> None:
@@ -44,7 +46,7 @@ class Rig:
         self.applier.close()
         self.output = Output(str(self.folder / "out"))
         options_now = ApplyOptions(**options) if options else self.options
-        self.applier = Applier(self.spark, self.log, self.output, options_now)
+        self.applier = Applier(self.spark, self.log, self.output, options_now, self.choice)
         self.applier.open()
 
     def folders(self) -> set[str]:

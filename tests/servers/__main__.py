@@ -3,12 +3,12 @@
 import signal
 import sys
 
-from tests.servers import kafka, registry
+from tests.servers import delta, kafka, registry
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 
 USAGE = """usage: python -m tests.servers setup|kafka|registry
-  setup     fetch what the broker and the registry are made of
+  setup     fetch what the broker and the registry are made of, and Delta Lake
   kafka     run an Apache Kafka broker until Ctrl-C
   registry  run an Apicurio registry until Ctrl-C"""
 
@@ -19,6 +19,7 @@ def main(command: str) -> str | None:
         if command == "setup":
             kafka.prepare()
             registry.prepare()
+            delta.prepare()
         elif command == "kafka":
             with_broker = kafka.Kafka.create()
             print(f"bootstrap.servers={with_broker.bootstrap}")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.servers import delta as delta_lake
 from tests.servers import output_plugin, postgres
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
@@ -44,7 +45,7 @@ STATE = "WALTAP_TEST_STATE"
 POSTGRES_FIXTURES = frozenset(
     {"server", "database", "private_server", "yb_server", "yb_database", "newest_database"}
 )
-JAVA_FIXTURES = frozenset({"java", "spark", "peer", "kafka", "private_kafka", "registry"})
+JAVA_FIXTURES = frozenset({"java", "spark", "delta", "peer", "kafka", "private_kafka", "registry"})
 
 _numbers = itertools.count(1)
 
@@ -168,14 +169,18 @@ def java() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Return a local Spark session with two cores, in UTC, without a user interface."""
+    """Return a local Spark session with two cores, in UTC, without a user interface; it has Delta Lake
+    where the jars can be had (fixture ``delta``)."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
     folder = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2]")
+    with contextlib.suppress(MissingProgram):
+        for name, value in {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}.items():
+            builder = builder.config(name, value)
     session = (
-        SparkSession.builder.master("local[2]")
-        .appName("waltap tests")
+        builder.appName("waltap tests")
         .config("spark.ui.enabled", "false")
         .config("spark.connect.grpc.binding.address", "127.0.0.1")
         .config("spark.connect.grpc.binding.port", "0")
@@ -207,6 +212,16 @@ def spark_connect(spark: Any) -> Iterator[str]:
     server.start(spark._jsc.sc())  # noqa: SLF001
     yield f"sc://127.0.0.1:{server.localPort()}"
     server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+@pytest.fixture(scope="session")
+def delta(spark: Any) -> Any:
+    """Return the Spark session, which has Delta Lake."""
+    try:
+        delta_lake.prepare()
+    except MissingProgram as reason:
+        missing(f"no Delta Lake: {reason}")
+    return spark
 
 
 @pytest.fixture(scope="session")

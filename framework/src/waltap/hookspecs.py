@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SignalChannelSpec,
         SinkSpec,
         SnapshotterSpec,
+        TableFormatSpec,
         TopicNamingSpec,
         TransformSpec,
         TypeSpec,
@@ -105,6 +106,11 @@ def register_topic_naming() -> "Iterable[TopicNamingSpec]":  # type: ignore[empt
 @hookspec
 def register_sinks() -> "Iterable[SinkSpec]":  # type: ignore[empty-body]
     """Contribute destinations."""
+
+
+@hookspec
+def register_table_formats() -> "Iterable[TableFormatSpec]":  # type: ignore[empty-body]
+    """Contribute formats of Spark's tables: what ``format`` of the Spark sink may say."""
 
 
 @hookspec

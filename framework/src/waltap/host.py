@@ -54,6 +54,7 @@ from waltap.specs import (
     SinkSpec,
     SnapshotterSpec,
     Spec,
+    TableFormatSpec,
     TopicNamingSpec,
     TransformSpec,
     TypeSpec,
@@ -208,6 +209,11 @@ class Host:
     def sinks(self) -> Mapping[str, SinkSpec]:
         """Return the sinks by name."""
         return self._specs(SinkSpec)
+
+    @property
+    def table_formats(self) -> Mapping[str, TableFormatSpec]:
+        """Return the formats of Spark's tables by name."""
+        return self._specs(TableFormatSpec)
 
     @property
     def offset_stores(self) -> Mapping[str, OffsetStoreSpec]:

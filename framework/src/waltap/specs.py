@@ -5,7 +5,7 @@ name it too, a one-line ``summary``, the ``properties`` model that declares its 
 it has none), and a ``factory``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ __all__ = [
     "SourceTransformContext",
     "SourceTransformSpec",
     "Spec",
+    "TableFormatSpec",
     "TopicNamingSpec",
     "TransformSpec",
     "TypeSpec",
@@ -253,6 +254,21 @@ class SinkSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFormatSpec(Spec):
+    """A format of Spark's tables: ``format`` of the Spark sink names it. The contract is
+    `waltap_spark.formats.TableFormat`; this module knows nothing of Spark.
+
+    ``factory`` gets the validated properties (those of the sink that begin with ``format.``, without
+    that) and a `waltap_spark.formats.FormatContext`. ``session`` gets the version of pyspark and the
+    settings of the session that is to be, and returns those that the format needs besides; it raises
+    what tells how to get what is missing. None: any session will do.
+    """
+
+    factory: "Callable[[Any, Any], Any]"
+    session: "Callable[[str, Mapping[str, str]], Mapping[str, str]] | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStoreSpec(Spec):
     """A place to keep offsets. The factory gets its properties and the pipeline's state folder."""
 
@@ -327,6 +343,7 @@ KINDS: tuple[Kind, ...] = tuple(
         ("converters", "converter of columns", ColumnConverterSpec),
         ("topic_naming", "topic naming strategy", TopicNamingSpec),
         ("sinks", "sink", SinkSpec),
+        ("table_formats", "table format", TableFormatSpec),
         ("offset_stores", "offset store", OffsetStoreSpec),
         ("signal_actions", "signal action", SignalActionSpec),
         ("signal_channels", "signal channel", SignalChannelSpec),

@@ -99,7 +99,7 @@ def identify(table: TableState, group: Group) -> Learnt:
     table = _adopted(
         table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
     )
-    had_rows = bool(table.base or table.pending)
+    had_rows = table.has_rows
     doubts = tuple(_doubts(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}

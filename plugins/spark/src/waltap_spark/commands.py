@@ -29,6 +29,10 @@ SNAPSHOT_ADVICE = (
 OutputArgument = Annotated[
     str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="spark.NAME=VALUE", help="A setting of Spark's; repeatable."),
+]
 MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark session.")]
 
 
@@ -144,24 +148,22 @@ def sql(
     ],
     master: MasterOption = "local[*]",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
+    set_: SetOption = None,
 ) -> None:
     """Run a query over the tables as they stand now; NAME_changes is a table's history.
 
     The view of public.orders is called orders; where two schemas have a table of that name, their views
     are public_orders and sales_orders. The names are printed before the answer.
     """
-    import os
-
     from waltap.cli.screen import notices
     from waltap_spark.live import open_tables
-    from waltap_spark.session import start_session
 
     found = _output(output)
     if found.state() is None:
         notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     with notices().status("starting Spark (about 5 s)"):
-        spark = start_session("waltap sql", master=master, notes=Path(os.devnull))
+        spark = _session("waltap sql", found, master, set_)
     try:
         views = open_tables(spark, found.location).register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
@@ -181,22 +183,20 @@ def verify(
     without: WithoutOption = None,
     patience: PatienceOption = 30.0,
     master: MasterOption = "local[*]",
+    set_: SetOption = None,
 ) -> None:
     """Compare every table in the source with Spark's, row by row, as ``waltap verify`` does.
 
     Exit code 1 when rows differ, or when Spark lacks a column that --without does not name.
     """
-    import os
-
     from waltap.cli.screen import notices
     from waltap_sinks.comparison.commands import connected, told
     from waltap_spark.live import open_tables
-    from waltap_spark.session import start_session
     from waltap_spark.verify import compare
 
     found = _output(output)
     with connected(dsn) as connection, notices().status("starting Spark (about 5 s)"):
-        spark = start_session("waltap verify", master=master, notes=Path(os.devnull))
+        spark = _session("waltap verify", found, master, set_)
         try:
             results = compare(
                 connection,
@@ -209,6 +209,19 @@ def verify(
             spark.stop()
     if not told(results, "Spark", wanted=table or ()):
         raise typer.Exit(1)
+
+
+def _session(name: str, found: "Output", master: str, pairs: list[str] | None) -> Any:
+    """Start Spark with what the format of the tables needs."""
+    import os
+
+    from waltap_spark.formats.choice import choice_of
+    from waltap_spark.session import start_session
+    from waltap_spark.settings import properties_of
+
+    settings = properties_of(pairs or [], found.location).settings
+    notes, choice = Path(os.devnull), choice_of(found.state())
+    return start_session(name, master=master, settings=settings, notes=notes, choice=choice)
 
 
 def _output(path: str) -> "Output":

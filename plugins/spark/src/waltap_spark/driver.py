@@ -21,6 +21,7 @@ from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import Applier, first_words
 from waltap_spark.errors import OutputInUse
 from waltap_spark.follower import Follower
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.java import require_java
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
@@ -74,10 +75,13 @@ def _apply(
 ) -> int:
     started = time.monotonic()
     log.info("starting spark")
-    session = start_session("waltap", master=properties.master, settings=properties.settings)
+    choice = FormatChoice(properties.format, properties.format_properties)
+    session = start_session(
+        "waltap", master=properties.master, settings=properties.settings, choice=choice
+    )
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
-        applier = Applier(prepare(session), reader, tables, apply_options(properties))
+        applier = Applier(prepare(session), reader, tables, apply_options(properties), choice)
         before = applier.open().rows_applied
         Follower(reader, applier, follow_options(properties)).follow(stopping)
         log.info("finished", extra={"lsn": str(applier.state.mark)})

@@ -9,13 +9,27 @@ SinkError
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
-└── PysparkUnfit        WT-5210   pyspark is not there, or too old
+├── PysparkUnfit        WT-5210   pyspark is not there, or too old
+└── FormatError         WT-5229   a table format cannot do what it should
+    ├── FormatUnknown       WT-5230   no plugin has it
+    ├── FormatUnsupported   WT-5231   it does not run on this pyspark
+    ├── FormatNotReady      WT-5232   its jars or settings are not in the session
+    ├── FormatDiffers       WT-5233   the tables are in another format
+    ├── FormatLimit         WT-5234   it cannot hold such a table
+    ├── TargetChanged       WT-5235   somebody else wrote the table
+    └── VersionGone         WT-5236   the tables as they were then cannot be read any more
 """
 
 from waltap.errors import SinkError
 
 __all__ = [
     "ApplierFailed",
+    "FormatDiffers",
+    "FormatError",
+    "FormatLimit",
+    "FormatNotReady",
+    "FormatUnknown",
+    "FormatUnsupported",
     "JavaMissing",
     "OutputDamaged",
     "OutputInUse",
@@ -23,7 +37,9 @@ __all__ = [
     "PysparkUnfit",
     "TableUnknown",
     "TablesStandStill",
+    "TargetChanged",
     "TypeChanged",
+    "VersionGone",
 ]
 
 
@@ -111,4 +127,73 @@ class TablesStandStill(SinkError):
     code = "WT-5208"
     remedy = (
         "See `waltap spark status {output}`; what is named there stands still until it is fixed."
+    )
+
+
+class FormatError(SinkError):
+    """A table format cannot do what it should."""
+
+    code = "WT-5229"
+    remedy = "See the text; `waltap plugins` shows what table formats there are."
+
+
+class FormatUnknown(FormatError):
+    """No plugin contributes a table format of that name."""
+
+    code = "WT-5230"
+    remedy = "Known are: {known}. `waltap plugins` shows what is installed and what failed to load."
+
+
+class FormatUnsupported(FormatError):
+    """The table format has no release that runs on this version of pyspark."""
+
+    code = "WT-5231"
+    remedy = (
+        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1: "
+        "pip install 'pyspark=={wanted}.*', or choose another format."
+    )
+
+
+class FormatNotReady(FormatError):
+    """The Spark session lacks the jars or the settings of a table format."""
+
+    code = "WT-5232"
+    remedy = (
+        'In the profile: "spark.jars.packages" = "{packages}", or "spark.jars" with the files; commands '
+        "take --set spark.jars.packages={packages}. A session of your own needs {settings} besides."
+    )
+
+
+class FormatDiffers(FormatError):
+    """The output was made in another table format."""
+
+    code = "WT-5233"
+    remedy = (
+        "Keep format = {format} for this output, or give an empty folder and take a new snapshot."
+    )
+
+
+class FormatLimit(FormatError):
+    """The table format cannot hold what a table has; the table stands still, the others go on."""
+
+    code = "WT-5234"
+    remedy = "Leave one of the columns out (column.exclude.list), rename it, or choose parquet."
+
+
+class TargetChanged(FormatError):
+    """A table was written by somebody else since our last commit, or is gone, or was there before us."""
+
+    code = "WT-5235"
+    remedy = (
+        "Stop who writes {table}. Then bring it back to the version of the last commit, {version} "
+        "(RESTORE TABLE … TO VERSION AS OF), or move the output away and take a new snapshot."
+    )
+
+
+class VersionGone(FormatError):
+    """The tables cannot be read as of that position or time."""
+
+    code = "WT-5236"
+    remedy = (
+        "Readable are positions from {oldest} to {newest}, as far as the format keeps old versions."
     )

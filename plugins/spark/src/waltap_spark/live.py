@@ -4,15 +4,21 @@
 >>> tables.register()          # temporary views: flights, flights_changes, …
 >>> spark.sql("select count(*) from flights").show()
 >>> tables.refresh()           # move all of them, together, to the newest commit
+>>> tables.at("1A/2B3C").current("public.flights")   # as they were at that position of the source
 """
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from waltap_sinks.changelog.manifest import Mark
+from waltap_spark.cuts import state_at
 from waltap_spark.errors import TableUnknown
 from waltap_spark.expression import quoted
+from waltap_spark.formats import FormatContext, TableFormat, What
+from waltap_spark.formats.choice import FormatChoice, choice_of
+from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, OutputState, TableState
-from waltap_spark.resolve import changes_frame, current_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,18 +29,43 @@ __all__ = ["LiveTables", "open_tables"]
 class LiveTables:
     """All tables as they stood at one commit, that is at one point of the source's history.
 
+    ``choice`` is for a format that is not installed; usually the last commit names it.
     ``spark`` must have the settings of `waltap_spark.session.REQUIRED` (`open_tables` sees to it).
     """
 
-    def __init__(self, spark: "SparkSession", output: Output) -> None:
-        self.spark, self.output = spark, output
+    def __init__(
+        self, spark: "SparkSession", output: Output, choice: FormatChoice | None = None
+    ) -> None:
+        self.spark, self.output, self._choice = spark, output, choice
         self._state: OutputState | None = None
+        self._format: TableFormat | None = None
+        self._format_name = ""
         self.refresh()
 
     def refresh(self) -> "LiveTables":
         """Move to the newest commit; frames and views made before stay at theirs."""
         self._state = self.output.state()
+        choice = self._choice or choice_of(self._state)
+        if self._format is None or self._format_name != choice.name:
+            context = FormatContext(output=self.output, options=ApplyOptions(), identity=str)
+            self._format, self._format_name = choice.factory(context), choice.name
         return self
+
+    def at(self, moment: "Mark | int | str | dt.datetime") -> "LiveTables":
+        """Return all tables as they stood at a moment in the past: a position of the source (an LSN, as
+        a number or as text like 1A/2B3C, or a mark as `waltap spark status` shows it), or a time of its
+        commits.
+
+        Formats in place read as far back as they keep versions, Parquet the last few commits.
+        Raises: VersionGone, TableUnknown before the first commit.
+        """
+        if self._state is None:
+            raise TableUnknown(
+                f"nothing was applied to {self.output.location} yet", known="none yet"
+            )
+        then = LiveTables(self.spark, self.output, self._choice)
+        then._state = state_at(self.output, self._state, _moment(moment))
+        return then
 
     @property
     def state(self) -> OutputState | None:
@@ -53,13 +84,13 @@ class LiveTables:
         Columns that the server computes are not there, unless it sends them with every change.
         """
         table = self._table(name)
-        frame = current_frame(self.spark, table, self.output.uri)
+        frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
 
     def changes(self, name: str) -> "DataFrame":
         """Return the table's whole history, one row per change. Raises: TableUnknown."""
         table = self._table(name)
-        return changes_frame(self.spark, table, table.changes, self.output.uri)
+        return self._read(table, "changes")
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and of their changes (``NAME_changes``).
@@ -74,11 +105,25 @@ class LiveTables:
             self.changes(table.name).createOrReplaceTempView(quoted(f"{view}_changes"))
         return views
 
+    def _read(self, table: TableState, what: What) -> "DataFrame":
+        assert self._format is not None
+        return self._format.read(self.spark, table, what)
+
     def _table(self, name: str) -> TableState:
         table = self.output.table(name, self._state)
         if not table.columns:
             raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
         return table
+
+
+def _moment(moment: "Mark | int | str | dt.datetime") -> "Mark | int | dt.datetime":
+    if not isinstance(moment, str):
+        return moment
+    high, slash, low = moment.partition("/")
+    if slash:
+        return (int(high, 16) << 32) | int(low, 16)
+    epoch, end, ordinal = moment.split("-")
+    return Mark(int(epoch, 16), int(end, 16), int(ordinal, 16))
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -19,7 +19,7 @@ from waltap_spark.schema import LOG_FIELDS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from waltap_spark.output import TableState
+    from waltap_spark.output import Facts, TableState
 
 __all__ = ["alive_keys", "settle_moves"]
 
@@ -90,18 +90,20 @@ def _at_then(key: Sequence[str]) -> "Column":
 # --- values that move along ---------------------------------------------------------------------------
 
 
-def settle_moves(table: "TableState", rows: "DataFrame", base: "DataFrame") -> "DataFrame":
+def settle_moves(
+    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
     """Give rows that got a new key the values they kept from under their old key.
 
     Such a row says `_unchanged` for a value that is only known under the key it had before: in an
-    earlier pending row, in the base, or again under the key before that one. Chains of any length
+    earlier row, in the base, or again under the key before that one. Chains of any length
     are followed by doubling: n moves take log2 n steps.
     """
-    moved = [name for change in table.pending if change.moved for name in change.unchanged]
+    moved = [name for change in changes if change.moved for name in change.unchanged]
     partial = [name for name in dict.fromkeys(moved) if name not in table.key]
     if not partial:
         return rows
-    crossed = any(change.crossed for change in table.pending)
+    crossed = any(change.crossed for change in changes)
     placed = _placed(table.key, rows, base, crossed=crossed).localCheckpoint()
     for name in partial:
         rows = _settle_column(table, rows, placed, base, name)

@@ -16,7 +16,9 @@ This module knows no Spark.
 
 import re
 import time
-from typing import Final
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -29,15 +31,22 @@ from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, Tabl
 __all__ = [
     "BasePart",
     "ChangeSet",
+    "Cut",
+    "Facts",
+    "Held",
+    "Intent",
     "Output",
     "OutputState",
     "Staged",
     "TableState",
+    "Target",
+    "Versions",
     "applied_by_all",
 ]
 
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
+INTENT: Final = "_waltap/intent.json"
 KEPT_COMMITS: Final = 10
 _COMMIT: Final = re.compile(r"(\d{12})\.json")
 
@@ -48,7 +57,8 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``fingerprint`` names the schema in `TableState.versions`. ``unchanged`` are columns for which
     a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
     ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
-    ``level`` counts how often the set was merged with others.
+    ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
+    earlier version wrote the set.
     """
 
     path: str
@@ -59,6 +69,22 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moved: int = 0
     crossed: bool = False
     level: int = 0
+    epoch: int = 0
+
+
+class Facts(Protocol):
+    """What is known of some rows of the change log before they are read; see `ChangeSet`."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def operations(self) -> Mapping[str, int]: ...
+    @property
+    def unchanged(self) -> Iterable[str]: ...
+    @property
+    def moved(self) -> int: ...
+    @property
+    def crossed(self) -> bool: ...
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +112,27 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     ids: dict[str, int] = {}
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a format that is written in place: what SQL calls it, the version that counts, and the
+    step that made it (`waltap_spark.formats.merging`)."""
+
+    at: str
+    version: int = -1
+    step: int = 0
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What such a format holds of one table. ``columns`` are those it has, in Spark's types; ``epoch`` is
+    the one in which all its rows came, 0 while there are none. ``compacted``: steps at the last
+    compaction; ``vacuumed``: when old files were removed last."""
+
+    targets: dict[str, Target] = {}
+    columns: dict[str, str] = {}
+    epoch: int = 0
+    compacted: int = 0
+    vacuumed: float = 0.0
+
+
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One table. Spark types are given as Spark's JSON.
 
@@ -102,7 +149,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``oid`` and ``incarnation``: the table's number in the source, and how often another took its name.
     ``stale``: why rows may differ from the source's until a snapshot replaces them.
 
-    ``failed``: why the table stands still while others go on, and ``mark``: where it stands then.
+    ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
+    ``attempts`` are marks up to which it was tried to apply it since.
+
+    ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
     """
 
     schema: str
@@ -124,6 +174,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stale: tuple[str, ...] = ()
     failed: str = ""
     mark: Mark | None = None
+    attempts: tuple[Mark, ...] = ()
+    held: Held | None = None
 
     @property
     def name(self) -> str:
@@ -150,15 +202,36 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found | {part.path for part in self.base}
 
     @property
+    def has_rows(self) -> bool:
+        """Tell whether the table may have rows."""
+        return bool(self.base or self.pending or self.held is not None)
+
+    @property
     def base_rows(self) -> int:
         """Return the rows of the base."""
         return sum(part.rows for part in self.base)
 
 
+Versions = dict[str, dict[str, int]]
+"""Table → what → version."""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """One commit in the past: where it stood, and the versions of the tables that it moved."""
+
+    number: int
+    mark: Mark
+    committed_at: float
+    last_commit_ts: int | None
+    versions: Versions
+
+
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one commit says. ``garbage``: folders no longer named, and when (s since 1970)
     they stopped being so: readers of an earlier commit may still be busy with them. ``changelog``:
-    where the log lay, ``log_id``: which one it is, "" where an earlier version made the commit."""
+    where the log lay, ``log_id``: which one it is, "" where an earlier version made the commit.
+    ``identity`` is the output's own, given once; ``format`` is that of its tables, ``format_values`` its
+    properties. ``cuts`` are the newest (`waltap_spark.cuts`), ``cuts_before`` the versions before them."""
 
     version: int
     number: int
@@ -170,6 +243,20 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     rows_applied: int = 0
     last_commit_ts: int | None = None
     log_id: str = ""
+    identity: str = ""
+    format: str = "parquet"
+    format_values: dict[str, str] = {}
+    cuts: tuple[Cut, ...] = ()
+    cuts_before: Versions = {}
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that was begun: its number, and the mark it is to reach. A format that writes in place may
+    have written for it, so a driver that finds it goes exactly so far first."""
+
+    number: int
+    mark: Mark
+    identity: str
 
 
 def applied_by_all(state: OutputState) -> Mark:
@@ -191,7 +278,14 @@ class Output:
         names = self._commits()
         if not names:
             return None
-        path = f"{COMMITS}/{names[-1]}"
+        return self._state(names[-1])
+
+    def kept_states(self) -> list[OutputState]:
+        """Return what the commits say that are still there, oldest first. Raises: OutputDamaged."""
+        return [self._state(name) for name in self._commits()]
+
+    def _state(self, name: str) -> OutputState:
+        path = f"{COMMITS}/{name}"
         try:
             return msgspec.json.decode(self.store.read(path), type=OutputState)
         except msgspec.DecodeError as cause:
@@ -239,6 +333,7 @@ class Output:
             raise OutputInUse(text, holder=holder) from cause
         state = self.state()
         if state is None:
+            begun = self.intent()
             return OutputState(
                 version=VERSION,
                 number=0,
@@ -246,6 +341,7 @@ class Output:
                 changelog=changelog,
                 committed_at=0.0,
                 log_id=log_id,
+                identity=begun.identity if begun is not None else _new_identity(),
             )
         known = state.log_id and log_id
         if state.log_id != log_id if known else not same_place(state.changelog, changelog):
@@ -256,7 +352,7 @@ class Output:
             )
         state = msgspec.structs.replace(state, changelog=changelog, log_id=log_id or state.log_id)
         self._remove_unnamed(state)
-        return state
+        return state if state.identity else msgspec.structs.replace(state, identity=_new_identity())
 
     def close(self) -> None:
         """Let others write."""
@@ -267,6 +363,20 @@ class Output:
         for name in self.store.names(folder):
             self.store.sync(f"{folder}/{name}")
         self.store.settle()
+
+    def intent(self) -> Intent | None:
+        """Return the commit that was begun last, None when none was. Raises: OutputDamaged."""
+        if INTENT.rpartition("/")[2] not in self.store.names(INTENT.rpartition("/")[0]):
+            return None
+        try:
+            return msgspec.json.decode(self.store.read(INTENT), type=Intent)
+        except msgspec.DecodeError as cause:
+            text = f"{INTENT} says not which commit was begun: {cause}"
+            raise OutputDamaged(text, path=self.uri(INTENT)) from cause
+
+    def intend(self, intent: Intent) -> None:
+        """Say, durably, which commit is begun."""
+        self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
 
     def commit(self, state: OutputState) -> None:
         """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
@@ -295,3 +405,7 @@ class Output:
                     for name in self.store.folders(folder):
                         if f"{folder}/{name}" not in named:
                             self.store.delete_folder(f"{folder}/{name}")
+
+
+def _new_identity() -> str:
+    return uuid.uuid4().hex

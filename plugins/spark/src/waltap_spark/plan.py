@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, TableEntry
+from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, Mark, TableEntry
 from waltap_spark.output import Staged, TableState
 
 __all__ = ["Group", "TablePlan", "plan"]
@@ -34,6 +34,8 @@ class Group:
     crossed: bool = False
     converted: list[str] = field(default_factory=list)
     """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
+    until: Mark | None = None
+    """The mark up to which the commit goes for whose plan the group was made."""
 
     def add(self, entry: TableEntry) -> None:
         """Take the segments of ``entry``."""
@@ -63,6 +65,8 @@ class TablePlan:
     table: str
     groups: list[Group] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
+    tried: list[Group] = field(default_factory=list)
+    """Groups that were begun."""
 
     def take(self, entry: TableEntry, epoch: int) -> None:
         """Take the rows that one manifest has of this table."""

@@ -1,10 +1,10 @@
 """Hook implementations of waltap-spark, and nothing else. None of it imports pyspark."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec, SinkSpec
+from waltap.specs import CommandSpec, SinkSpec, TableFormatSpec
 
 if TYPE_CHECKING:
     from waltap.sink.readable import Readable
@@ -21,6 +21,24 @@ def _readable(properties: Any, pipeline: str) -> "Readable":
     from waltap_spark.verify import open_readable
 
     return open_readable(properties, pipeline)
+
+
+def _parquet(_properties: Any, context: Any) -> Any:
+    from waltap_spark.formats.parquet import ParquetFormat
+
+    return ParquetFormat(context)
+
+
+def _delta(properties: Any, context: Any) -> Any:
+    from waltap_spark.formats.delta import DeltaFormat
+
+    return DeltaFormat(properties, context)
+
+
+def _delta_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+    from waltap_spark.formats.delta import session
+
+    return session(pyspark, settings)
 
 
 def _spark_commands() -> Any:
@@ -41,6 +59,25 @@ def register_sinks() -> Iterable[SinkSpec]:
         factory=_sink,
         exactly_once=True,
         readable=_readable,
+    )
+
+
+@hookimpl
+def register_table_formats() -> Iterable[TableFormatSpec]:
+    """Contribute the formats of tables."""
+    from waltap_spark.properties import DeltaProperties
+
+    yield TableFormatSpec(
+        name="parquet",
+        summary="Folders of Parquet files, and commits that name them. Needs nothing but Spark.",
+        factory=_parquet,
+    )
+    yield TableFormatSpec(
+        name="delta",
+        summary="Tables of Delta Lake, kept by MERGE, read as of any position within its retention.",
+        properties=DeltaProperties,
+        factory=_delta,
+        session=_delta_session,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from waltap.config.property import Properties, declare, declare_family
 
-__all__ = ["SparkProperties"]
+__all__ = ["DeltaProperties", "SparkProperties"]
 
 
 class SparkProperties(Properties):
@@ -23,6 +23,16 @@ class SparkProperties(Properties):
             "embedded: a Spark process of our own keeps the tables up to date; none: only the "
             "change log is written, `waltap spark apply` runs elsewhere."
         ),
+    )
+    format: str = declare(
+        "format",
+        default="parquet",
+        summary="Format of the tables: parquet, delta, or that of a plugin.",
+    )
+    format_properties: dict[str, str] = declare_family(
+        "format.*",
+        pattern=r"format\..+",
+        summary="Properties of the format itself, such as format.catalog of delta.",
     )
     master: str = declare(
         "spark.master",
@@ -118,4 +128,26 @@ class SparkProperties(Properties):
         ge=0,
         summary="How long a clean end waits until Spark has applied everything.",
         unit="ms",
+    )
+
+
+class DeltaProperties(Properties):
+    """Where Delta tables are, and what they keep."""
+
+    catalog: str = declare(
+        "catalog",
+        default="",
+        summary=(
+            "Spark's name of the catalogue (such as spark_catalog, or unity.lake with a schema above) "
+            "that tables are made in, as SCHEMA.TABLE and SCHEMA.TABLE_changes; without it they are "
+            "known by their path below the output alone."
+        ),
+        examples=("spark_catalog", "unity"),
+    )
+    retention_hours: int = declare(
+        "retention.hours",
+        default=168,
+        ge=0,
+        summary="How long files of older versions stay, and with them the past that can be read.",
+        unit="h",
     )

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from waltap_spark.java import require_java
+from waltap_spark.java import require_java, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from waltap_spark.formats.choice import FormatChoice
 
 __all__ = ["REQUIRED", "prepare", "start_session"]
 
@@ -50,13 +52,16 @@ def start_session(
     master: str = "local[*]",
     settings: Mapping[str, str] | None = None,
     notes: Path | None = None,
+    choice: "FormatChoice | None" = None,
 ) -> "SparkSession":
-    """Start a Spark session, or join the one of this process.
+    """Start a Spark session, or join the one of this process; with what a table format needs (``choice``).
 
     ``notes`` takes what the JVM writes to standard error, which is much and seldom of use.
-    Raises: JavaMissing.
+    Raises: JavaMissing, and what the format misses.
     """
     require_java()
+    if choice is not None:
+        settings = choice.settings(require_pyspark(), settings or {})
     from pyspark.sql import SparkSession
 
     local = master.startswith("local")

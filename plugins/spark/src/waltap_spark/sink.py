@@ -15,6 +15,7 @@ from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import Output, applied_by_all
 from waltap_spark.process import DriverProcess
@@ -52,6 +53,8 @@ class SparkSink(Sink):
         self._driver: DriverProcess | None = None
         self._went = False
         """Whether the run got beyond its start: what was given came here."""
+        self._choice = FormatChoice(properties.format, properties.format_properties)
+        self._settings = properties.settings
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
             self._driver = DriverProcess(properties, changelog, self._tables, log_file)
@@ -64,6 +67,7 @@ class SparkSink(Sink):
         checks = self._log.check()
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
+            self._choice.settings(spark, self._settings)
             checks.append(Check(name="sink spark", verdict="ok", found=f"{java}, pyspark {spark}"))
         return checks
 
@@ -71,6 +75,7 @@ class SparkSink(Sink):
         """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""
         if self._driver is not None:
             require_java()
+            self._choice.settings(require_pyspark(), self._settings)
         self._fail_stop.reset()
         held = self._log.open()
         if self._driver is not None:

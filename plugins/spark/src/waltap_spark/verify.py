@@ -49,11 +49,16 @@ def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
     import os
     from pathlib import Path
 
+    from waltap_spark.formats.choice import FormatChoice
     from waltap_spark.live import open_tables
     from waltap_spark.session import start_session
 
     spark = start_session(
-        f"waltap verify {pipeline}", master=properties.master, notes=Path(os.devnull)
+        f"waltap verify {pipeline}",
+        master=properties.master,
+        settings=properties.settings,
+        notes=Path(os.devnull),
+        choice=FormatChoice(properties.format, properties.format_properties),
     )
     return SparkTables(
         open_tables(spark, f"{properties.path.rstrip('/')}/tables"), owns_session=True

@@ -66,6 +66,10 @@ if TYPE_CHECKING:
         SnapshotterRig,
         SnapshotterSuite,
     )
+    from waltap_testing.table_format_suite import (
+        TableFormatRig,
+        TableFormatSuite,
+    )
     from waltap_testing.transform_suite import (
         TransformRig,
         TransformSuite,
@@ -101,6 +105,8 @@ __all__ = [
     "SnapshotterRig",
     "SnapshotterSuite",
     "StaticCatalogue",
+    "TableFormatRig",
+    "TableFormatSuite",
     "TransformRig",
     "TransformSuite",
     "TypeRig",
@@ -159,6 +165,10 @@ if not TYPE_CHECKING:
             "waltap_testing.snapshotter_suite": (
                 "SnapshotterRig",
                 "SnapshotterSuite",
+            ),
+            "waltap_testing.table_format_suite": (
+                "TableFormatRig",
+                "TableFormatSuite",
             ),
             "waltap_testing.transform_suite": (
                 "TransformRig",

@@ -1,0 +1,13 @@
+"""Table formats: how the rows of a table and its history are stored. Another one is a plugin
+(`register_table_formats`) that implements `TableFormat`."""
+
+from waltap_spark.formats.table_format import (
+    Brought,
+    Evolution,
+    FormatContext,
+    Step,
+    TableFormat,
+    What,
+)
+
+__all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]

@@ -1,0 +1,85 @@
+"""Which table format an output has: found by name among the plugins, with its properties."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.errors import FormatUnknown
+from waltap_spark.formats.parquet import ParquetFormat
+from waltap_spark.formats.table_format import FormatContext, TableFormat
+from waltap_spark.output import OutputState
+
+if TYPE_CHECKING:
+    from waltap.specs import TableFormatSpec
+
+__all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
+
+PARQUET: Final = "parquet"
+PREFIX: Final = "format."
+"""What a profile's names of a format's own properties begin with."""
+
+
+class FormatChoice:
+    """A format by name, with the values of its properties as a profile has them (`PREFIX` and all)."""
+
+    def __init__(self, name: str = PARQUET, values: Mapping[str, str] | None = None) -> None:
+        self.name, self.values = name, dict(values or {})
+
+    @property
+    def factory(self) -> Callable[[FormatContext], TableFormat]:
+        """Return what makes the format. Raises: FormatUnknown, ConfigurationError."""
+        if self.name == PARQUET and not self.values:
+            return ParquetFormat
+        spec = self._spec()
+        properties = self._properties(spec)
+        return lambda context: _made(spec, properties, context)
+
+    def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return ``settings`` of a session that is to be, with those that the format needs.
+
+        Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
+        """
+        if self.name == PARQUET and not self.values:
+            return dict(settings)
+        spec = self._spec()
+        self._properties(spec)
+        more = {} if spec.session is None else spec.session(pyspark, settings)
+        return {**settings, **more}
+
+    def _spec(self) -> "TableFormatSpec":
+        from waltap.host import Host
+
+        found = Host().table_formats
+        if self.name not in found:
+            raise FormatUnknown(
+                f"there is no table format called {self.name}", known=", ".join(sorted(found))
+            )
+        return found[self.name]
+
+    def _properties(self, spec: "TableFormatSpec") -> object:
+        from pydantic import ValidationError
+
+        from waltap.config.property import Properties
+        from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+
+        own = {name.removeprefix(PREFIX): value for name, value in self.values.items()}
+        try:
+            return (spec.properties or Properties).model_validate(own)
+        except ValidationError as cause:
+            problems = [
+                Problem(PREFIX + ".".join(map(str, each["loc"])), each["msg"])
+                for each in cause.errors(include_input=False, include_url=False)
+            ]
+            raise ConfigurationError(problems, origin=COMMAND_LINE) from cause
+
+
+def choice_of(state: OutputState | None) -> FormatChoice:
+    """Return the format of an output by its last commit."""
+    return FormatChoice() if state is None else FormatChoice(state.format, state.format_values)
+
+
+def _made(spec: "TableFormatSpec", properties: object, context: FormatContext) -> TableFormat:
+    made = spec.factory(properties, context)
+    if not isinstance(made, TableFormat):
+        text = f"the table format {spec.name} is a {type(made).__name__}, not a TableFormat"
+        raise FormatUnknown(text, known="what subclasses waltap_spark.formats.TableFormat")
+    return made

@@ -1,0 +1,296 @@
+"""Delta Lake: tables by path below the output, or by name in a catalogue of Spark's.
+
+A step's transaction id is Delta's own (``txnAppId``, ``txnVersion``), which MERGE takes from the session
+alone: so each table that is written has a session to itself. The `Note` is the commit's ``userMetadata``.
+"""
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from waltap_sinks.changelog.errors import ChangeLogUnavailable
+from waltap_spark.errors import FormatNotReady, FormatUnsupported
+from waltap_spark.expression import quoted
+from waltap_spark.formats.merging import Commit, MergingFormat, Note
+from waltap_spark.formats.table_format import FormatContext, What
+from waltap_spark.output import TableState, Target
+from waltap_spark.properties import DeltaProperties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DeltaFormat", "session"]
+
+RELEASES: Final = {
+    "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+}
+"""Generation of pyspark → the release of Delta that runs on it."""
+
+EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+EXTENSIONS: Final = "spark.sql.extensions"
+SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
+JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+TABLE: Final = {
+    "delta.columnMapping.mode": "name",
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    "delta.feature.timestampNtz": "supported",
+}
+"""Names of any kind, rename and drop; deletes without rewriting files; columns that grow."""
+
+HARMLESS: Final = frozenset(
+    {
+        "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS", "ANALYZE",
+        "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "CLUSTER BY", "FSCK",
+        "ADD DELETION VECTORS TOMBSTONES", "CHANGE COLUMN", "DOMAIN METADATA CLEANUP",
+    }
+)  # fmt: skip
+
+APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+_WHOLE: Final = ("byte", "short", "integer", "long")
+_ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+
+
+def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a session needs for Delta besides ``settings``.
+
+    Raises: FormatUnsupported, FormatNotReady.
+    """
+    generation = ".".join(pyspark.split(".")[:2])
+    release = RELEASES.get(generation)
+    if release is None:
+        raise FormatUnsupported(f"Delta Lake has no release for pyspark {pyspark}", wanted="4.2")
+    if not any("delta" in settings.get(name, "") for name in JARS) and not _brought():
+        raise FormatNotReady(
+            "Delta Lake's jars are in none of " + ", ".join(JARS),
+            packages=release,
+            settings=_conf(),
+        )
+    known = settings.get(EXTENSIONS, "")
+    found = {}
+    if EXTENSION not in known:
+        found[EXTENSIONS] = f"{known},{EXTENSION}" if known else EXTENSION
+    if SESSION_CATALOG not in settings:
+        found[SESSION_CATALOG] = CATALOG
+    if "spark.databricks.delta.snapshotPartitions" not in settings:
+        found["spark.databricks.delta.snapshotPartitions"] = "2"
+    return found
+
+
+def _brought() -> bool:
+    """Tell whether the jars lie where Spark has its own."""
+    import importlib.util
+    from pathlib import Path
+
+    spec = importlib.util.find_spec("pyspark")
+    home = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    return home is not None and any(home.glob("jars/delta-spark_*.jar"))
+
+
+def _conf() -> str:
+    return f"{EXTENSIONS}={EXTENSION} and {SESSION_CATALOG}={CATALOG}"
+
+
+class DeltaFormat(MergingFormat):
+    """Tables of Delta Lake."""
+
+    def __init__(self, properties: DeltaProperties, context: FormatContext) -> None:
+        super().__init__(context)
+        self._properties = properties
+        self._ready: set[int] = set()
+
+    def identifier(self, table: TableState, what: What) -> str:
+        """Return ``delta.`PATH```, or the name in the catalogue."""
+        catalog = self._properties.catalog
+        if not catalog:
+            return f"delta.{quoted(self._output.uri(f'{table.folder}/delta/{what}'))}"
+        name = table.table if what == "current" else f"{table.table}_changes"
+        parts = [*catalog.split("."), table.schema, name]
+        return ".".join(map(quoted, parts))
+
+    def create(self, spark: "SparkSession", at: str, columns: str) -> None:
+        """CREATE TABLE; a schema of a catalogue that is not there is made."""
+        if self._properties.catalog:
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {at.rsplit('.', 1)[0]}")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {_properties()}")
+
+    def rewrite(self, spark: "SparkSession", at: str, query: str) -> None:
+        """CREATE OR REPLACE TABLE … AS, which is one commit."""
+        spark.sql(f"CREATE OR REPLACE TABLE {at} USING delta {_properties()} AS {query}")
+
+    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+        """Read Delta's log: by its files where the table is known by its path, which costs no Spark job,
+        or by DESCRIBE HISTORY. Raises: FormatNotReady, when this session has no Delta."""
+        self._require_delta(spark)
+        if self._properties.catalog:
+            return self._described(spark, target)
+        path = target.at.removeprefix("delta.`").removesuffix("`").replace("``", "`")
+        folder = path.removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
+        found: list[Commit] = []
+        for version in itertools.count(max(target.version, 0)):
+            text = self._entry(f"{folder}/{version:020d}.json")
+            if text is None:
+                break
+            if version > target.version:
+                found.append(_commit(version, text))
+        return None if version == max(target.version, 0) else found
+
+    def _entry(self, path: str) -> bytes | None:
+        try:
+            return self._output.store.read(path)
+        except ChangeLogUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def _described(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+        from pyspark.errors import AnalysisException
+
+        most = 8
+        while True:
+            try:
+                rows = spark.sql(f"DESCRIBE HISTORY {target.at} LIMIT {most}").collect()
+            except AnalysisException as error:
+                if is_missing(error):
+                    return None
+                raise
+            versions = [row["version"] for row in rows]
+            if len(rows) < most or min(versions) <= target.version:
+                break
+            most *= 4
+        if target.version >= 0 and target.version not in versions:
+            return None
+        return [
+            Commit(
+                row["version"],
+                row["operation"],
+                _note(row["userMetadata"]),
+                _restored(row["operation"], row["operationParameters"]),
+            )
+            for row in rows
+            if row["version"] > target.version
+        ]
+
+    @contextlib.contextmanager
+    def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
+        """Set transaction id and metadata for all that this session writes meanwhile."""
+        chosen = {
+            APP: f"waltap {note.waltap}",
+            STEP: str(note.step),
+            METADATA: msgspec.json.encode(note).decode(),
+        }
+        for name, value in chosen.items():
+            spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in chosen:
+                spark.conf.unset(name)
+
+    def is_harmless(self, operation: str) -> bool:
+        """Tell whether an operation leaves rows and columns as they are."""
+        return operation in HARMLESS
+
+    def widens(self, old: str, new: str) -> bool:
+        """Tell whether type widening does it."""
+        before, after = json.loads(old), json.loads(new)
+        if not isinstance(before, str) or not isinstance(after, str):
+            return False
+        if before in _WHOLE and after in _WHOLE:
+            return _WHOLE.index(before) < _WHOLE.index(after)
+        if after == "double":
+            return before in ("float", "byte", "short", "integer")
+        if not after.startswith("decimal("):
+            return False
+        precision, scale = _digits(after)
+        if before in _ROOM:
+            return precision - scale >= _ROOM[before]
+        if before.startswith("decimal("):
+            had, had_scale = _digits(before)
+            return scale >= had_scale and precision - scale >= had - had_scale
+        return False
+
+    def stored(self, kind: str) -> str:
+        """Return text for times of day, which Delta does not have."""
+        return kind.replace('"time(6)"', '"string"') if "time(" in kind else kind
+
+    def compact(self, spark: "SparkSession", at: str) -> None:
+        """OPTIMIZE."""
+        spark.sql(f"OPTIMIZE {at}")
+
+    def vacuum(self, spark: "SparkSession", at: str) -> None:
+        """VACUUM with the retention of the profile."""
+        hours = self._properties.retention_hours
+        check = "spark.databricks.delta.retentionDurationCheck.enabled"
+        spark.conf.set(check, str(hours >= 168).lower())
+        spark.sql(f"VACUUM {at} RETAIN {hours} HOURS")
+
+    def _require_delta(self, spark: "SparkSession") -> None:
+        if id(spark) in self._ready:
+            return
+        if EXTENSION not in (spark.conf.get(EXTENSIONS, "") or ""):
+            import pyspark
+
+            generation = ".".join(pyspark.__version__.split(".")[:2])
+            raise FormatNotReady(
+                "this Spark session has no Delta Lake",
+                packages=RELEASES.get(generation, RELEASES["4.2"]),
+                settings=_conf(),
+            )
+        self._ready.add(id(spark))
+
+
+def is_missing(error: Any) -> bool:
+    """Tell whether an error says that there is no such table."""
+    return (error.getCondition() or "") in {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_TABLE_ONLY_OPERATION",
+        "DELTA_TABLE_NOT_FOUND",
+        "DELTA_PATH_DOES_NOT_EXIST",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+    }
+
+
+def _properties() -> str:
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in TABLE.items())
+    return f"TBLPROPERTIES ({listed})"
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def _commit(version: int, text: bytes) -> Commit:
+    """Return what one file of Delta's log says of its commit."""
+    for line in text.splitlines():
+        entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
+        if "commitInfo" in entry:
+            info = entry["commitInfo"]
+            operation = info.get("operation", "")
+            restored = _restored(operation, info.get("operationParameters"))
+            return Commit(version, operation, _note(info.get("userMetadata")), restored)
+    return Commit(version, "unknown", None)
+
+
+def _restored(operation: str, parameters: Mapping[str, object] | None) -> int | None:
+    """Return the version that a RESTORE brought back, None for another operation."""
+    version = (parameters or {}).get("version") if operation == "RESTORE" else None
+    return None if version is None else int(str(version))
+
+
+def _note(text: str | None) -> Note | None:
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Note)
+    except msgspec.DecodeError:
+        return None

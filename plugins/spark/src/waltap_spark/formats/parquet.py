@@ -1,0 +1,209 @@
+"""Parquet, the embedded format: a base and pending changes, joined when the table is read.
+
+A commit writes what changed as a folder of files. They are history and pending changes at once; rows that
+were only added are base at once. Pending changes are folded into a new base when they are many
+(`ApplyOptions`). Nothing that was written is written over, so a crash leaves only folders that no commit
+names. `TableState.base`, ``pending`` and ``changes`` are this format's own.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import msgspec
+
+from waltap_spark.formats.table_format import (
+    Brought,
+    Evolution,
+    FormatContext,
+    Step,
+    TableFormat,
+    What,
+)
+from waltap_spark.output import BasePart, ChangeSet, TableState
+from waltap_spark.plan import Group
+from waltap_spark.resolve import changes_frame, current_frame
+from waltap_spark.schema import log_struct
+from waltap_spark.settle import with_moves
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ParquetFormat"]
+
+MOST_PARTS: Final = 256
+"""Folders that a base may have; merging keeps them far below, unless schemas alternate."""
+
+
+class ParquetFormat(TableFormat):
+    """Tables as folders of Parquet files that the commit file names."""
+
+    writes_in_place: ClassVar[bool] = False
+
+    def __init__(self, context: FormatContext) -> None:
+        self._output, self._options = context.output, context.options
+
+    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+        """Take the new columns and key; what is pending under others is folded before."""
+        if change.replaces:
+            table = msgspec.structs.replace(table, base=(), pending=())
+        elif table.pending and (table.key != change.key or change.renames):
+            # what is pending goes by the key and the names it was written under
+            table = self._fold(step, table)
+        return change.learn(table)
+
+    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        """Write the rows once, as history and as the whole base."""
+        table, written = self._write_changes(step, table, rows)
+        return _with_base(msgspec.structs.replace(table, base=(), pending=()), rows.group, written)
+
+    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        """Write the changes as history; they are pending until the next fold, or base at once."""
+        table, written = self._write_changes(step, table, rows)
+        if _only_adds(table, rows.group):
+            return _with_base(table, rows.group, written)
+        table = msgspec.structs.replace(table, pending=(*table.pending, written))
+        if rows.group.moved or rows.truncates:
+            table = self._fold(step, table)
+        return table
+
+    def truncate(self, step: Step, table: TableState) -> TableState:
+        """Have no base and nothing pending."""
+        return msgspec.structs.replace(table, base=(), pending=())
+
+    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+        """Return the rows or the history; what is pending is applied while they are read."""
+        if what == "changes":
+            return changes_frame(spark, table, table.changes, self._output.uri)
+        return current_frame(spark, table, self._output.uri)
+
+    def maintain(self, step: Step, table: TableState) -> TableState:
+        """Fold what is pending when it is much, and merge small change sets."""
+        pending_rows = sum(change.rows for change in table.pending)
+        options = self._options
+        enough = max(options.fold_rows, options.fold_share * table.base_rows)
+        many = (
+            pending_rows > enough
+            or len(table.pending) >= options.fold_sets
+            or len(table.base) > MOST_PARTS
+        )
+        if many:
+            table = self._fold(step, table)
+        return self._merge(step, table)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write_changes(
+        self, step: Step, table: TableState, rows: Brought
+    ) -> tuple[TableState, ChangeSet]:
+        group = rows.group
+        path = f"{table.folder}/changes/{step.name()}"
+        self._write(rows.frame, path, group.rows)
+        written = ChangeSet(
+            path=path,
+            fingerprint=group.fingerprint,
+            rows=group.rows,
+            operations=dict(group.operations),
+            unchanged=tuple(group.unchanged),
+            moved=group.moved,
+            crossed=group.crossed,
+            epoch=group.epoch,
+        )
+        return msgspec.structs.replace(table, changes=(*table.changes, written)), written
+
+    def _fold(self, step: Step, table: TableState) -> TableState:
+        """Write the table as it stands now: the pending changes become part of its base."""
+        uri = self._output.uri
+        pending = None
+        if any(change.moved for change in table.pending):
+            rows = changes_frame(step.spark, table, table.pending, uri, filled=True)
+            base = current_frame(step.spark, msgspec.structs.replace(table, pending=()), uri)
+            pending = with_moves(table, table.pending, rows, base)
+        frame = current_frame(step.spark, table, uri, pending=pending)
+        path = f"{table.folder}/current/{step.name()}"
+        expected = table.base_rows + sum(change.rows for change in table.pending)
+        self._write(frame, path, expected)
+        stored = step.spark.read.schema(frame.schema).parquet(uri(path))
+        part = BasePart(
+            path=path,
+            rows=stored.count(),
+            columns=dict(table.columns),
+            epoch=_epoch_of_fold(table),
+            ids=dict(table.ids),
+        )
+        return msgspec.structs.replace(table, base=(part,), pending=())
+
+    def _merge(self, step: Step, table: TableState) -> TableState:
+        """Make one folder of the oldest change sets of one size, when there are many of them."""
+        pending = {change.path for change in table.pending}
+        run: list[ChangeSet] = []
+        for change in table.changes:
+            if change.path in pending:
+                return table
+            if run and (run[-1].level, run[-1].fingerprint) != (change.level, change.fingerprint):
+                run = []
+            run.append(change)
+            if len(run) == self._options.merge_sets:
+                break
+        else:
+            return table
+        rows = sum(change.rows for change in run)
+        path = f"{table.folder}/changes/{step.name()}"
+        uris = [self._output.uri(change.path) for change in run]
+        struct = log_struct(table.versions[run[0].fingerprint])
+        self._write(step.spark.read.schema(struct).parquet(*uris), path, rows)
+        merged = msgspec.structs.replace(run[0], path=path, rows=rows, level=run[0].level + 1)
+        first = table.changes.index(run[0])
+        changes = (*table.changes[:first], merged, *table.changes[first + len(run) :])
+        return msgspec.structs.replace(
+            table, changes=changes, base=_merged_base(table, run, merged)
+        )
+
+    def _write(self, frame: "DataFrame", path: str, rows: int) -> None:
+        files = rows // self._options.file_rows + 1
+        frame.coalesce(files).write.mode("overwrite").parquet(self._output.uri(path))
+        self._output.sync(path)
+
+
+def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableState:
+    """Return ``table`` with rows that were written as history as part of its base, too."""
+    part = BasePart(
+        path=written.path,
+        rows=written.rows,
+        columns=table.versions[written.fingerprint],
+        epoch=group.epoch,
+        ids=table.version_ids.get(written.fingerprint, {}),
+    )
+    return msgspec.structs.replace(table, base=(*table.base, part))
+
+
+def _only_adds(table: TableState, group: Group) -> bool:
+    """Tell whether the group's rows are new rows beside the base, and nothing but that.
+
+    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch.
+    """
+    return (
+        set(group.operations) == {"c"}
+        and not table.pending
+        and all(part.epoch == group.epoch for part in table.base)
+    )
+
+
+def _epoch_of_fold(table: TableState) -> int:
+    """Return the epoch of what a fold writes: the earliest of what it is made of, for a later epoch may
+    still be delivering rows again that are in it."""
+    if any("t" in change.operations for change in table.pending):
+        return max(change.epoch for change in table.pending)
+    epochs = [*(part.epoch for part in table.base), *(change.epoch for change in table.pending)]
+    return min((epoch for epoch in epochs if epoch), default=0)
+
+
+def _merged_base(
+    table: TableState, run: list[ChangeSet], merged: ChangeSet
+) -> tuple[BasePart, ...]:
+    """Return the base with one part in place of those whose change sets were merged."""
+    paths = {change.path for change in run}
+    replaced = [part for part in table.base if part.path in paths]
+    if len(replaced) != len(run):
+        return table.base  # some are in the base, some were folded: the old folders stay for it
+    kept = [part for part in table.base if part.path not in paths]
+    part = msgspec.structs.replace(replaced[0], path=merged.path, rows=merged.rows)
+    return (part, *kept)

@@ -1,0 +1,169 @@
+"""The contract of a table format: six methods, and what they are given.
+
+What comes to a format is settled: keys that moved, values that the server did not send and truncates are
+`waltap_spark.settle`'s. A format stores rows, and remembers in `TableState` what it stored; the commit
+file that has the `TableState` of all tables is the one cut over them.
+
+What a method writes counts only when that commit appears. When it does not, since the driver died or the
+table's changes could not be applied, the same steps are taken once more, from the same `TableState`:
+
+- a format that writes beside what is there (Parquet) does it again, and what the first try left is removed
+  where no commit names it;
+- a format that writes in place sets ``writes_in_place``. Its steps are then repeated with the same rows in
+  the same order, and it has to know, by a transaction id of its own that it keeps with the data, which of
+  them it has taken. `waltap_spark.formats.merging` does that for formats that know MERGE.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from waltap_spark.options import ApplyOptions
+from waltap_spark.output import Output, TableState
+from waltap_spark.plan import Group
+from waltap_spark.settle import after_last_truncate, settled, widened, with_moves
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from waltap_sinks.changelog.manifest import Mark
+
+__all__ = ["Brought", "Evolution", "FormatContext", "Step", "TableFormat", "What"]
+
+What = Literal["current", "changes"]
+"""The rows that a table has, or its history: the rows of the change log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatContext:
+    """What a format is made with: where the tables lie, and how they are kept.
+
+    ``identity`` is the output's own, for ever: what was written under another is not ours.
+    """
+
+    output: Output
+    options: ApplyOptions
+    identity: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One commit in the making: its number, the mark it reaches, and a session of one's own."""
+
+    spark: "SparkSession"
+    number: int
+    mark: "Mark"
+    attempt: str
+    _counter: "count[int]" = field(default_factory=count)
+
+    def name(self) -> str:
+        """Return a name for a folder that no other commit, and no other attempt at this one, has."""
+        return f"{self.number:012d}-{self.attempt}-{next(self._counter)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """A table is about to get the columns, the key or the number in the source that a group has.
+
+    ``learn`` gives the table after that; call it once. ``renames``: present name → new name.
+    """
+
+    key: tuple[str, ...]
+    renames: dict[str, str]
+    replaces: bool
+    learn: Callable[[TableState], TableState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
+
+    ``frame`` has the columns under which the rows were written, and the change log's own.
+    """
+
+    group: Group
+    frame: "DataFrame"
+
+    def log(self, table: TableState) -> "DataFrame":
+        """Return the rows as the history has them: columns of ``table``, then the change log's own."""
+        return self._widened(table, filled=False)
+
+    def rows(self, table: TableState) -> "DataFrame":
+        """Return the rows in the columns of ``table``, as those of a snapshot are."""
+        own = list(table.columns)
+        return self._widened(table, filled=True).drop(*self._log_columns(own))
+
+    def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
+        """Return one row for each key: the columns of ``table`` after the changes, and
+        `waltap_spark.settle.GONE`. ``base`` is what the table held before; rows from before a truncate
+        are no more part of either."""
+        rows, base = self.changes(table, base)
+        return settled(table, [self.group], rows, base)
+
+    def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+        """Return the changes, with what moved rows kept, and what they apply to: ``base``, or nothing
+        where a truncate is among them."""
+        rows = with_moves(table, [self.group], self._widened(table, filled=True), base)
+        if self.truncates:
+            return after_last_truncate(rows), base.limit(0)
+        return rows, base
+
+    @property
+    def truncates(self) -> bool:
+        """Tell whether a truncate is among the changes."""
+        return "t" in self.group.operations
+
+    @property
+    def only_adds(self) -> bool:
+        """Tell whether the rows are new ones and nothing else. In an epoch in which the table held
+        rows from the beginning they then meet no row of their key."""
+        return set(self.group.operations) == {"c"}
+
+    def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
+        version = self.group.fingerprint
+        has, ids = table.versions[version], table.version_ids.get(version, {})
+        return widened(self.frame, table, has, ids, filled=filled)
+
+    @staticmethod
+    def _log_columns(own: list[str]) -> list[str]:
+        from waltap_spark.schema import LOG_FIELDS
+
+        return [name for name in LOG_FIELDS if name not in own]
+
+
+class TableFormat(ABC):
+    """Stores the rows of tables and their history. One instance serves all tables of an output.
+
+    Methods return the `TableState` that holds what they did; they are called for different tables at the
+    same time, each with a session of its own. What they raise stops the one table: `PySparkException` and
+    the errors of `waltap_spark.errors`.
+    """
+
+    writes_in_place: ClassVar[bool] = True
+
+    @abstractmethod
+    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+        """Return ``change.learn(table)``, with what is stored in step with it."""
+
+    @abstractmethod
+    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        """Let ``rows``, those of a whole snapshot, be all the table's rows; add them to its history."""
+
+    @abstractmethod
+    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        """Apply the changes ``rows`` to the table's rows; add them to its history."""
+
+    @abstractmethod
+    def truncate(self, step: Step, table: TableState) -> TableState:
+        """Let the table have no rows: another table took its name. Its history stays."""
+
+    @abstractmethod
+    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+        """Return the table's rows or its history as of the version that ``table`` names."""
+
+    @abstractmethod
+    def maintain(self, step: Step, table: TableState) -> TableState:
+        """Do what is due for the files to stay few and large; called at the end of each commit that
+        touches the table. No row changes."""

@@ -1,0 +1,28 @@
+"""How tables are kept: what an applier and the table formats are told."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ApplyOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    """How tables are kept.
+
+    ``type_change``: what a column does that got a type which does not fit: fail, or become text.
+    ``fold_rows`` and ``fold_share``: pending changes become part of the base when they are more
+    than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets.
+    ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
+    ``grace_s``: how long folders of earlier commits stay for those who are reading them.
+    ``parallel``: tables that are applied at a time.
+    """
+
+    type_change: Literal["fail", "string"] = "fail"
+    fold_rows: int = 100_000
+    fold_share: float = 0.25
+    fold_sets: int = 32
+    merge_sets: int = 16
+    file_rows: int = 1_000_000
+    grace_s: float = 600.0
+    parallel: int = 4

@@ -1,0 +1,380 @@
+"""What every format of Spark's tables promises. Subclass `TableFormatSuite` and define ``rig``.
+
+class TestMyFormat(TableFormatSuite):
+@pytest.fixture(scope="class")
+def rig(self, spark):
+return TableFormatRig(MY_SPEC, spark)
+
+``spark`` is a session with whatever the format needs. The suite writes a change log by hand, has it
+applied by the real applier, and reads the tables as their users do. It needs `waltap-spark`,
+`waltap-sinks` and `waltap-postgres`. Spark is slow to start a job: each test makes few commits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from waltap.decode.message import Delete, Insert, OldTuple, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.sink.sink import SinkContext
+from waltap.source.position import START, Position
+from waltap.specs import TableFormatSpec
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applier import Applier, ApplyOptions
+from waltap_spark.formats import (
+    Brought,
+    Evolution,
+    Step,
+    TableFormat,
+    What,
+)
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.output import Output, TableState
+from waltap_spark.session import prepare
+from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.workload import ITEMS, NOTES, Event, Workload, relation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["TableFormatRig", "TableFormatSuite"]
+
+Rows = list[tuple[str | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormatRig:
+    """What the suite needs of an author: the format, and a session that has what it needs.
+
+    ``values`` are its properties as a profile has them (``format.NAME``).
+    """
+
+    spec: TableFormatSpec
+    spark: "SparkSession"
+    _: KW_ONLY
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+class _Choice(FormatChoice):
+    """The format of a rig, which need not be installed, with a fuse."""
+
+    def __init__(self, rig: TableFormatRig) -> None:
+        super().__init__(rig.spec.name, rig.values)
+        self._rig, self.fuse = rig, _Fuse()
+
+    @property
+    def factory(self) -> Any:
+        """Return what makes the format."""
+        properties = self._properties(self._rig.spec)
+        return lambda context: _Fused(self._rig.spec.factory(properties, context), self.fuse)
+
+
+class _Fuse:
+    """Counts moments, and ends the process, as it were, at a chosen one."""
+
+    def __init__(self) -> None:
+        self.moment, self.blows_at = 0, 0
+
+    def pass_by(self) -> None:
+        """Count a moment. Raises: Died."""
+        self.moment += 1
+        if self.moment == self.blows_at:
+            raise Died
+
+
+class _Fused(TableFormat):
+    """A format that may die before and after every method that writes."""
+
+    def __init__(self, inner: TableFormat, fuse: _Fuse) -> None:
+        self._inner, self._fuse = inner, fuse
+        self.writes_in_place = inner.writes_in_place  # type: ignore[misc] # as the format has it
+
+    def _call(self, method: str, *arguments: Any) -> TableState:
+        self._fuse.pass_by()
+        done: TableState = getattr(self._inner, method)(*arguments)
+        self._fuse.pass_by()
+        return done
+
+    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+        return self._call("evolve", step, table, change)
+
+    def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        return self._call("replace", step, table, rows)
+
+    def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
+        return self._call("apply", step, table, rows)
+
+    def truncate(self, step: Step, table: TableState) -> TableState:
+        return self._call("truncate", step, table)
+
+    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+        return self._inner.read(spark, table, what)
+
+    def maintain(self, step: Step, table: TableState) -> TableState:
+        return self._call("maintain", step, table)
+
+
+class _Tables:
+    """A change log that is written by hand, and the tables that follow it."""
+
+    def __init__(self, rig: TableFormatRig, folder: Path) -> None:
+        self.folder, self.workload = folder, Workload()
+        self.spark, self.choice = prepare(rig.spark), _Choice(rig)
+        context = SinkContext(
+            pipeline="test",
+            state_dir=folder,
+            types=mapper(),
+            identity=identity_kept(),
+            resumes=True,
+        )
+        self.sink = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context)
+        self.sink.open()
+        self._written: Position = START
+        self.log = ChangeLog(str(folder / "log"))
+        self.open()
+
+    def open(self) -> None:
+        """Be a new driver."""
+        self.output = Output(str(self.folder / "out"))
+        options = ApplyOptions(parallel=1, fold_rows=0)
+        self.applier = Applier(self.spark, self.log, self.output, options, self.choice)
+        self.applier.open()
+
+    def commit(self) -> None:
+        """COMMIT in the source, flushed to the change log."""
+        self.workload.commit()
+        for batch in self.workload.batches(1_000, self._written, records=False):
+            self.sink.write(batch)
+            self._written = batch.position
+        self.sink.flush()
+
+    def apply(self) -> None:
+        """Apply what was not applied yet."""
+        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+
+    def reader(self) -> LiveTables:
+        """Return the tables as their users open them."""
+        return LiveTables(self.spark, self.output, self.choice)
+
+    def rows(self, table: Relation, tables: LiveTables | None = None) -> Rows:
+        """Return the rows as texts."""
+        frame = (tables or self.reader()).current(table.name)
+        listed = [f"cast(`{column.name}` as string)" for column in table.columns]
+        return sorted((tuple(row) for row in frame.selectExpr(*listed).collect()), key=str)
+
+    def model(self, table: Relation) -> Rows:
+        """Return what the source holds."""
+        found = self.workload.rows.get(table.name, {}).values()
+        return sorted((tuple(row) for row in found), key=str)
+
+    def check(self, *tables: Relation) -> None:
+        """See that the tables have the rows and all the history of the source."""
+        reader = self.reader()
+        for table in tables:
+            assert self.rows(table, reader) == self.model(table), table.name
+            logged = [event.op for event in self.workload.events if event.table == table.name]
+            wanted = sorted(op for op in logged if op is not None)
+            history = reader.changes(table.name).select("_op").collect()
+            assert sorted(row["_op"] for row in history) == wanted, table.name
+
+    def update(
+        self,
+        table: Relation,
+        key: int,
+        values: Sequence[str | None],
+        *,
+        moved_to: int | None = None,
+    ) -> None:
+        """UPDATE whose last column the server does not send, since it is long and untouched."""
+        work = self.workload
+        before = work.rows[table.name].pop(key)
+        now = (str(key if moved_to is None else moved_to), *values, before[-1])
+        work.rows[table.name][int(now[0] or 0)] = now
+        old: Tuple = () if moved_to is None else (before[0], *[ABSENT] * (len(before) - 1))
+        sent: tuple[Value, ...] = (*now[:-1], UNCHANGED)
+        kind = OldTuple.NONE if moved_to is None else OldTuple.KEY
+        work._add(  # noqa: SLF001 - the workload's own updates bring all values
+            Update(table, work._step(), sent, old, kind),  # noqa: SLF001
+            Event(table.name, "u" if moved_to is None else "d", key, None),
+        )
+        if moved_to is None:
+            return
+        work.events[-1:] = [Event(table.name, op, key, None) for op in ("d", "c")]
+
+    def close(self) -> None:
+        """Let go."""
+        self.applier.close()
+        self.sink.close()
+
+
+class TableFormatSuite:
+    """Promises every format of tables keeps."""
+
+    @pytest.fixture(scope="class")
+    def rig(self) -> TableFormatRig:
+        """Return the format, and a session for it. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig': a TableFormatRig")
+
+    @pytest.fixture
+    def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_Tables]:
+        """Return tables that are empty."""
+        made = _Tables(rig, tmp_path)
+        yield made
+        made.close()
+
+    def test_spec_is_well_formed(self, rig: TableFormatRig) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        assert_well_formed(rig.spec)
+
+    def test_rows_and_history_follow_the_source(self, tables: _Tables) -> None:
+        """Inserts, updates, deletes, a truncate; values that were not sent, and keys that move."""
+        work = tables.workload
+        for number in range(1, 6):
+            work.insert(ITEMS, number, f"long {number}")
+            work.insert(NOTES, number, "n")
+        tables.commit()
+        tables.apply()
+        tables.check(ITEMS, NOTES)
+        work.update(ITEMS, 1, None)
+        tables.update(ITEMS, 2, ["1002"])
+        tables.update(ITEMS, 2, ["1003"], moved_to=20)
+        work.delete(ITEMS, 3)
+        work.insert(ITEMS, 6, "first")
+        tables.update(ITEMS, 6, ["1006"])
+        work.truncate(NOTES)
+        work.insert(NOTES, 9, "after")
+        tables.commit()
+        tables.apply()
+        tables.check(ITEMS, NOTES)
+
+    def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _Tables) -> None:
+        """Rows that went while nobody looked are gone; all the history stays."""
+        work = tables.workload
+        for number in range(1, 5):
+            work.insert(ITEMS, number, "streamed")
+        tables.commit()
+        tables.apply()
+        del work.rows[ITEMS.name][4]
+        for batch in work.snapshot([ITEMS], 2, records=False):
+            tables.sink.write(batch)
+        tables.sink.flush()
+        tables.apply()
+        tables.check(ITEMS)
+
+    def test_columns_are_added_and_widened_and_keep_their_values_when_renamed(
+        self, tables: _Tables
+    ) -> None:
+        """By the source's numbers; older rows have null where they had no column."""
+        first = _numbered(relation("shapes", [("id", "int4"), ("n", "int4")], oid=900), 1, 2)
+        then = _numbered(
+            relation("shapes", [("id", "int4"), ("size", "int8"), ("more", "text")], oid=900),
+            1,
+            2,
+            3,
+        )
+        work = tables.workload
+        work._add(Insert(first, work._step(), ("1", "5")), Event(first.name, "c", 1, None))  # noqa: SLF001
+        tables.commit()
+        tables.apply()
+        row: Tuple = ("2", "5000000000", "new")
+        work._add(Insert(then, work._step(), row), Event(first.name, "c", 2, None))  # noqa: SLF001
+        tables.commit()
+        tables.apply()
+        assert tables.output.table("shapes").failed == ""
+        assert tables.rows(then) == [("1", "5", None), ("2", "5000000000", "new")]
+        assert tables.reader().changes("shapes").count() == 2
+
+    def test_a_table_without_key_has_every_row_as_often_as_the_source(
+        self, tables: _Tables
+    ) -> None:
+        """A multiset: one delete takes one of equal rows."""
+        pairs = msgspec.structs.replace(
+            relation("pairs", [("a", "text"), ("x", "float8")], oid=901),
+            primary_key=(),
+            identity="f",
+        )
+        work = tables.workload
+        rows: list[Tuple] = [("a", "1.5"), ("a", "1.5"), ("b", None), ("z", "0"), ("z", "-0")]
+        for row in rows:
+            work._add(Insert(pairs, work._step(), row), Event(pairs.name, "c", None, None))  # noqa: SLF001
+        tables.commit()
+        tables.apply()
+        for gone in (("a", "1.5"), ("z", "-0")):
+            old = OldTuple.FULL
+            work._add(Delete(pairs, work._step(), gone, old), Event(pairs.name, "d", None, None))  # noqa: SLF001
+        tables.commit()
+        tables.apply()
+        assert tables.output.table("pairs").failed == ""
+        assert tables.rows(pairs) == [("a", "1.5"), ("b", None), ("z", "0.0")]
+
+    def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_goes_on(
+        self, tables: _Tables
+    ) -> None:
+        """Before and after every method that writes: readers see all tables at the last commit, and the
+        next driver, which finds more changes, applies each once."""
+        work, fuse = tables.workload, tables.choice.fuse
+        for table in (ITEMS, NOTES):
+            work.insert(table, 1, "x")
+            work.insert(table, 2, "y")
+        tables.commit()
+        tables.apply()
+        number, deaths = 10, 0
+        for moment in (2, 4, 8, 10):
+            before = {table: tables.model(table) for table in (ITEMS, NOTES)}
+            for more in range(2):
+                for table in (ITEMS, NOTES):
+                    tables.update(table, 1, [str(5000 + number)])
+                    number += 1
+                    work.insert(table, number, "new")
+                tables.commit()
+                if more:
+                    break
+                fuse.moment, fuse.blows_at = 0, moment
+                try:
+                    tables.apply()
+                except Died:
+                    deaths += 1
+                fuse.blows_at = 0
+                tables.applier.close()
+                reader = tables.reader()
+                assert {table: tables.rows(table, reader) for table in before} == before
+            tables.open()
+            tables.apply()
+            tables.check(ITEMS, NOTES)
+        assert deaths == 4
+
+    def test_all_tables_are_read_as_of_an_earlier_position(self, tables: _Tables) -> None:
+        """Rows and history as they were at a commit of the source."""
+        work, past = tables.workload, []
+        for number in range(1, 4):
+            work.insert(ITEMS, number, "x")
+            work.insert(NOTES, number, "y")
+            if number == 3:
+                work.delete(ITEMS, 1)
+            tables.commit()
+            tables.apply()
+            counts = {table: len(tables.model(table)) for table in (ITEMS, NOTES)}
+            past.append((work.parts[-1].end_lsn, counts, number))
+        for lsn, counts, number in past:
+            then = tables.reader().at(lsn)
+            assert {table: then.current(table.name).count() for table in counts} == counts
+            assert then.changes(NOTES.name).count() == number
+
+
+def _numbered(table: Relation, *numbers: int) -> Relation:
+    columns = [
+        msgspec.structs.replace(column, number=number)
+        for column, number in zip(table.columns, numbers, strict=True)
+    ]
+    return msgspec.structs.replace(table, columns=tuple(columns))

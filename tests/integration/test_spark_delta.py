@@ -1,0 +1,231 @@
+"""Tables in Delta Lake: kept by MERGE, one cut over all, exactly once whatever happens between."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltap_spark.applier import Applier
+from waltap_spark.errors import FormatDiffers, VersionGone
+from waltap_spark.live import LiveTables
+
+from tests.integration.test_spark_applier import EVENTS, PEOPLE
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+
+LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+START = 100
+
+
+@pytest.fixture
+def rig(delta: Any, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, delta, "delta", parallel=2)
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+def test_all_kinds_of_changes_leave_the_sources_rows(rig: Rig) -> None:
+    rig.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", None], ["3", "Cy", "z"])
+    rig.db.insert(EVENTS, ["a", "1.5"], ["a", "1.5"], ["b", None], ["c", "0.0"], ["c", "-0.0"])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE, EVENTS)
+    rig.db.update(PEOPLE, ["1"], name="Anne", unsent=["note"])
+    rig.db.update(PEOPLE, ["2"], id="20", unsent=["note"])
+    rig.db.delete(PEOPLE, ["3"])
+    rig.db.insert(PEOPLE, ["3", "Dee", None])
+    rig.db.delete(EVENTS, ["a", "1.5"])
+    rig.db.delete(EVENTS, ["c", "-0.0"])
+    rig.db.update(EVENTS, ["b", None], n="2.5")
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE, EVENTS)
+    history = LiveTables(rig.spark, rig.output).changes("public.people")
+    types = {field.name: field.dataType.simpleString() for field in history.schema}
+    assert history.count() == 3 + 5
+    assert (types["id"], types["name"], types["_commit_ts"]) == ("int", "string", "timestamp")
+
+
+def test_truncates_snapshots_and_another_table_of_the_name(rig: Rig) -> None:
+    rig.db.insert(PEOPLE, ["1", "old", None], ["2", "old", None])
+    rig.commit()
+    rig.apply()
+    rig.db.insert(PEOPLE, ["3", "old", None])
+    rig.db.truncate(PEOPLE)
+    rig.db.insert(PEOPLE, ["2", "new", None])
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    rig.db.rows[PEOPLE.name] = [("1", "again", None), ("200", "again", "y")]
+    for part in rig.db.snapshot(PEOPLE):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    rig.check(PEOPLE)
+    other = relation(PEOPLE.name, [("id", "text"), ("name", "text")], oid=PEOPLE.oid + 1)
+    rig.db.rows[PEOPLE.name] = []
+    rig.db.insert(other, ["a", "another table"])
+    rig.commit()
+    rig.apply()
+    rig.check(other)
+
+
+def test_columns_come_go_widen_and_change_their_names(rig: Rig) -> None:
+    odd = "we ird,;{}()=`\n"
+    first = relation(
+        "we.ird.`wide", [("id", "int4"), ("n", "int4"), (odd, "text"), ("t", "time")],
+        numbers=(1, 2, 3, 4),
+    )  # fmt: skip
+    clash = relation("public.clash", [("id", "int4"), ("Id", "text")])
+    rig.db.insert(first, ["1", "5", "kept", "10:20:30.123456"], ["2", "6", None, None])
+    rig.db.insert(clash, ["1", "x"])
+    rig.commit()
+    rig.apply()
+    assert "WT-5234" in rig.output.table("clash").failed
+    assert rig.output.table("`wide").failed == ""
+    rows = LiveTables(rig.spark, rig.output).current("`wide").orderBy("id").collect()
+    assert [str(row["t"]) for row in rows] == ["10:20:30.123456", "None"]
+    now = relation(
+        "we.ird.`wide",
+        [("id", "int8"), ("n", "numeric(10,2)"), ("calm", "text"), ("t", "text"), ("more", "int4")],
+        numbers=(1, 2, 3, 5, 6),
+        more={"more": {"default": "7", "missing": "7"}},
+    )
+    rig.db.insert(now, ["30000000000", "7.25", "new", "text", "8"])
+    rig.commit()
+    rig.apply()
+    frame = LiveTables(rig.spark, rig.output).current("`wide").orderBy("id")
+    assert rig.output.table("`wide").failed == ""
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
+    assert {name: kinds[name] for name in ("id", "n", "calm", "t", "more")} == {
+        "id": "bigint", "n": "decimal(12,2)", "calm": "string", "t": "string", "more": "int",
+    }  # fmt: skip
+    found = [
+        (row["id"], str(row["n"]), row["calm"], row["t"], row["more"]) for row in frame.collect()
+    ]
+    assert found == [
+        (1, "5.00", "kept", None, 7),
+        (2, "6.00", None, None, 7),
+        (30000000000, "7.25", "new", "text", 8),
+    ]
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+def total(tables: LiveTables) -> int:
+    amounts = [
+        tables.current(each.name).agg({"amount": "sum"}).first()[0] for each in (LEFT, RIGHT)
+    ]
+    return sum(amounts)
+
+
+def test_a_driver_that_dies_between_two_tables_leaves_one_cut(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each write, and before the commit. What is read meanwhile, and the past, is always
+    a state that the source had: the sum over both tables stays. The next driver finds more changes."""
+    rig = Rig(tmp_path, delta, "delta", parallel=1)
+    for table in (LEFT, RIGHT):
+        rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
+    rig.commit()
+    rig.apply()
+    chance = random.Random(4711)
+    changes = {LEFT.name: 2, RIGHT.name: 2}
+
+    def transfer() -> None:
+        one, other = chance.sample([LEFT, RIGHT], 2)
+        sum_ = chance.randint(1, 50)
+        for table, by in ((one, -sum_), (other, sum_)):
+            row = chance.choice(rig.db.rows[table.name])
+            amount = str(int(str(row[1])) + by)
+            rig.db.update(table, [row[0]], amount=amount, unsent=["note"])
+            changes[table.name] += 1
+        rig.commit()
+
+    deaths = 0
+    for moment in (2, 3, 6, 9):
+        transfer()
+        seen = [0]
+
+        def at_moment(original: Any, moment: int = moment, seen: list[int] = seen) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                seen[0] += 1
+                if seen[0] == moment:
+                    raise Died
+                result = original(*arguments, **options)
+                seen[0] += 1
+                if seen[0] == moment:
+                    raise Died
+                return result
+
+            return call
+
+        with monkeypatch.context() as patch:
+            merging = rig.applier._format
+            patch.setattr(merging, "commits", at_moment(merging.commits))  # type: ignore[attr-defined]
+            patch.setattr(rig.output, "commit", at_moment(rig.output.commit))
+            try:
+                rig.apply()
+            except Died:
+                deaths += 1
+        assert total(LiveTables(rig.spark, rig.output)) == 4 * START
+        transfer()
+        rig.reopen()
+        rig.apply()
+        rig.check(LEFT, RIGHT)
+        tables = LiveTables(rig.spark, rig.output)
+        assert {name: tables.changes(name).count() for name in changes} == changes
+    assert deaths == 4
+    tables = LiveTables(rig.spark, rig.output)
+    assert tables.state is not None
+    for cut in tables.state.cuts:
+        assert total(tables.at(cut.mark)) == 4 * START
+    end, rows = rig.db.history[0]
+    then = tables.at(end)
+    assert sorted(map(str, then.current(LEFT.name).toPandas()["amount"])) == ["100", "100"]
+    assert then.changes(LEFT.name).count() == len(rows[LEFT.name])
+    with pytest.raises(VersionGone, match="was not applied yet"):
+        tables.at(rig.db.lsn + 1_000_000)
+    with pytest.raises(VersionGone, match="WT-5236"):
+        tables.at("0/10")
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(
+    rig: Rig,
+) -> None:
+    rig.db.insert(PEOPLE, ["1", "Ann", "x"])
+    rig.db.insert(LEFT, ["1", "5", None])
+    rig.commit()
+    rig.apply()
+    held = {name: rig.output.table(name).held for name in ("people", "left")}
+    assert held["people"] is not None
+    assert held["left"] is not None
+    rig.spark.sql(f"OPTIMIZE {held['left'].targets['current'].at}")
+    rig.spark.sql(f"DELETE FROM {held['people'].targets['current'].at}")
+    rig.check(PEOPLE, LEFT)  # read as of the commit
+    rig.reopen()
+    for table in (PEOPLE, LEFT):
+        rig.db.insert(table, ["2", "2", "y"])
+    rig.commit()
+    rig.apply()
+    rig.check(LEFT)
+    failed = rig.output.table("people").failed
+    assert "WT-5235" in failed
+    assert "RESTORE TABLE" in failed
+    version = held["people"].targets["current"].version
+    at = held["people"].targets["current"].at
+    rig.spark.sql(f"RESTORE TABLE {at} TO VERSION AS OF {version}")
+    rig.reopen()
+    rig.apply()
+    rig.check(PEOPLE, LEFT)
+    rig.applier.close()
+    with pytest.raises(FormatDiffers, match="delta, not in parquet"):
+        Applier(rig.spark, rig.log, rig.output).open()
