@@ -120,6 +120,10 @@ def status(output: OutputArgument) -> None:
         right = title not in ("table", "key")
         table.add_column(title, justify="right" if right else "left")
     for name, each in sorted(state.tables.items()):
+        if each.held is not None:
+            versions = [f"version {each.held.targets[w].version}" for w in ("current", "changes")]
+            table.add_row(name, ", ".join(each.key) or "none", versions[0], "", "", versions[1])
+            continue
         table.add_row(
             name,
             ", ".join(each.key) or "none",
