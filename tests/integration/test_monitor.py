@@ -89,9 +89,12 @@ def test_prometheus_reads_what_happened(pipeline: Pipeline, seen: tuple[Run, Mon
     assert found["waltap_batch_seconds_count",] >= 2
     assert found["waltap_lsn", "", "written"] >= found["waltap_lsn", "", "durable"] > 0
     assert found["waltap_captured_tables",] == 2
+    assert 0 < found["waltap_slot_retained_bytes",] < found["waltap_slot_left_bytes",]
+    assert found["waltap_slot_limit_bytes", "disk"] > 0  # the server is on this machine
+    assert found["waltap_orphan_slots",] == found["waltap_open_gaps",] == 0
     names = {name for name, *_ in found}
     for metric in METRICS:
-        optional = {"filtered_events", "unflushed_seconds", "estimate"}
+        optional = {"filtered_events", "unflushed_seconds", "estimate", "_full_seconds"}
         assert metric.shown in names or any(word in metric.name for word in optional)
 
 

@@ -232,7 +232,8 @@ class Cluster(Server):
 
     @classmethod
     def create(cls, **settings: str) -> "Cluster":
-        """Make a cluster in a temporary folder and start it; ``settings`` go to its configuration.
+        """Make a cluster in a temporary folder and start it; ``settings`` go to its configuration, but for
+        ``wal_segment_size``, in MB, which it is made with.
 
         Raises: Unavailable when there are no server programs, or none that we may run.
         """
@@ -273,6 +274,7 @@ class Cluster(Server):
         cluster._run(
             "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust",
             "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions",
+            f"--wal-segsize={settings.pop('wal_segment_size', '16')}",
         )  # fmt: skip
         # the LSN passes 1/0 while tests run: texts of LSNs are no order
         cluster._run("pg_resetwal", "-D", folder / "data", "-l", "0000000100000000000000FD")

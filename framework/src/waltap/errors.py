@@ -70,6 +70,8 @@ class WaltapError(Exception):
     code: ClassVar[str] = "WT-9000"
     retry: ClassVar[Retry] = Retry.NEVER
     remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
+    loses: ClassVar[bool] = False
+    """Whether changes cannot be had from the source any more: a gap (`waltap.offsets.gaps`)."""
 
     def __init__(self, problem: str, **fields: object) -> None:
         super().__init__(problem)

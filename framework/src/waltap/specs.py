@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from waltap.snapshot.snapshotter import Snapshotter
     from waltap.source.connector import Check, Connector
     from waltap.source.lease import Lease, LeaseContext
+    from waltap.source.slot_watch import SlotWatch, SlotWatchContext
     from waltap.transactions.transaction import Batch
 
 __all__ = [
@@ -95,6 +96,9 @@ class ConnectorSpec(Spec):
     lease: "Callable[[Any, LeaseContext], Lease] | None" = None
     """Makes this process's end of the pipeline's lease (``waltap.standby``) from the validated properties;
     None: the source keeps no lease."""
+    slot_watch: "Callable[[Any, SlotWatchContext], SlotWatch] | None" = None
+    """Connects, with the validated properties, to look at the pipeline's slot beside the engine; None: the
+    source keeps nothing for a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

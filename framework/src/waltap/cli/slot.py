@@ -7,7 +7,7 @@ import typer
 from waltap.cli.connection import connected
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
-from waltap.cli.slot_owners import slot_owners
+from waltap.pipeline.slot_owners import slot_owners
 
 __all__ = ["command"]
 

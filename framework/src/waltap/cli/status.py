@@ -10,11 +10,11 @@ from waltap.cli.connection import connected
 from waltap.cli.fleet import Member, members, report
 from waltap.cli.profile_source import SetOption, at_rest
 from waltap.cli.screen import answers
-from waltap.cli.slot_owners import orphan_slots
 from waltap.cli.status_view import overview, run_view, size
 from waltap.cli.watching import draw_until_interrupted
 from waltap.errors import WaltapError
 from waltap.host import Host
+from waltap.pipeline.slot_owners import orphan_slots
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,6 +20,7 @@ __all__ = [
     "CommaList",
     "Declaration",
     "Properties",
+    "Shares",
     "declarations",
     "declare",
     "declare_family",
@@ -55,6 +56,8 @@ def _split(value: object) -> object:
 
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Shares = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_split)]
+"""Shares of a whole: a comma list of numbers above 0, at most 1."""
 
 
 def declare(

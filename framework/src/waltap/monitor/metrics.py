@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from waltap.guardian.health import SlotHealth
 from waltap.pipeline.status import Status
 
 __all__ = [
@@ -111,6 +112,16 @@ def _table_estimates(status: Status) -> Iterator[Sample]:
     for table in status.snapshot:
         if table.estimate is not None:
             yield {"table": table.table}, float(table.estimate)
+
+
+def _limits(status: Status) -> Iterator[Sample]:
+    slot = status.slot
+    if slot is not None and slot.limit_bytes is not None:
+        yield {"limit": slot.limit_kind}, float(slot.limit_bytes)
+
+
+def _of_slot(value: Callable[[SlotHealth], float | None]) -> Callable[[Status], Iterator[Sample]]:
+    return _one(lambda status: None if status.slot is None else value(status.slot))
 
 
 METRICS: tuple[Metric, ...] = (
@@ -227,6 +238,62 @@ METRICS: tuple[Metric, ...] = (
         samples=_lag_seconds,
         mbean="MilliSecondsBehindSource",
         labels=("partition",),
+    ),
+    Metric(
+        name="waltap_slot_retained_bytes",
+        kind="gauge",
+        summary="WAL that the server keeps for the slot.",
+        samples=_of_slot(lambda slot: slot.retained_bytes),
+    ),
+    Metric(
+        name="waltap_slot_limit_bytes",
+        kind="gauge",
+        summary="WAL that it may keep: by the tightest of max_slot_wal_keep_size (slot), "
+        "waltap.wal.budget (budget) and the server's disk (disk).",
+        samples=_limits,
+        labels=("limit",),
+    ),
+    Metric(
+        name="waltap_slot_left_bytes",
+        kind="gauge",
+        summary="WAL that it may keep beyond what it does.",
+        samples=_of_slot(lambda slot: slot.left_bytes),
+    ),
+    Metric(
+        name="waltap_slot_growth_bytes_per_second",
+        kind="gauge",
+        summary="By how much more WAL is kept, over the last 15 minutes.",
+        samples=_of_slot(lambda slot: slot.growth_per_s),
+    ),
+    Metric(
+        name="waltap_slot_full_seconds",
+        kind="gauge",
+        summary="Forecast: time until the limit as things go; none while it is not approached.",
+        samples=_of_slot(lambda slot: slot.seconds_left),
+    ),
+    Metric(
+        name="waltap_slot_stalled_full_seconds",
+        kind="gauge",
+        summary="Forecast: time until the limit were nothing confirmed from now on.",
+        samples=_of_slot(lambda slot: slot.stalled_seconds_left),
+    ),
+    Metric(
+        name="waltap_slot_invalidated",
+        kind="gauge",
+        summary="Whether the server gave the slot up.",
+        samples=_of_slot(lambda slot: bool(slot.invalidation)),
+    ),
+    Metric(
+        name="waltap_orphan_slots",
+        kind="gauge",
+        summary="Slots of the database that nobody reads and no pipeline of the state folder has.",
+        samples=_of_slot(lambda slot: len(slot.orphans)),
+    ),
+    Metric(
+        name="waltap_open_gaps",
+        kind="gauge",
+        summary="Gap certificates that are open: `waltap repair` closes them.",
+        samples=_one(lambda status: status.open_gaps),
     ),
     Metric(
         name="waltap_queued_events",

@@ -10,7 +10,7 @@ __all__ = ["LossCounting", "NotificationChannel"]
 class NotificationChannel(Protocol):
     """A place that notifications are sent to; what a `NotificationChannelSpec`'s factory returns.
 
-    Called in the engine's thread, a few times a second at most.
+    Called by one thread at a time, the engine's or the guardian's, a few times a second at most.
     """
 
     def send(self, notification: Notification) -> None:

@@ -36,7 +36,8 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     schema.table, that were read later than the rest. ``counted``: where ``position`` is within a
     transaction, how many events its changes became so far, if events are counted; else it is not set, and
     not stored. ``slot_identity`` is what the server calls the slot besides its name, where a slot that
-    was made anew is called otherwise.
+    was made anew is called otherwise. ``as_of_ms``: what had committed before, in ms since 1970 UTC,
+    is delivered.
     """
 
     position: Position
@@ -51,6 +52,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     visible_in: dict[str, str] = {}
     counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
+    as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):

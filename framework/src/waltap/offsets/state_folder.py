@@ -9,6 +9,7 @@ __all__ = [
     "BELONGINGS",
     "CONTROL",
     "DEAD_LETTERS",
+    "GAPS",
     "LOCK",
     "OFFSET",
     "OUTLETS",
@@ -33,6 +34,9 @@ BELONGINGS: Final = "belongings.json"
 
 RELATIONS: Final = "relations"
 """Tables as they were described last (`RelationMemory`)."""
+
+GAPS: Final = "gaps"
+"""Folder of gap certificates (`Gaps`); `waltap drop` leaves it: they tell what a sink may lack."""
 
 TABLES: Final = "tables.json"
 """Tables that there were at the last start (`NewTables`)."""

@@ -1,6 +1,7 @@
 """The channels of a run: signals that come by other ways than the stream, and where notifications go."""
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from waltap.notifications.channel import NotificationChannel
     from waltap.signals.channel import SignalChannel
 
-__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "Channels"]
+__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "Channels"]
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,9 @@ T = TypeVar("T")
 SINK = "sink"
 """The channel whose notifications are records of the sink."""
 
-INITIAL, INCREMENTAL, SIGNAL = "Initial Snapshot", "Incremental Snapshot", "Signal"
-"""Aggregate types; the last one is ours."""
+INITIAL, INCREMENTAL = "Initial Snapshot", "Incremental Snapshot"
+SIGNAL, SLOT = "Signal", "Slot"
+"""Aggregate types; these two are ours."""
 
 
 class Channels:
@@ -53,6 +55,7 @@ class Channels:
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._told: dict[str, str] = {}
         self._lost = 0
+        self._sending = threading.RLock()  # the guardian's thread tells, too
         self._next = 0.0
 
     def open(self) -> None:
@@ -72,9 +75,10 @@ class Channels:
             _answer(signal, asked, ended)
         for name, signals in self._signals.items():
             self._try(name, signals.close)
-        for name, notified in self._notifications.items():
-            self._try(name, notified.close)
-        self._lost, self._signals, self._notifications = self.lost, {}, {}
+        with self._sending:
+            for name, notified in self._notifications.items():
+                self._try(name, notified.close)
+            self._lost, self._signals, self._notifications = self.lost, {}, {}
 
     # --- signals ------------------------------------------------------------------------------
 
@@ -110,7 +114,8 @@ class Channels:
         return self._lost + sum(c.lost for c in channels if isinstance(c, LossCounting))
 
     def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
-        """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's."""
+        """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's.
+        Of one call at a time the channels hear, whichever thread it comes from."""
         if not self.notified:
             return
         notification = Notification(
@@ -120,13 +125,14 @@ class Channels:
             additional_data={"connector_name": self._profile.capture.topic_prefix, **data},
             timestamp=self._clock.time_ns() // 1_000_000,
         )
-        for name, channel in self._notifications.items():
-            if not self._try(name, partial(_sent, channel, notification)):
-                self._lost += 1
-        if self._in_sink:
-            self.pending.append(notification)
-        for listener in self.listeners:
-            self._try("of Engine.on_notification", partial(listener, notification))
+        with self._sending:
+            for name, channel in self._notifications.items():
+                if not self._try(name, partial(_sent, channel, notification)):
+                    self._lost += 1
+            if self._in_sink:
+                self.pending.append(notification)
+            for listener in self.listeners:
+                self._try("of Engine.on_notification", partial(listener, notification))
 
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
         try:

@@ -29,6 +29,11 @@ class Confirmation:
         if self._delivery.due(self._flush_s):
             self._confirm(self._flushed())
 
+    def flush_now(self) -> None:
+        """Flush what was written, whenever that was, and confirm it."""
+        if self._delivery.unflushed_since is not None:
+            self._confirm(self._flushed())
+
     def last(self) -> None:
         """Make durable what was written, also when the link is gone: then nothing is confirmed.
 

@@ -42,14 +42,17 @@ class Connection:
         keeps itself. Raises: WaltapError, StopRequested, ReaderGone."""
         run, stages = self._run, self._stages
         stored = stages.store.load()
-        connector = stages.open_connector(run.made, reconnects=run.started)
+        connector = stages.open_connector(
+            run.made, reconnects=run.started, repairs=run.repairs and not run.started
+        )
         run.linked = True
         try:
             if not run.sink_open:
-                refuse(checks(stages, connector, locked=True))
+                with self._gaps_noted(connector, stored):
+                    refuse(checks(stages, connector, locked=True))
                 run.sink_open = True
                 held = stages.sink.open()
-            with self._nothing_half_way(connector, stored):
+            with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, held))
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
@@ -73,6 +76,18 @@ class Connection:
         finally:
             connector.close()
 
+    @contextmanager
+    def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
+        """Where a start finds that the stored position is lost, a certificate says so."""
+        try:
+            yield
+        except WaltapError as error:
+            self._run.gaps.missed(error, stored, connector, self._now_ms())
+            raise
+
+    def _now_ms(self) -> int:
+        return self._run.clock.time_ns() // 1_000_000
+
     def _start(self, connector: Connector, offset: Offset | None) -> tuple[Start, Delivery]:
         self._stages.new_tables.prepare(connector)
         start = connector.prepare(offset)
@@ -84,6 +99,8 @@ class Connection:
                 f"the source has {len(start.offset.partitions)} partitions; the sink "
                 f"{self._run.profile.sink.spec.name} takes one"
             )
+        if start.lost is not None:
+            self._run.gaps.missed(start.lost, offset, connector, self._now_ms())
         if not (start.snapshot or self._run.started):
             self._run.channels.tell(INITIAL, "SKIPPED")
         if start.slot_created:
@@ -140,6 +157,8 @@ class Connection:
         try:
             if phase.run(connector, start):
                 run.reconnects.succeeded()
+                if run.gaps.open:
+                    run.gaps.snapshot_taken(tuple(run.counts.tables.values()), self._now_ms())
                 Heartbeats(run, connector, delivery).beat()
             else:
                 run.stop.set()

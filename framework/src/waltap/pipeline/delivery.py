@@ -91,6 +91,7 @@ class Delivery:
         self._left_out = [0] * len(transforms)
         """What each transform left out of the last batch."""
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
+        self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
         order.restore(first.counted or None, first.position)
         self._told = told or Told(deque(), "")
@@ -191,6 +192,8 @@ class Delivery:
                 whole = part.complete
                 if whole:
                     end_lsn = part.end_lsn
+                    if part.commit_ts:
+                        self._committed_ms[partition] = part.commit_ts // 1000
         if end_lsn is not None:
             self.previous_end_lsn[partition] = end_lsn
         return Batch(
@@ -264,6 +267,7 @@ class Delivery:
         server says how far it has read, everything up to there is durable by having nothing in it.
         """
         self.written = self.written.moved(partition, max(self.written[partition], position))
+        self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
         self._advance(Positions({partition: position}))
 
     def _advance(self, moved: Positions) -> None:
@@ -271,14 +275,17 @@ class Delivery:
         for name, position in moved.items():
             before, previous = partitions[name], partitions[name].previous_end_lsn
             assert position >= before.position, "an offset never moves backwards"
+            as_of_ms = before.as_of_ms
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
+                as_of_ms = self._committed_ms.get(name, as_of_ms)
             over = self.overlap_until is not None and position.end_lsn > self.overlap_until
             partitions[name] = msgspec.structs.replace(
                 before,
                 position=position,
                 previous_end_lsn=previous,
                 counted=self._counted_at(name, position),
+                as_of_ms=as_of_ms,
                 visible="" if over else before.visible,
                 visible_in={} if over else before.visible_in,
             )

@@ -48,7 +48,8 @@ class Engine:
     """Runs one profile until it is done, stopped, or failed.
 
     ``run`` blocks; ``stop`` may be called from a signal handler or another thread. ``clock`` and
-    ``chance`` are the machine's, unless others are given.
+    ``chance`` are the machine's, unless others are given. With ``repairs`` a position that is lost is no
+    reason not to start: streaming goes on at a new slot, and what lies between is to be read anew.
     """
 
     def __init__(
@@ -60,12 +61,19 @@ class Engine:
         ready_file: Path | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
+        repairs: bool = False,
     ) -> None:
         self.profile, self.host = profile, host
         chance = chance or system_chance()
         self.run_id = new_identifier(chance)
         self._run = Run(
-            profile, host, limits or Limits(), clock or SystemClock(), chance, ready_file
+            profile,
+            host,
+            limits or Limits(),
+            clock or SystemClock(),
+            chance,
+            ready_file,
+            repairs=repairs,
         )
 
     @property
@@ -163,10 +171,13 @@ class Engine:
                 tenure=run.tenure,
                 clock=run.clock,
             )
+            run.gaps.count()
             try:
                 run.channels.open()
+                run.guard.start()
                 self._run_until_done(stages)
             finally:
+                run.guard.stop()
                 run.channels.close()
                 if run.sink_open:
                     stages.sink.close()
@@ -200,6 +211,7 @@ class Engine:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
                 return
             except WaltapError as error:
+                run.guard.check()  # the link broke because the slot was given up
                 if not self._may_retry(error):
                     raise
                 sink_fresh = not isinstance(error, SinkError) and not self._delivery_failed

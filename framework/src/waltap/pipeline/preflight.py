@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.config.profile import Component, Profile
-from waltap.errors import Retry, SourceError, WaltapError
+from waltap.errors import OffsetError, Retry, SourceError, WaltapError
 from waltap.format.format import Format
 from waltap.host import Host
+from waltap.offsets.gaps import Gaps
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.chain import Chain
@@ -21,6 +22,7 @@ from waltap.pipeline.channels import SINK
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Stages
+from waltap.pipeline.slot_owners import orphan_slots
 from waltap.sink.place import refusal
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
@@ -105,6 +107,8 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
     found += _elsewhere(stages, offset)
     found += [_expected(check) if runs else check for check in connector.check(offset)]
     found += _of_guardrail(stages, connector)
+    found += _orphans(stages, connector)
+    found += _gaps(stages)
     if offset is not None and all(check.verdict != "error" for check in found):
         found += _interrupted(stages, connector, offset)
     return found + _of_plugins(stages, connector, offset)
@@ -184,6 +188,43 @@ def _interrupted(stages: Stages, connector: Connector, offset: Offset) -> list[C
             "that was so for a while; the start puts it right, and what was written meanwhile does not "
             "come by the stream",
             remedy="waltap.new.tables=snapshot reads their rows again",
+        )
+    ]
+
+
+def _orphans(stages: Stages, connector: Connector) -> list[Check]:
+    """Return that slots of the database keep WAL for nobody, as far as the folder of states tells."""
+    found = orphan_slots(stages.profile, connector, stages.store)
+    if not found:
+        return []
+    names = ", ".join(f"{slot.name} ({slot.retained_bytes} bytes of WAL)" for slot in found)
+    first = found[0].name
+    return [
+        Check(
+            name="orphan slots",
+            verdict="warning",
+            found=f"nobody reads {names}, and no pipeline of this folder of states has them",
+            remedy="Where nothing elsewhere needs them: SELECT pg_drop_replication_slot("
+            f"'{first}'); `waltap slot list FILE --orphans` lists all",
+        )
+    ]
+
+
+def _gaps(stages: Stages) -> list[Check]:
+    """Return that something was lost and not made good yet."""
+    try:
+        found = Gaps(stages.state_dir).open()
+    except OffsetError as error:
+        return [Check(name="gaps", verdict="warning", found=error.problem, remedy=error.advice())]
+    if not found:
+        return []
+    spans = "; ".join(f"from {gap.begin.lsn} to {gap.end.lsn} ({gap.code})" for gap in found)
+    return [
+        Check(
+            name="gaps",
+            verdict="warning",
+            found=f"changes may be missing at the sink: {spans}",
+            remedy="`waltap repair FILE` reads the tables anew and closes the certificates",
         )
     ]
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from waltap.config.property import CommaList, Properties, declare
+from waltap.config.property import CommaList, Properties, Shares, declare
+from waltap.guardian.budget import PATTERN, SIZE
 
 __all__ = ["EngineProperties"]
 
@@ -185,6 +186,43 @@ class EngineProperties(Properties):
         secret=True,
         summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
         "/healthz and /readyz; needed where waltap.http is not this machine alone.",
+    )
+    wal_budget: str | None = declare(
+        "waltap.wal.budget",
+        default=None,
+        pattern=PATTERN,
+        summary="How much WAL the pipeline's slot may make the server keep: a size in PostgreSQL's units, "
+        "or a share of the disk that the WAL is on. What max_slot_wal_keep_size leaves, and the free disk "
+        "of a server on this machine, count without it.",
+        examples=("10GB", "20%"),
+    )
+    wal_disk: str | None = declare(
+        "waltap.wal.disk",
+        default=None,
+        pattern=SIZE,
+        advanced=True,
+        summary="Size of that disk, where the server is on another machine.",
+        examples=("500GB",),
+    )
+    wal_warn_at: Shares = declare(
+        "waltap.wal.warn.at",
+        default=(0.5, 0.8),
+        summary="Shares of the limit at which a warning goes to the log and to the notification channels.",
+    )
+    wal_act_at: float = declare(
+        "waltap.wal.act.at",
+        default=0.9,
+        gt=0,
+        le=1,
+        summary="Share of the limit at which waltap.wal.action is taken.",
+    )
+    wal_action: Literal["nothing", "advance", "pause", "drop"] = declare(
+        "waltap.wal.action",
+        default="nothing",
+        summary="What is done then: nothing; advance: flush and confirm at once what is delivered, and "
+        "have the server let go of WAL behind it, without skipping anything; pause: hold incremental "
+        "snapshots until it is better; drop: drop the slot, keep a certificate of the gap, and end the "
+        "run.",
     )
     signal_max_bytes: int = declare(
         "waltap.signal.max.bytes",

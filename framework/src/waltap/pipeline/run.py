@@ -10,11 +10,14 @@ from waltap.clock import Chance, Clock
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, Problem
 from waltap.host import Host
+from waltap.offsets.gaps import Gaps
 from waltap.offsets.offset import PartitionOffset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.channels import Channels
 from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, StreamGauges
 from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.gap_notes import GapNotes
+from waltap.pipeline.guarding import guardian_of
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
 from waltap.pipeline.status import Failure, PartitionStatus, Status
@@ -36,8 +39,9 @@ class Run:
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
     ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
     ``may_write`` raises where this process may write no more, to sink or state (`Tenure`, `PipelineLock`).
-    ``made`` is the connector's, ``channels`` are signals' and notifications'. ``entered`` is the state and
-    since when. The rest is for `status`.
+    ``made`` is the connector's, ``channels`` are signals' and notifications'. ``guard`` guards the slot,
+    ``gaps`` keeps what was lost; with ``repairs`` a lost position is no reason not to start. ``entered``
+    is the state and since when. The rest is for `status`.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Run:
         clock: Clock,
         chance: Chance,
         ready_file: Path | None,
+        *,
+        repairs: bool = False,
     ) -> None:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
@@ -70,8 +76,11 @@ class Run:
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()
+        self.repairs = repairs
         self.tenure = self._tenure()
         self.may_write: Callable[[], None] = self.tenure.check
+        self.gaps = GapNotes(Gaps(self.state_dir), profile.name)
+        self.guard = guardian_of(self)
         self._ready_file = ready_file
         self._began = clock.monotonic()
 
@@ -130,6 +139,7 @@ class Run:
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()
         self.reconnects = self.backoff()
+        self.guard = guardian_of(self)
 
     # --- its ends -----------------------------------------------------------------------------
 
@@ -221,6 +231,8 @@ class Run:
             dead_letters=counts.dead_letters,
             notifications_lost=self.channels.lost,
             last_failure=self.last_failure,
+            slot=self.guard.health,
+            open_gaps=self.gaps.open,
         )
 
     def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:

@@ -122,7 +122,9 @@ class Stages:
         self.sink = self._sink()
         return self.sink
 
-    def open_connector(self, made: MadeByRun, *, reconnects: bool = False) -> Connector:
+    def open_connector(
+        self, made: MadeByRun, *, reconnects: bool = False, repairs: bool = False
+    ) -> Connector:
         """Make the profile's connector, and describe relations by it from now on. Raises: WaltapError."""
         profile = self.profile
         component, snapshotter = profile.connector, profile.snapshotter
@@ -143,6 +145,7 @@ class Stages:
             restarts_tables=self.sink.capabilities.restarts_tables,
             made=made,
             reconnects=reconnects,
+            repairs=repairs,
             belongings=self.belongings,
             announced=self.relations.announced,
             forget=self.relations.forget,

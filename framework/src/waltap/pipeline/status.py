@@ -8,6 +8,7 @@ and what was written was received. Nothing is locked, and nothing is computed un
 from dataclasses import dataclass
 
 from waltap.errors import WaltapError
+from waltap.guardian.health import SlotHealth
 from waltap.pipeline.counts import TableProgress
 from waltap.source.position import Position
 
@@ -66,7 +67,8 @@ class Status:
     ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
     as far as it has come. ``left_out`` are events that could not be delivered, ``dead_letters`` those of
     them that are kept as such, both of this run. ``reconnects`` and ``batch_retries`` count tries,
-    ``notifications_lost`` those that a channel did not take.
+    ``notifications_lost`` those that a channel did not take. ``slot`` is the slot as of the last look,
+    None before it. ``open_gaps`` counts gap certificates that are open.
     """
 
     pipeline: str
@@ -95,6 +97,8 @@ class Status:
     dead_letters: int = 0
     notifications_lost: int = 0
     last_failure: Failure | None = None
+    slot: SlotHealth | None = None
+    open_gaps: int = 0
 
     @property
     def changes(self) -> int:

@@ -15,6 +15,7 @@ from waltap.pipeline.pump import Pump
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.signal_table import SignalTable
+from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stream_end import StreamEnd
 from waltap.source.connector import ChangeStream, Connector
 from waltap.transactions.transaction import TransactionPart
@@ -27,6 +28,7 @@ POLL_S = 0.25
 ASK_S = 0.05
 MERGE_POLL_S = 0.01
 IDLE_PROGRESS_S = 10.0
+LOOKS_PER_ORPHANS = 30
 
 
 class Streaming:
@@ -50,6 +52,7 @@ class Streaming:
         self._pumps: list[Pump] = []
         self._merge: Merge | None = None
         self._flush_s = engine.flush_interval_ms / 1000
+        self._looks = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, whole: bool) -> None:
@@ -99,6 +102,7 @@ class Streaming:
         next_look = next_idle = now + self._idle_s
         while not stopping():
             run.tenure.check()
+            run.guard.check()
             asks = end.asks or signals.watching
             run.channels.poll_if_due(now, signals.take)
             signals.resume()
@@ -124,6 +128,10 @@ class Streaming:
                 self._note()
                 next_look = clock() + self._idle_s
             urged = [each.stream.urged() for each in self._lanes]  # each forgets it
+            if run.guard.hurries():
+                self._confirmation.flush_now()
+                first.stream.ask()
+                next_idle = now
             if any(urged):
                 next_idle = now
             if now >= next_idle and not self._gathered and self._confirmation.idle():
@@ -199,6 +207,16 @@ class Streaming:
         with suppress(WaltapError):
             slot = self._connector.slot()
             run.server_lsn = None if slot is None else slot.server_lsn
+            run.guard.take(slot, self._orphans())
+
+    def _orphans(self) -> list[str] | None:
+        """Return slots that nobody reads and no pipeline of the folder has, at the first look and seldom
+        after that; else None. Raises: SourceError."""
+        looks, self._looks = self._looks, self._looks + 1
+        if looks % LOOKS_PER_ORPHANS:
+            return None
+        stages = self._stages
+        return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
     def _patience(self, pump: Pump, now: float, *, hurried: bool) -> float:
         """Return how long the next pull may wait, in seconds."""

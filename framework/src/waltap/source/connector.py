@@ -108,7 +108,8 @@ class ConnectorContext:
     lease, so that a reader of its slot that was one too has lost it. ``delivers_prepared``:
     transactions are delivered when they are prepared. ``resumes_snapshot``: an initial snapshot that
     broke off may go on; else it is taken anew. ``restarts_tables``: then it may also read a table anew
-    that is not complete (`SnapshotRows.restarts`).
+    that is not complete (`SnapshotRows.restarts`). ``repairs``: where the stored position is lost, a start
+    goes on at a slot as it can be had now, without a snapshot.
 
     ``made`` is the connector's to keep what this run makes. ``reconnects`` tells that the run has
     streamed, or read rows, before. ``belongings`` is what the pipeline has on servers, over its runs: a
@@ -140,6 +141,7 @@ class ConnectorContext:
     delivers_prepared: bool = False
     resumes_snapshot: bool = False
     restarts_tables: bool = False
+    repairs: bool = False
     made: MadeByRun = field(default_factory=MadeByRun)
     reconnects: bool = False
     belongings: Belongings = field(default_factory=Belongings)
@@ -184,7 +186,8 @@ class Start:
     ``snapshot``: take a snapshot first. ``stream``: stream after it. ``offset``: where each partition
     goes on from, and the server history that its positions belong to. ``notes`` are for the log.
     ``slot_created``: the slot was made for this start. ``resumes``: the snapshot is the one that the
-    stored offset says has begun, and goes on; ``offset`` holds what is known of it.
+    stored offset says has begun, and goes on; ``offset`` holds what is known of it. ``lost``: why what
+    lies between the stored offset and this one cannot be had.
     """
 
     snapshot: bool
@@ -193,6 +196,7 @@ class Start:
     notes: tuple[str, ...] = field(default=())
     slot_created: bool = False
     resumes: bool = False
+    lost: WaltapError | None = None
 
 
 class Overlap(Protocol):
@@ -436,6 +440,11 @@ class Connector(abc.ABC):
 
     def slot(self) -> SlotStatus | None:
         """Return where the replication slot stands, None when there is none. Raises: SourceError."""
+        return None
+
+    def wal_end(self) -> int | None:
+        """Return the end of the source's log, None where it has none that could be told. Raises:
+        SourceError."""
         return None
 
     def slots(self) -> list[SlotStatus]:

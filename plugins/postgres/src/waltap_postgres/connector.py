@@ -185,7 +185,10 @@ class PostgresConnector(Connector):
 
     def slot(self) -> SlotStatus | None:
         slot = self._read_slot()
-        return None if slot is None else slot.status(self.catalogue.wal_end())
+        return None if slot is None else slot.status(self.catalogue.wal_end(), self._slots.disk())
+
+    def wal_end(self) -> int | None:
+        return self.catalogue.wal_end()
 
     def slots(self) -> list[SlotStatus]:
         wal_end = self.catalogue.wal_end()
@@ -256,7 +259,8 @@ class PostgresConnector(Connector):
             return self._go_on_with_snapshot(offset)
         if slot is None or decision.anew:
             return self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
-        return self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
+        start = self._start_with_old_slot(offset if lost is None else None, slot, snapshot=snapshot)
+        return start if lost is None else replace(start, lost=lost)
 
     def _decide(self, offset: Offset | None) -> Decision:
         """Decide, and ask the snapshot mode about tables by what was decided."""
@@ -338,6 +342,7 @@ class PostgresConnector(Connector):
             offset=offset,
             notes=tuple(notes),
             slot_created=True,
+            lost=lost,
         )
 
     def _while_slot_is_made(self, seconds: float) -> None:

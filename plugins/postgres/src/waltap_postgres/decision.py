@@ -90,7 +90,8 @@ class Situation:
     two say (`Resumption`). ``of_database``: the offset is one of this server, database and slot;
     ``made_slot``: and its run made the slot. ``begun``: this run began to make the slot. ``known``: an
     earlier start had it. ``resumable``: the snapshot of ``offset`` can go on beside it. ``adopts``: a
-    slot of somebody else may be taken over. ``unreadable``: why this run cannot read the slot on.
+    slot of somebody else may be taken over. ``repairs``: a lost position is made good by reading tables
+    anew, behind a start without a snapshot. ``unreadable``: why this run cannot read the slot on.
     """
 
     offset: Offset | None
@@ -106,6 +107,7 @@ class Situation:
     adopts: bool = False
     reconnects: bool = False
     resumable: bool = False
+    repairs: bool = False
     unreadable: SourceError | None = None
 
 
@@ -122,6 +124,7 @@ def decide(situation: Situation) -> Decision:
     | of an unfinished snapshot | made by us | a new slot and a new snapshot |
     | whole | fits, nothing is lost | go on from the offset |
     | whole | missing, invalidated, ahead | the error, or a new snapshot where the mode recovers |
+    | whole | the same, and the run repairs | go on at a slot as it can be had, without a snapshot |
     | any | of another plugin or database | `SlotUnfit` |
     | any | copied by a standby from its primary | `SlotSynchronized` |
 
@@ -148,7 +151,9 @@ def decide(situation: Situation) -> Decision:
             raise refusal
         tied = offset is not None and situation.of_database
         adopts = not tied and not situation.begun and _takes_over(slot, situation)
-    if lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
+    if lost is not None and situation.repairs and not incomplete:
+        snapshot = False
+    elif lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost
     resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
     anew = slot is None or slot.invalidated or ours or situation.unreadable is not None
@@ -208,6 +213,7 @@ def situation(
         adopts=properties.slot_adopt or context.debezium,
         reconnects=reconnects,
         resumable=resumable,
+        repairs=context.repairs,
         unreadable=unreadable,
     )
 

@@ -51,6 +51,19 @@ __all__ = [
 ]
 
 
+PREVENTION = {
+    "wal_removed": "raise max_slot_wal_keep_size above what is written in the longest time that waltap is "
+    "down, and set waltap.wal.budget below it, so that waltap warns before.",
+    "rows_removed": "on a standby, hot_standby_feedback = on, with a physical slot between primary and "
+    "standby: vacuum removed rows of catalogue tables that decoding needed.",
+    "wal_level_insufficient": "keep wal_level = logical, on the primary too: it was lowered.",
+    "idle_timeout": "raise idle_replication_slot_timeout above the longest time that waltap is down, or "
+    "set it to 0.",
+    "conflicting": "on a standby, hot_standby_feedback = on and wal_level = logical on the primary.",
+    "": "the server's log says why it invalidated the slot.",
+}
+"""What keeps a slot from being given up again, by the server's word for why it was."""
+
 INSERTS_SUFFIX = "_inserts"
 INSERTS_OPERATIONS = "insert, truncate"
 WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
@@ -199,6 +212,7 @@ class SlotMissing(OffsetError):
     """An offset is stored but its replication slot is gone: changes since then cannot be had."""
 
     code = "WT-2103"
+    loses = True
     remedy = (
         "Changes after {position} until now are lost for this pipeline. To start over with a new "
         "snapshot: `waltap offsets clear FILE`, or run once with snapshot.mode=when_needed."
@@ -206,13 +220,23 @@ class SlotMissing(OffsetError):
 
 
 class SlotInvalidated(SourceError):
-    """The server removed WAL that the slot still needed; streaming cannot resume without a gap."""
+    """The server gave the slot up: what it still needed is gone, and streaming cannot resume without a
+    gap.
+
+    The reason is the server's word (``invalidation_reason`` of PostgreSQL 17 and later): ``wal_removed``,
+    ``rows_removed``, ``wal_level_insufficient``, ``idle_timeout``.
+    """
 
     code = "WT-2104"
+    loses = True
     remedy = (
-        "Drop slot {slot!r} (`waltap slot drop FILE`), run with snapshot.mode=when_needed, and raise "
-        "max_slot_wal_keep_size above the longest time waltap is down."
+        "`waltap repair FILE` makes a new slot and reads the tables anew; snapshot.mode=when_needed takes "
+        "a new snapshot instead (and `waltap slot drop FILE` removes slot {slot!r}). So that it does not "
+        "happen again: {prevention}"
     )
+
+    def __init__(self, problem: str, *, slot: str, reason: str = "wal_removed") -> None:
+        super().__init__(problem, slot=slot, prevention=PREVENTION.get(reason, PREVENTION[""]))
 
 
 class SlotUnfit(SourceError):
@@ -366,6 +390,7 @@ class PositionGap(OffsetError):
     """The slot stands after the stored offset: it was dropped and made anew, or moved by another."""
 
     code = "WT-6101"
+    loses = True
     remedy = (
         "Changes between the two positions cannot be had from this slot. To start over with a new "
         "snapshot: `waltap offsets clear FILE` and `waltap slot drop FILE`, or run once with "
@@ -378,6 +403,7 @@ class PositionAhead(OffsetError):
     copy, or the offset was set by hand."""
 
     code = "WT-6103"
+    loses = True
     remedy = (
         "This server never had what was delivered last, and would skip as much of what comes now. To "
         "start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
@@ -389,6 +415,7 @@ class OtherServer(OffsetError):
     """The stored offset belongs to another server, database, slot or timeline."""
 
     code = "WT-6102"
+    loses = True
     remedy = (
         "Positions of one server mean nothing on another. Point the profile at the server it belongs "
         "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "

@@ -9,6 +9,7 @@ from waltap.specs import ConnectorSpec
 if TYPE_CHECKING:
     from waltap.source.connector import Connector
     from waltap.source.lease import Lease
+    from waltap.source.slot_watch import SlotWatch
     from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
 
 
@@ -24,6 +25,12 @@ def _lease(properties: Any, context: Any) -> "Lease":
     return PostgresLease(properties, context)
 
 
+def _slot_watch(properties: Any, context: Any) -> "SlotWatch":
+    from waltap_postgres.replication.slot_watch import PostgresSlotWatch
+
+    return PostgresSlotWatch(properties, context)
+
+
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """PostgreSQL."""
@@ -36,6 +43,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         properties=PostgresProperties,
         factory=_connector,
         lease=_lease,
+        slot_watch=_slot_watch,
         classes=("io.debezium.connector.postgresql.PostgresConnector",),
     )
 

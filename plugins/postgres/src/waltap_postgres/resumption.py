@@ -83,7 +83,9 @@ class Resumption:
             return None if offset is None else self._missing(offset)
         if slot.invalidated:
             return SlotInvalidated(
-                f"replication slot {slot.name!r} was invalidated", slot=slot.name
+                f"replication slot {slot.name!r} was invalidated: {slot.reason}",
+                slot=slot.name,
+                reason=slot.reason,
             )
         if offset is not None and _made_anew(offset, slot):
             return PositionGap(

@@ -118,7 +118,7 @@ class YugabyteMeanings(ErrorMeanings):
         if "max capacity reached" in text:
             return SlotsUsedUp(text)
         if "expired" in text and ("slot" in text or "stream" in text.lower()):
-            return SlotInvalidated(text, slot=facts.get("slot", ""))
+            return SlotInvalidated(text, slot=facts.get("slot", ""), reason="")
         if sqlstate == "55006":
             return SlotStillActive(text)
         if "yb_read_time" in text or "disable_catalog_version_check" in text:

@@ -100,6 +100,9 @@ class YugabyteSlots(Slots):
             hybrid=(lsn_type or "").upper() == "HYBRID_TIME",
         )
 
+    def disk(self) -> tuple[int, int] | None:
+        return None  # each node has its own
+
     def xmin(self, name: str) -> int | None:
         return None  # a dummy there
 

@@ -49,6 +49,8 @@ SETTINGS = (
     "max_wal_senders",
     "output_plugin_libraries",
     "synchronized_standby_slots",
+    "max_slot_wal_keep_size",
+    "idle_replication_slot_timeout",
 )
 HOSTED_ROLES = ["rds_replication", "rds_superuser"]
 """Roles of hosted servers whose members may replicate and publish without the attributes."""
@@ -110,6 +112,7 @@ class Preflight:
             _senders(senders, int(settings.get("max_wal_senders", "0"))),
             self._privileges(may_replicate=superuser or replication or hosted),
             _output_plugin(settings, self._decoder.output_plugin),
+            *_slot_limits(settings),
         ]
         refused_failover = failover_refusal(
             self.properties, self.server.version_num, standby=standby
@@ -452,6 +455,26 @@ def _start(decision: Decision) -> Check:
             remedy="Choose another slot.name if another consumer needs it",
         )
     return Check(name="start", verdict="ok", found=found)
+
+
+def _slot_limits(settings: dict[str, str]) -> list[Check]:
+    """Return what makes the server give a slot up while nobody reads it."""
+    idle = int(settings.get("idle_replication_slot_timeout", "0"))
+    keep = int(settings.get("max_slot_wal_keep_size", "-1"))
+    if idle:
+        return [
+            Check(
+                name="slot limits",
+                verdict="warning",
+                found=f"idle_replication_slot_timeout is {idle} s: a slot that nobody reads for longer is "
+                "given up, and a pipeline that was down for so long has a gap",
+                remedy="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+            )
+        ]
+    if keep < 0:
+        return []
+    found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
+    return [Check(name="slot limits", verdict="ok", found=found)]
 
 
 def _failover(settings: dict[str, str]) -> Check:

@@ -15,6 +15,7 @@ from waltap_postgres.connection import Session
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.stream import start_replication_sql
+from waltap_postgres.replication.wal_disk import wal_disk, wal_folder
 
 __all__ = ["CreatedSlot", "Slot", "SlotNotCreated", "Slots", "failover_refusal", "session_role"]
 
@@ -59,14 +60,24 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     slot is not confirmed further; None where a slot that is there has no such snapshot."""
     identity: str = ""
     """What tells the slot from others that had its name, "" where the server says nothing of the kind."""
+    safe_bytes: int | None = None
+    """What may be written before the slot is in danger; None: without end, or it does not say."""
+    invalidation: str = ""
+    """The server's word for why it gave the slot up (17 and later), "" where it has none."""
 
     @property
     def invalidated(self) -> bool:
         """Tell whether the server has given up what the slot needs."""
-        return self.wal_status == "lost" or not self.restart_lsn
+        return self.wal_status == "lost" or bool(self.invalidation) or not self.restart_lsn
 
-    def status(self, wal_end: int | None) -> SlotStatus:
-        """Return what commands show; ``wal_end``: where the server stands, None where it does not say."""
+    @property
+    def reason(self) -> str:
+        """Return why it is invalidated. Servers before 16 give slots up for one reason only."""
+        return self.invalidation or "wal_removed"
+
+    def status(self, wal_end: int | None, disk: tuple[int, int] | None = None) -> SlotStatus:
+        """Return what commands show; ``wal_end``: where the server stands, None where it does not say;
+        ``disk``: size and free bytes of the disk that its WAL is on."""
         return SlotStatus(
             name=self.name,
             decoder=self.plugin,
@@ -75,6 +86,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
             confirmed_lsn=self.confirmed_flush_lsn,
             server_lsn=wal_end or self.confirmed_flush_lsn,
             wal_status=self.wal_status,
+            safe_bytes=self.safe_bytes,
+            invalidation=self.reason if self.invalidated else "",
+            disk_bytes=None if disk is None else disk[0],
+            free_bytes=None if disk is None else disk[1],
         )
 
 
@@ -121,6 +136,7 @@ class Slots:
         self.version_num = version_num
         self._xmin: int | None = None
         self._xmin_due = 0.0
+        self._wal_folder: str | None = None
 
     def read(self, name: str) -> Slot | None:
         """Return the slot as it stands now, None when there is none. Raises: SourceError."""
@@ -139,9 +155,16 @@ class Slots:
         copied = (
             "failover, synced AND pg_is_in_recovery()" if version_num >= 170000 else "false, false"
         )
+        safe = "safe_wal_size" if version_num >= 130000 else "NULL"
+        reason = "NULL"
+        if version_num >= 170000:
+            reason = "invalidation_reason"
+        elif version_num >= 160000:
+            reason = "CASE WHEN conflicting THEN 'conflicting' END"
         rows = self.catalogue.query(
             "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
-            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied}"
+            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied},"
+            f" {safe}, {reason}"
             f" FROM pg_replication_slots WHERE {which}",
             parameters,
         )
@@ -158,9 +181,18 @@ class Slots:
                 two_phase=bool(row[8]),
                 failover=bool(row[9]),
                 synchronized=bool(row[10]),
+                safe_bytes=row[11],
+                invalidation=row[12] or "",
             )
             for row in rows
         ]
+
+    def disk(self) -> tuple[int, int] | None:
+        """Return size and free bytes of the disk that the server's WAL is on, None where that cannot be
+        seen from here. Raises: SourceError."""
+        if self._wal_folder is None:
+            self._wal_folder = wal_folder(self.catalogue, self.properties)
+        return wal_disk(self._wal_folder)
 
     def xmin(self, name: str) -> int | None:
         """Return the slot's ``catalog_xmin`` as it was at most ``xmin.fetch.interval.ms`` ago; None where

@@ -1,0 +1,126 @@
+"""Gaps of a run: noted where a position cannot be had from the source any more, closed where that was made
+good."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from waltap.errors import WaltapError
+from waltap.offsets.gaps import Gap, GapEnd, Gaps, Reread, moment
+from waltap.offsets.offset import Offset
+from waltap.pipeline.counts import TableProgress
+from waltap.source.connector import Connector
+from waltap.source.position import lsn_text
+
+__all__ = ["GapNotes"]
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_REMARK = (
+    "A new snapshot brought every row that there was then. Rows that were deleted within the gap stay in "
+    "a sink that does not replace a table when a snapshot opens; the single changes are lost."
+)
+
+
+class GapNotes:
+    """Keeps the certificates of one pipeline. ``now_ms`` is since 1970 UTC."""
+
+    def __init__(self, gaps: Gaps, pipeline: str) -> None:
+        self.gaps, self._pipeline = gaps, pipeline
+        self.open = 0
+
+    def count(self) -> None:
+        """Take note of how many are open; what cannot be read counts as none, and is told."""
+        try:
+            self.open = len(self.gaps.open())
+        except WaltapError as error:
+            log.warning("%s", error, extra={"pipeline": self._pipeline})
+
+    def lost(
+        self,
+        error: WaltapError,
+        offset: Offset,
+        *,
+        end: GapEnd,
+        tables: Sequence[str],
+        now_ms: int,
+    ) -> str:
+        """Keep that what committed behind ``offset`` cannot be had, because of ``error``; return where the
+        certificate is. It never keeps a run from ending as it would."""
+        part = offset.first
+        begin = GapEnd(
+            lsn=lsn_text(part.position.end_lsn),
+            timeline=part.timeline,
+            system_id=part.system_id,
+            time=moment(part.as_of_ms or None),
+        )
+        gap = Gap(
+            identifier=_identifier(now_ms),
+            pipeline=self._pipeline,
+            database=part.database,
+            slot=part.slot,
+            code=error.code,
+            why=error.problem,
+            begin=begin,
+            end=end,
+            found=moment(now_ms),
+            tables=tuple(tables),
+        )
+        try:
+            kept = self.gaps.note(gap)
+        except WaltapError as unkept:
+            log.warning("%s", unkept, extra={"pipeline": self._pipeline})
+            return "the log"
+        self.count()
+        path = self.gaps.folder / f"gap-{kept.identifier}.txt"
+        if kept.identifier == gap.identifier:
+            log.warning(
+                "changes behind %s up to %s cannot be had: %s has what is known of the gap",
+                begin.lsn,
+                end.lsn,
+                path,
+                extra={"pipeline": self._pipeline, "error_code": error.code},
+            )
+        return str(path)
+
+    def missed(
+        self, error: WaltapError, offset: Offset | None, connector: Connector, now_ms: int
+    ) -> None:
+        """Keep a gap that a start found, where ``error`` tells of one."""
+        if offset is None or not error.loses:
+            return
+        end_lsn, tables = 0, list[str]()
+        with suppress(WaltapError):
+            tables = sorted(connector.captured_tables().values())
+            end_lsn = connector.wal_end() or 0
+        end = GapEnd(
+            lsn=lsn_text(end_lsn),
+            timeline=connector.server.timeline,
+            system_id=connector.server.system_id,
+            time=moment(now_ms),
+        )
+        self.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
+
+    def snapshot_taken(self, tables: Sequence[TableProgress], now_ms: int) -> None:
+        """Close what is open: every table was read anew."""
+        reread = {table.table: Reread(rows=table.rows) for table in tables}
+        self.close(reread, now_ms, by="snapshot", remark=SNAPSHOT_REMARK)
+
+    def close(self, reread: dict[str, Reread], now_ms: int, *, by: str, remark: str = "") -> None:
+        """Close every open gap."""
+        try:
+            for gap in self.gaps.open():
+                closed = msgspec.structs.replace(
+                    gap, closed=moment(now_ms), by=by, remark=remark, reread=reread
+                )
+                self.gaps.keep(closed)
+        except WaltapError as error:
+            log.warning("%s", error, extra={"pipeline": self._pipeline})
+        self.count()
+
+
+def _identifier(now_ms: int) -> str:
+    """Return an identifier that sorts by time, and is part of a file's name."""
+    return moment(now_ms).partition("+")[0].replace(":", "").replace("-", "").replace(".", "-")

@@ -1,0 +1,84 @@
+"""The guardian of a run, as its profile orders it."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from waltap.clock import new_identifier
+from waltap.errors import WaltapError
+from waltap.guardian.errors import SlotGivenUp
+from waltap.guardian.guard import Guardian, Orders, Surroundings
+from waltap.guardian.health import SlotHealth
+from waltap.offsets.gaps import GapEnd, moment
+from waltap.pipeline.channels import SLOT
+from waltap.pipeline.passwords import chosen_password
+from waltap.signals.signal import Signal
+from waltap.source.position import lsn_text
+from waltap.source.slot_watch import SlotWatch, SlotWatchContext
+
+if TYPE_CHECKING:
+    from waltap.pipeline.run import Run
+
+__all__ = ["LOOK_S", "guardian_of"]
+
+LOOK_S = 10.0
+
+
+def guardian_of(run: "Run") -> Guardian:
+    """Return the guardian of a run; it does nothing before it is started, or told of a look."""
+    engine = run.profile.engine
+    orders = Orders(
+        budget=engine.wal_budget,
+        disk=engine.wal_disk,
+        warn_at=engine.wal_warn_at,
+        act_at=engine.wal_act_at,
+        action=engine.wal_action,
+    )
+    connects = run.profile.connector.spec.slot_watch is not None
+    return Guardian(
+        orders,
+        Surroundings(
+            pipeline=run.profile.name,
+            monotonic=run.clock.monotonic,
+            now_ms=lambda: run.clock.time_ns() // 1_000_000,
+            tell=lambda kind, **data: run.channels.tell(SLOT, kind, **data),
+            pause=partial(_pause, run),
+            gave_up=partial(_gave_up, run),
+            open_watch=partial(_open_watch, run) if connects else None,
+            every_s=min(engine.status_interval_ms / 1000, LOOK_S),
+        ),
+    )
+
+
+def _open_watch(run: "Run") -> SlotWatch:
+    component = run.profile.connector
+    assert component.spec.slot_watch is not None
+    context = SlotWatchContext(stopping=run.guard.stopping, password=chosen_password(run.host))
+    return component.spec.slot_watch(component.properties, context)
+
+
+def _pause(run: "Run", wanted: bool) -> None:
+    kind = "pause-snapshot" if wanted else "resume-snapshot"
+    run.channels.inbox.put(Signal(new_identifier(run.chance), kind, ""))
+
+
+def _gave_up(run: "Run", health: SlotHealth, end_lsn: int) -> WaltapError:
+    """Keep the gap behind a slot that was dropped; return what the run ends with."""
+    now_ms = run.clock.time_ns() // 1_000_000
+    offset = None if run.delivery is None else run.delivery.offset
+    begin = "the position at which the slot was made" if offset is None else str(offset.positions)
+    problem = (
+        f"slot {health.name} kept {health.retained_bytes} bytes of WAL, of {health.limit_bytes} that it "
+        "may, and was dropped as waltap.wal.action = drop has it: lost for this pipeline is what "
+        f"committed behind {begin} up to {lsn_text(end_lsn)}"
+    )
+    where = "the log"
+    if offset is not None:
+        end = GapEnd(
+            lsn=lsn_text(end_lsn),
+            timeline=offset.first.timeline,
+            system_id=offset.first.system_id,
+            time=moment(now_ms),
+        )
+        error = SlotGivenUp(problem, certificate=where)
+        where = run.gaps.lost(error, offset, end=end, tables=run.captured_tables, now_ms=now_ms)
+    return SlotGivenUp(problem, certificate=where)

@@ -1,0 +1,296 @@
+"""The slot guardian over servers whose WAL really fills: it foretells, warns, and does as it is told."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from waltap.guardian.errors import SlotGivenUp
+from waltap.guardian.health import SlotHealth
+from waltap.notifications.notification import Notification
+from waltap.offsets.gaps import Gap, Gaps
+from waltap.source.position import parse_lsn
+from waltap_postgres.errors import SlotInvalidated
+
+from tests.rigs.pipeline import Pipeline, Run, until
+from tests.servers.postgres import Cluster, Database, Unavailable
+from tests.servers.requirement import missing
+
+MB = 1 << 20
+SETTINGS = {
+    "wal_segment_size": "1",
+    "min_wal_size": "2MB",
+    "max_wal_size": "1GB",
+    "bgwriter_delay": "10s",
+}
+"""Small segments, so that little WAL is much; and nothing of the server's own moves a slot in between."""
+
+
+@pytest.fixture(scope="module", params=["oldest", "newest"])
+def small_server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    make = Cluster.create if request.param == "oldest" else Cluster.create_newest
+    try:
+        cluster = make(**SETTINGS)
+    except Unavailable as reason:
+        missing(str(reason))
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture
+def database(small_server: Cluster, request: pytest.FixtureRequest) -> Iterator[Database]:
+    small_server.execute("ALTER SYSTEM RESET ALL")
+    small_server.execute("SELECT pg_reload_conf()")
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name.lower())[:40]
+    made = small_server.create_database(name)
+    made.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b');"
+        "CREATE TABLE noise (v text)"
+    )
+    yield made
+    made.drop()
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    return Pipeline(
+        database, tmp_path, {"table.include.list": "public.t", "waltap.new.tables": "warn"}
+    )
+
+
+def fill(database: Database, megabytes: int) -> None:
+    """Write so much WAL that nobody captures."""
+    database.execute(
+        "SELECT count(pg_logical_emit_message(false, 'noise', repeat('x', 1024 * 1024 - 4096)))"
+        " FROM generate_series(1, %s)",
+        megabytes,
+    )
+
+
+class Watched:
+    """A run, its notifications of the slot, and a sink that can be held."""
+
+    def __init__(self, pipeline: Pipeline, run: Run) -> None:
+        self.pipeline, self.run = pipeline, run
+        self.free = threading.Event()
+        self.free.set()
+        self.told: list[Notification] = []
+        run.engine.on_notification(self.told.append)
+        pipeline.destination.before_write = lambda _batch: self.free.wait(30)
+
+    def kinds(self) -> list[str]:
+        return [each.kind for each in self.told if each.aggregate_type == "Slot"]
+
+    @property
+    def health(self) -> SlotHealth:
+        found = self.run.engine.status().slot
+        assert found is not None
+        return found
+
+    def until(self, condition: Callable[[SlotHealth], object], what: str) -> None:
+        self.run.until(lambda: self.run.engine.status().slot and condition(self.health), what)
+
+
+def gaps(pipeline: Pipeline) -> list[Gap]:
+    return Gaps(pipeline.folder / "state" / "p").all()
+
+
+def base(pipeline: Pipeline) -> Database:
+    assert pipeline.database is not None
+    return pipeline.database
+
+
+def wal_end(database: Database) -> int:
+    ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+    return parse_lsn(lsn)
+
+
+def test_a_held_sink_is_foretold_and_told_of(pipeline: Pipeline) -> None:
+    """The engine waits for the sink; the guardian looks over a connection of its own."""
+    database = base(pipeline)
+    settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
+    with pipeline.running(**settings) as run:
+        watched = Watched(pipeline, run)
+        watched.until(lambda health: health.limit_kind == "budget", "a look")
+        watched.free.clear()
+        database.execute("INSERT INTO t VALUES (3, 'c')")
+        fill(database, 6)
+        watched.until(lambda health: health.level == "warned", "the first warning")
+        fill(database, 6)
+        watched.until(lambda health: health.retained_bytes > 11 * MB, "the next look")
+        assert watched.health.growth_per_s > 0
+        assert watched.health.seconds_left is not None
+        assert watched.health.limit_bytes == 20 * MB
+        fill(database, 9)
+        watched.until(lambda health: health.seconds_left == 0, "the budget is spent")
+        assert watched.kinds() == ["WAL_WARNING"] * 3
+        assert watched.health.level == "acted"
+        told = watched.told[-1].additional_data
+        assert told is not None
+        assert (told["limit"], told["slot"]) == ("budget", pipeline.slot)
+        watched.free.set()
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change that was held")
+    assert pipeline.slot in database.slots()
+    assert gaps(pipeline) == []
+
+
+def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    settings = {"waltap.wal.budget": "12MB", "waltap.wal.action": "advance"}
+    with pipeline.running(**settings) as run:
+        watched = Watched(pipeline, run)
+        watched.free.clear()
+        database.execute("INSERT INTO t VALUES (3, 'c')")
+        fill(database, 14)
+        watched.until(lambda health: health.level == "acted", "the budget is spent")
+        stored = pipeline.slot_lsns()
+        fill(database, 2)
+        watched.until(lambda health: health.retained_bytes > 14.5 * MB, "another look")
+        assert pipeline.slot_lsns() == stored  # what is captured and not delivered is kept
+        watched.free.set()
+        watched.until(lambda health: health.level == "ok", "WAL is let go of")
+        database.execute("INSERT INTO t VALUES (4, 'd')")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3, 4], "both changes")
+        assert watched.kinds()[:1] == ["WAL_WARNING"]
+        assert {"WAL_ACTION", "WAL_CALM"} <= set(watched.kinds())
+    assert gaps(pipeline) == []
+
+
+def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 2000) g")
+    settings: dict[str, Any] = {
+        "waltap.wal.budget": "12MB",
+        "waltap.wal.action": "pause",
+        "incremental.snapshot.chunk.size": 10,
+    }
+    with pipeline.running(**settings) as run:
+        watched = Watched(pipeline, run)
+        fill(database, 10)
+        asked = {"data-collections": ["public.t"], "type": "incremental"}
+        assert run.engine.signal("execute-snapshot", asked).result(90).taken
+        fill(database, 4)
+        run.until(lambda: "PAUSED" in [each.kind for each in watched.told], "the pause")
+        until(
+            lambda: [database.execute("CHECKPOINT"), watched.health.level != "acted"][-1],
+            "the server lets go",
+        )
+        run.until(lambda: "COMPLETED" in [each.kind for each in watched.told], "the end")
+        kinds = [
+            each.kind for each in watched.told if each.kind in {"PAUSED", "RESUMED", "COMPLETED"}
+        ]
+    assert kinds[0] == "PAUSED"
+    assert kinds[-2:] == ["RESUMED", "COMPLETED"]
+    assert len(pipeline.destination.table("t")) == 1903
+
+
+def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    settings = {"waltap.wal.budget": "8MB", "waltap.wal.action": "drop"}
+    with pytest.raises(SlotGivenUp) as ended, pipeline.running(**settings) as run:
+        watched = Watched(pipeline, run)
+        database.execute("INSERT INTO t VALUES (3, 'c')")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change")
+        run.until(lambda: not run.engine.status().unflushed_ms, "the flush")
+        watched.free.clear()
+        begin = wal_end(database)
+        database.execute("INSERT INTO t VALUES (4, 'd')")
+        fill(database, 9)
+        until(lambda: pipeline.slot not in database.slots(), "the slot is gone")
+        end = wal_end(database)
+        watched.run.until(lambda: "SLOT_DROPPED" in watched.kinds(), "the notice")
+        watched.free.set()
+        run.join()
+    (gap,) = gaps(pipeline)
+    assert gap.open
+    assert (gap.code, gap.tables, gap.slot) == ("WT-2030", ("public.t",), pipeline.slot)
+    assert parse_lsn(gap.begin.lsn) <= begin
+    assert begin + 9 * MB - 65536 < parse_lsn(gap.end.lsn) <= end
+    assert gap.begin.time
+    assert gap.begin.time <= gap.end.time
+    text = (pipeline.folder / "state" / "p" / "gaps" / f"gap-{gap.identifier}.txt").read_text()
+    assert gap.begin.lsn in text
+    assert "public.t" in text
+    assert gap.end.lsn in str(ended.value)
+    assert "waltap repair FILE" in str(ended.value)
+
+
+def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    pipeline.catch_up()
+    before = pipeline.offset()
+    assert before is not None
+    database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '2MB'")
+    database.server.execute("SELECT pg_reload_conf()")
+    fill(database, 8)
+    database.execute("CHECKPOINT")
+    with pytest.raises(SlotInvalidated) as told:
+        pipeline.run()
+    assert "wal_removed" in told.value.problem
+    assert "max_slot_wal_keep_size" in told.value.advice()
+    (gap,) = gaps(pipeline)
+    assert (gap.code, gap.tables) == ("WT-2104", ("public.t",))
+    assert gap.begin.lsn == str(before.sole.position).partition(" ")[0]
+    with pytest.raises(SlotInvalidated):
+        pipeline.run()
+    assert len(gaps(pipeline)) == 1  # the same one, not another
+    pipeline.catch_up(**{"snapshot.mode": "when_needed"})
+    (gap,) = gaps(pipeline)
+    assert (gap.open, gap.by) == (False, "snapshot")
+    assert gap.reread["public.t"].rows == 2
+
+
+def test_the_limit_of_the_server_is_foretold(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
+    database.server.execute("SELECT pg_reload_conf()")
+    with pipeline.running() as run:
+        watched = Watched(pipeline, run)
+        watched.free.clear()
+        database.execute("INSERT INTO t VALUES (3, 'c')")
+        fill(database, 20)
+        watched.until(lambda h: h.limit_kind == "slot" and h.level == "warned", "the warning")
+        watched.free.set()
+
+
+def test_an_idle_timeout_is_understood(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    if database.server.version < 180000:
+        assert not database.execute(
+            "SELECT 1 FROM pg_settings WHERE name = 'idle_replication_slot_timeout'"
+        )
+        return
+    pipeline.catch_up()
+    database.server.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
+    database.server.execute("SELECT pg_reload_conf()")
+    reason = "SELECT invalidation_reason FROM pg_replication_slots WHERE slot_name = %s"
+    until(
+        lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],
+        "the invalidation",
+    )
+    with pytest.raises(SlotInvalidated) as told:
+        pipeline.run()
+    assert "idle_timeout" in told.value.problem
+    assert "idle_replication_slot_timeout" in told.value.advice()
+
+
+def test_orphans_are_on_the_status(pipeline: Pipeline) -> None:
+    database = base(pipeline)
+    database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+    with pipeline.running() as run:
+        watched = Watched(pipeline, run)
+        watched.until(lambda health: health.orphans == ("left_behind",), "the name")
+
+
+def test_a_certificate_reads_as_json(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.catch_up()
+    base(pipeline).execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    with pytest.raises(Exception, match="does not exist any more"):
+        pipeline.run()
+    (path,) = (tmp_path / "state" / "p" / "gaps").glob("*.json")
+    document = json.loads(path.read_text())
+    assert document["code"] == "WT-2103"
+    assert msgspec.json.decode(path.read_bytes(), type=Gap).open

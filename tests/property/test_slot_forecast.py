@@ -1,0 +1,154 @@
+"""The forecast of a slot: exact where rates are steady, careful where they are not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waltap.guardian.budget import budget_bytes, octets
+from waltap.guardian.forecast import WINDOW_S, Reading, forecast, tightest
+from waltap.guardian.thresholds import SLACK, Thresholds
+
+SIZES = st.integers(0, 1 << 50)
+SHARES = st.floats(0.01, 1.0)
+
+
+def steady(
+    written: int, released: int, seconds: int, step: int, **more: int | None
+) -> list[Reading]:
+    """A server that writes and a slot that lets go at steady rates, in bytes a second."""
+    base = 1 << 40
+    return [
+        Reading(
+            at_s=float(at),
+            server_lsn=base + written * at,
+            restart_lsn=base - 1000 + released * at,
+            **more,
+        )
+        for at in range(0, seconds + 1, step)
+    ]
+
+
+@given(
+    st.integers(1, 1 << 30),
+    st.integers(0, 1 << 30),
+    st.integers(1, 5000),
+    st.integers(1, 60),
+    SIZES,
+)
+def test_steady_rates_are_foretold_exactly(
+    written: int, released: int, seconds: int, step: int, left: int
+) -> None:
+    released = min(released, written)
+    readings = steady(written, released, max(seconds, step), step)
+    kept = readings[-1].retained_bytes
+    told = forecast(readings, kept + left)
+    assert told.limit is not None
+    assert (told.limit.kind, told.limit.left) == ("budget", left)
+    growth = written - released
+    if not left:
+        assert told.seconds == told.stalled_seconds == 0
+        return
+    assert told.stalled_seconds == pytest.approx(left / written)
+    if growth:
+        assert told.seconds == pytest.approx(left / growth)
+        # what the slot keeps at that time is the budget
+        assert kept + growth * told.seconds == pytest.approx(kept + left)
+    else:
+        assert told.seconds is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 400), SIZES, SIZES), min_size=1, max_size=30),
+    st.none() | SIZES, st.none() | st.integers(-(1 << 30), 1 << 50), st.none() | SIZES,
+)  # fmt: skip
+def test_a_stall_is_never_the_better_case(
+    steps: list[tuple[float, int, int]], budget: int | None, safe: int | None, free: int | None
+) -> None:
+    at, server, restart, readings = 0.0, 0, 0, []
+    for seconds, written, released in steps:
+        at, server = at + seconds, server + written
+        restart = min(server, restart + released)
+        readings.append(
+            Reading(
+                at_s=at, server_lsn=server, restart_lsn=restart, safe_bytes=safe, free_bytes=free
+            )
+        )
+    told = forecast(readings, budget)
+    known = [each for each in (budget, safe, free) if each is not None]
+    assert (told.limit is None) == (not known)
+    assert told.growth <= told.written + 1e-6
+    if told.limit is not None:
+        assert told.limit.left >= 0
+        assert 0 <= told.limit.used <= 1
+    for seconds_left in (told.seconds, told.stalled_seconds):
+        assert seconds_left is None or seconds_left >= 0
+    if told.seconds is not None:
+        assert told.stalled_seconds is not None
+        assert told.stalled_seconds <= told.seconds * (1 + 1e-9)
+
+
+@given(SIZES, SIZES)
+def test_less_left_is_never_more_time(one: int, other: int) -> None:
+    small, large = sorted((one, other))
+    readings = steady(5000, 1000, 600, 10)
+    kept = readings[-1].retained_bytes
+    tight, wide = (forecast(readings, kept + left).seconds for left in (small, large))
+    assert tight is not None
+    assert wide is not None
+    assert tight <= wide
+
+
+def test_rates_are_those_of_the_window() -> None:
+    """A day of silence before a burst does not hide the burst."""
+    quiet = [
+        Reading(at_s=float(at), server_lsn=1000, restart_lsn=0) for at in range(0, 80_000, 1000)
+    ]
+    burst = [
+        Reading(at_s=80_000.0 + at, server_lsn=1000 + 100 * at, restart_lsn=0)
+        for at in range(0, int(WINDOW_S) + 1, 10)
+    ]
+    told = forecast([*quiet, *burst], burst[-1].retained_bytes + 1000)
+    assert told.seconds == pytest.approx(10)
+
+
+def test_the_tightest_limit_counts() -> None:
+    reading = Reading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=300, free_bytes=200)
+    assert [tightest(reading, budget).kind for budget in (None, 700, 900)] == [  # type: ignore[union-attr]
+        "disk", "budget", "disk",
+    ]  # fmt: skip
+    lost = Reading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
+    limit = tightest(lost, None)
+    assert limit is not None
+    assert (limit.left, limit.used) == (0, 1.0)
+
+
+@given(st.lists(SHARES, max_size=4), SHARES, st.lists(st.floats(0, 1.2), max_size=30))
+def test_each_threshold_is_told_once_until_it_was_left(
+    warn_at: list[float], act_at: float, shares: list[float]
+) -> None:
+    thresholds, told = Thresholds(warn_at, act_at), set[float]()
+    for used in shares:
+        crossing = thresholds.look(used)
+        above = {each for each in (*warn_at, act_at) if used >= each}
+        new = above - told
+        assert crossing.warns == max(new, default=None)
+        assert crossing.acts == (used >= act_at)
+        kept = {each for each in told if used >= each - SLACK}
+        assert crossing.calms == (bool(told) and not kept and not new)
+        told = kept | new
+        assert (thresholds.level == "ok") == (not told)
+
+
+@pytest.mark.parametrize(
+    ("text", "octets_of_it"),
+    [("10GB", 10 << 30), ("1.5 MB", 3 << 19), ("512kB", 1 << 19), ("7B", 7), ("2TiB", 2 << 40)],
+)
+def test_sizes_are_read_as_the_server_does(text: str, octets_of_it: int) -> None:
+    assert octets(text) == budget_bytes(text, None) == octets_of_it
+
+
+def test_a_share_is_one_of_the_disk() -> None:
+    assert budget_bytes("20%", 1000) == 200
+    assert budget_bytes("20%", None) is budget_bytes(None, 1000) is None
+    for wrong in ("20", "%", "-1GB", "1 XB"):
+        with pytest.raises(ValueError, match="is no"):
+            budget_bytes(wrong, 1)
