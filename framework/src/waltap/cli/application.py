@@ -44,6 +44,7 @@ COMMANDS = (
     "slot",
     "dead-letters",
     "drop",
+    "repair",
     "plugins",
     "docs",
 )

@@ -19,7 +19,7 @@ __all__ = ["Gap", "GapEnd", "Gaps", "GapsUnusable", "Reread", "moment"]
 class GapsUnusable(OffsetError):
     """A gap certificate cannot be read, or cannot be written."""
 
-    code = "WT-6301"
+    code = "WT-6401"
     remedy = (
         "Make {path} readable and writable; a certificate that is damaged may be moved away: it says what "
         "was lost, and nothing depends on it but `waltap repair`."

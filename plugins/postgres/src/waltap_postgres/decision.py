@@ -12,7 +12,10 @@ from waltap.snapshot.snapshotter import Known, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext, SlotStatus
 from waltap.source.position import lsn_text
 from waltap_postgres.errors import (
+    PositionGap,
     PublicationGone,
+    SlotInvalidated,
+    SlotMissing,
     SlotNotOurs,
     SlotSynchronized,
     SlotUnfit,
@@ -34,6 +37,10 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+REPAIRED = (SlotMissing, SlotInvalidated, PositionGap)
+"""What tells that WAL is gone while the server's history went on; else positions of the two mean nothing
+to each other, and only a new snapshot helps."""
 
 Query = Callable[..., list[tuple[object, ...]]]
 
@@ -151,7 +158,7 @@ def decide(situation: Situation) -> Decision:
             raise refusal
         tied = offset is not None and situation.of_database
         adopts = not tied and not situation.begun and _takes_over(slot, situation)
-    if lost is not None and situation.repairs and not incomplete:
+    if isinstance(lost, REPAIRED) and situation.repairs and not incomplete:
         snapshot = False
     elif lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
         raise lost

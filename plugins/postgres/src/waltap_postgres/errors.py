@@ -214,8 +214,9 @@ class SlotMissing(OffsetError):
     code = "WT-2103"
     loses = True
     remedy = (
-        "Changes after {position} until now are lost for this pipeline. To start over with a new "
-        "snapshot: `waltap offsets clear FILE`, or run once with snapshot.mode=when_needed."
+        "Changes after {position} until now are lost for this pipeline. `waltap repair FILE` makes a new "
+        "slot and reads the tables anew. To start over with a new snapshot: `waltap offsets clear FILE`, "
+        "or run once with snapshot.mode=when_needed."
     )
 
 

@@ -1,0 +1,54 @@
+"""``waltap repair``: reads anew what a gap may have left out."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+
+__all__ = ["command"]
+
+
+def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) -> None:
+    """Make good what could not be delivered: go on at a new slot, and read the tables of the gap anew.
+
+    The pipeline must not run meanwhile. It ends when every table was read, and closes the certificates of
+    the gaps; `waltap run` goes on from there. Where there is no gap it says so, and does nothing.
+    """
+    from waltap.cli.run import stopped_by_signals, telemetry
+    from waltap.clock import SystemClock
+    from waltap.config.resolve import resolve
+    from waltap.host import Host
+    from waltap.pipeline.repair import Repair
+
+    raw, host = read(file), Host()
+    with telemetry(host) as show:
+        profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
+        if not _lost(profile, host):
+            typer.echo(f"{profile.name} has no gap")
+            return
+        repair = Repair(profile, host)
+        show(repair.engine)
+        clock = SystemClock()
+        with stopped_by_signals(repair.engine):
+            reread = repair.run(lambda: clock.time_ns() // 1_000_000)
+    for name, table in reread.items():
+        typer.echo(f"{name}: {table.rows:,} rows were read anew")
+    typer.echo("the gap is closed; compare what a destination keeps: `waltap verify FILE`")
+
+
+def _lost(profile: "Profile", host: "Host") -> bool:
+    """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
+    from waltap.cli.connection import connected
+    from waltap.offsets.gaps import Gaps
+
+    if Gaps(profile.engine.state_dir / profile.name).open():
+        return True
+    with connected(profile, host) as (connector, stages):
+        offset = stages.store.load()
+        error = None if offset is None else connector.lost(offset)
+    return error is not None and error.loses

@@ -1,0 +1,143 @@
+"""The repair of gaps: streaming goes on at a slot as it can be had, and tables are read anew.
+
+The order makes it whole. The new slot comes first; whatever commits from then on is streamed. The tables
+are read behind that, chunk by chunk beside the stream: what had committed within the gap is seen by the
+reading, and what commits meanwhile comes by the stream.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from waltap.config.profile import Profile
+from waltap.errors import OffsetError, WaltapError
+from waltap.host import Host
+from waltap.notifications.notification import Notification
+from waltap.offsets.gaps import Gap, Gaps, Reread
+from waltap.pipeline.channels import INCREMENTAL
+from waltap.pipeline.engine import Engine
+from waltap.pipeline.gap_notes import GapNotes
+
+__all__ = ["Repair", "RepairIncomplete"]
+
+POLL_S = 0.1
+READ = frozenset({"SUCCEEDED", "EMPTY"})
+REMARK = (
+    "Every row that there was then was read anew. Rows that were deleted within the gap are not told by "
+    "that: `waltap verify FILE` names those that a destination still has; the single changes are lost."
+)
+
+
+class RepairIncomplete(OffsetError):
+    """Tables of a gap could not be read anew; its certificate stays open."""
+
+    code = "WT-6402"
+    remedy = (
+        "The log says why each was left out: a table without a key is read by a blocking snapshot "
+        "(`waltap snapshot FILE` with --blocking), one that is captured no more cannot be. Then run "
+        "`waltap repair FILE` again."
+    )
+
+
+@dataclass(slots=True)
+class _Told:
+    """What notifications told of the snapshot with one identifier."""
+
+    identifier: str = ""
+    rows: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    over: bool = False
+
+
+class Repair:
+    """Repairs the open gaps of one profile, whose pipeline does not run elsewhere."""
+
+    def __init__(self, profile: Profile, host: Host) -> None:
+        self.engine = Engine(profile, host, repairs=True)
+        self._gaps = Gaps(profile.engine.state_dir / profile.name)
+        self._notes = GapNotes(self._gaps, profile.name)
+        self._told, self._ended = _Told(), threading.Event()
+        self._refusal, self._gone = "", list[str]()
+
+    def run(self, now_ms: Callable[[], int]) -> dict[str, Reread]:
+        """Run until the tables are read, then close the certificates; return what was read of each table.
+
+        Raises: RepairIncomplete, and what a run raises.
+        """
+        engine = self.engine
+        engine.on_notification(self._note)
+        asking = threading.Thread(target=self._ask, name="waltap-repair", daemon=True)
+        asking.start()
+        try:
+            engine.run()
+        finally:
+            self._ended.set()
+            asking.join()
+        told = self._told
+        if self._refusal or told.failed or not told.over:
+            left = ", ".join(f"{name} ({why})" for name, why in told.failed.items())
+            why = self._refusal or (
+                f"not read: {left}" if left else "it was stopped before its end"
+            )
+            raise RepairIncomplete(f"the gap is not repaired: {why}")
+        reread = {name: Reread(rows=rows) for name, rows in told.rows.items()}
+        remark = REMARK
+        if self._gone:
+            remark += f" Captured no more, and not read: {', '.join(self._gone)}."
+        self._notes.close(reread, now_ms(), by="repair", remark=remark)
+        return reread
+
+    def _ask(self) -> None:
+        """Ask for the tables once the stream stands, and stop the run when they are read."""
+        engine = self.engine
+        while not (engine.state == "streaming" and engine.status().captured_tables):
+            if self._ended.wait(POLL_S):
+                return
+        captured = engine.status().captured_tables
+        try:
+            wanted = _tables(self._gaps.open()) or list(captured)
+        except WaltapError as error:
+            self._refuse(error.problem)
+            return
+        tables = [name for name in wanted if name in captured]
+        self._gone = [name for name in wanted if name not in captured]
+        if not tables:
+            self._told.over = True
+            engine.stop()
+            return
+        self._told.identifier = identifier = f"repair-{engine.run_id}"
+        data = {"type": "incremental", "data-collections": [re.escape(name) for name in tables]}
+        answer = engine.signal("execute-snapshot", data, identifier=identifier).result()
+        if not answer.taken:
+            self._refuse(answer.reason)
+            return
+        while not (self._told.over and engine.status().unflushed_ms is None):
+            if self._ended.wait(POLL_S):
+                return
+        engine.stop()
+
+    def _refuse(self, why: str) -> None:
+        self._refusal = why
+        self.engine.stop()
+
+    def _note(self, notification: Notification) -> None:
+        """Take note of what becomes of our snapshot (called in the engine's thread)."""
+        told, data = self._told, notification.additional_data or {}
+        if notification.aggregate_type != INCREMENTAL or notification.identifier != told.identifier:
+            return
+        if notification.kind == "TABLE_SCAN_COMPLETED":
+            table, status = data["scanned_collection"], data["status"]
+            if status in READ:
+                told.rows[table] = int(data.get("total_rows_scanned", "0"))
+            else:
+                told.failed[table] = status
+        elif notification.kind in {"COMPLETED", "ABORTED"}:
+            told.over = True
+
+
+def _tables(gaps: list[Gap]) -> list[str]:
+    """Return the tables of all gaps; none where one does not know them."""
+    if any(not gap.tables for gap in gaps):
+        return []
+    return list(dict.fromkeys(name for gap in gaps for name in gap.tables))

@@ -1,0 +1,197 @@
+"""Gaps: what is certified where positions are lost, and what `waltap repair` makes of it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from waltap.offsets.gaps import Gap, GapEnd, Gaps, GapsUnusable, Reread
+from waltap.pipeline.lock import PipelineRunning
+from waltap.pipeline.repair import Repair, RepairIncomplete
+from waltap.source.position import parse_lsn
+from waltap_postgres.errors import PositionGap, SlotMissing
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
+    database.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
+        "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)"
+    )
+    made = Pipeline(database, tmp_path)
+    made.catch_up()
+    yield made
+
+
+def base(pipeline: Pipeline) -> Database:
+    assert pipeline.database is not None
+    return pipeline.database
+
+
+def gaps(pipeline: Pipeline) -> Gaps:
+    return Gaps(pipeline.folder / "state" / "p")
+
+
+def lose(pipeline: Pipeline) -> None:
+    """Drop the slot, and change rows that nobody will tell of."""
+    base(pipeline).execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    base(pipeline).psql(
+        "UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd'); INSERT INTO u VALUES (2)"
+    )
+
+
+def repaired(pipeline: Pipeline) -> dict[str, Reread]:
+    host, _ = pipeline.host()
+    return Repair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
+
+
+def rows(pipeline: Pipeline, table: str) -> dict[int, str]:
+    found = pipeline.destination.table(table).values()
+    return {int(row["id"]): str(row.get("v")) for row in found}
+
+
+def test_what_a_gap_left_out_is_read_anew(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    before = datetime.now(UTC).isoformat()
+    with pytest.raises(SlotMissing):
+        pipeline.run()
+    (gap,) = gaps(pipeline).open()
+    assert (gap.code, gap.tables) == ("WT-2103", ("public.t", "public.u"))
+    assert parse_lsn(gap.begin.lsn) < parse_lsn(gap.end.lsn)
+    assert gap.begin.time < before < gap.end.time
+    assert rows(pipeline, "t") == {1: "a", 2: "b", 3: "c"}
+    found = repaired(pipeline)
+    assert {name: each.rows for name, each in found.items()} == {"public.t": 4, "public.u": 2}
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}
+    (closed,) = gaps(pipeline).all()
+    assert (closed.open, closed.by, closed.reread) == (False, "repair", found)
+    assert "waltap verify FILE" in closed.remark
+    base(pipeline).execute("INSERT INTO t VALUES (5, 'e')")
+    pipeline.catch_up()
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
+
+
+def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    assert gaps(pipeline).all() == []
+    assert set(repaired(pipeline)) == {"public.t", "public.u"}
+    assert [gap.open for gap in gaps(pipeline).all()] == [False]
+
+
+def test_writers_beside_the_repair_lose_nothing(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    database = base(pipeline)
+    database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 400) g")
+    pipeline.settings["incremental.snapshot.chunk.size"] = 20
+    at: list[int] = []
+
+    def write(_batch: object) -> None:
+        if len(at) < 40:
+            at.append(len(at))
+            database.execute("UPDATE t SET v = 'y' WHERE id = %s", 100 + 7 * len(at))
+            database.execute("INSERT INTO t VALUES (%s, 'z')", 1000 + len(at))
+
+    pipeline.destination.before_write = write
+    repaired(pipeline)
+    pipeline.destination.before_write = lambda _batch: None
+    pipeline.catch_up()
+    wanted = dict(database.execute("SELECT id, v FROM t"))
+    assert rows(pipeline, "t") == wanted
+    assert len(at) > 5
+
+
+def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    database = base(pipeline)
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot)
+    database.execute("INSERT INTO t VALUES (5, 'e')")
+    with pytest.raises(PositionGap):
+        pipeline.run()
+    (gap,) = gaps(pipeline).open()
+    assert gap.code == "WT-6101"
+    repaired(pipeline)
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
+
+
+def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    base(pipeline).psql("CREATE TABLE keyless (v text); ALTER TABLE keyless REPLICA IDENTITY FULL")
+    with pytest.raises(SlotMissing):
+        pipeline.run()
+    with pytest.raises(RepairIncomplete, match=r"public\.keyless"):
+        repaired(pipeline)
+    assert len(gaps(pipeline).open()) == 1
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}  # what could be read is there
+
+
+def test_a_table_that_is_gone_needs_no_repair(pipeline: Pipeline) -> None:
+    lose(pipeline)
+    with pytest.raises(SlotMissing):
+        pipeline.run()
+    base(pipeline).execute("DROP TABLE u")
+    assert set(repaired(pipeline)) == {"public.t"}
+    (closed,) = gaps(pipeline).all()
+    assert "Captured no more, and not read: public.u." in closed.remark
+
+
+def test_a_repair_beside_the_pipeline_is_refused(pipeline: Pipeline) -> None:
+    with pipeline.running(), pytest.raises(PipelineRunning):
+        repaired(pipeline)
+
+
+def test_a_damaged_certificate_is_told_of(tmp_path: Path) -> None:
+    found = Gaps(tmp_path)
+    found.folder.mkdir()
+    (found.folder / "gap-1.json").write_text("{")
+    with pytest.raises(GapsUnusable, match=r"gap-1\.json"):
+        found.all()
+
+
+def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
+    def gap(identifier: str, end: str, *tables: str) -> Gap:
+        ends = [GapEnd(lsn=lsn, timeline=1, system_id="7") for lsn in ("0/10", end)]
+        return Gap(
+            identifier=identifier, pipeline="p", database="d", slot="s", code="WT-2103", why="gone",
+            begin=ends[0], end=ends[1], found="now", tables=tables,
+        )  # fmt: skip
+
+    found = Gaps(tmp_path)
+    found.note(gap("1", "0/20", "public.a"))
+    found.note(gap("2", "0/30", "public.b"))
+    (kept,) = found.all()
+    assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", ("public.a", "public.b"))
+
+
+def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
+    chosen = {**pipeline.settings, "waltap.state.dir": str(tmp_path / "state")}
+    lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type"]
+    source = "\n".join(["[source]", 'type = "postgres"', *lines])
+    out = tmp_path / "out.jsonl"
+    sink = f'[sink]\ntype = "jsonl"\npath = "{out}"\n'
+    (tmp_path / "p.toml").write_text(f'name = "p"\n{source}\n{sink}')
+
+    def waltap(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "waltap", *words, "p.toml"], cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+
+    nothing = waltap("repair")
+    assert (nothing.returncode, "has no gap" in nothing.stdout) == (0, True)
+    lose(pipeline)
+    refused = waltap("run")
+    assert refused.returncode == 1
+    assert "waltap repair FILE" in refused.stderr
+    assert "changes may be missing" in " ".join(waltap("doctor").stdout.split())
+    done = waltap("repair")
+    assert done.returncode == 0, done.stderr
+    assert "public.t: 4 rows were read anew" in done.stdout
+    assert out.read_text().count('"op":"r"') == 6
+    assert waltap("doctor").returncode == 0
