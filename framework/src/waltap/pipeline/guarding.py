@@ -1,29 +1,44 @@
 """The guardian of a run, as its profile orders it."""
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from waltap.clock import new_identifier
+from waltap.clock import Chance, Clock, new_identifier
+from waltap.config.profile import Profile
 from waltap.errors import WaltapError
 from waltap.guardian.errors import SlotGivenUp
 from waltap.guardian.guard import Guardian, Orders, Surroundings
 from waltap.guardian.health import SlotHealth
+from waltap.host import Host
 from waltap.offsets.gaps import GapEnd, moment
-from waltap.pipeline.channels import SLOT
+from waltap.pipeline.channels import SLOT, Channels
+from waltap.pipeline.delivery import Delivery
+from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.passwords import chosen_password
 from waltap.signals.signal import Signal
 from waltap.source.position import lsn_text
 from waltap.source.slot_watch import SlotWatch, SlotWatchContext
 
-if TYPE_CHECKING:
-    from waltap.pipeline.run import Run
-
-__all__ = ["LOOK_S", "guardian_of"]
+__all__ = ["Guarded", "guardian_of"]
 
 LOOK_S = 10.0
 
 
-def guardian_of(run: "Run") -> Guardian:
+class Guarded(Protocol):
+    """What the guardian needs of its run."""
+
+    profile: Profile
+    host: Host
+    clock: Clock
+    chance: Chance
+    channels: Channels
+    gaps: GapNotes
+    guard: Guardian
+    delivery: Delivery | None
+    captured_tables: tuple[str, ...]
+
+
+def guardian_of(run: Guarded) -> Guardian:
     """Return the guardian of a run; it does nothing before it is started, or told of a look."""
     engine = run.profile.engine
     orders = Orders(
@@ -49,19 +64,19 @@ def guardian_of(run: "Run") -> Guardian:
     )
 
 
-def _open_watch(run: "Run") -> SlotWatch:
+def _open_watch(run: Guarded) -> SlotWatch:
     component = run.profile.connector
     assert component.spec.slot_watch is not None
     context = SlotWatchContext(stopping=run.guard.stopping, password=chosen_password(run.host))
     return component.spec.slot_watch(component.properties, context)
 
 
-def _pause(run: "Run", wanted: bool) -> None:
+def _pause(run: Guarded, wanted: bool) -> None:
     kind = "pause-snapshot" if wanted else "resume-snapshot"
     run.channels.inbox.put(Signal(new_identifier(run.chance), kind, ""))
 
 
-def _gave_up(run: "Run", health: SlotHealth, end_lsn: int) -> WaltapError:
+def _gave_up(run: Guarded, health: SlotHealth, end_lsn: int) -> WaltapError:
     """Keep the gap behind a slot that was dropped; return what the run ends with."""
     now_ms = run.clock.time_ns() // 1_000_000
     offset = None if run.delivery is None else run.delivery.offset
