@@ -12,7 +12,7 @@ from waltap.offsets.state_folder import LOCK, OFFSET
 if TYPE_CHECKING:
     from waltap.host import Host
 
-__all__ = ["Member", "members", "report"]
+__all__ = ["Member", "members", "profiles", "report"]
 
 PROFILES = (".toml", ".properties", ".json")
 SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", re.MULTILINE)
@@ -33,7 +33,7 @@ class Member:
 def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[Member]:
     """Return the pipelines of a folder, by name: those of the profiles in it; where there are none, those
     that keep their state there."""
-    found = [_of_profile(path, host, set_) for path in sorted(_profiles(folder))]
+    found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
         found = [
             Member(name=path.name, origin=path, state_dir=path)
@@ -75,7 +75,8 @@ def run_of(state_dir: Path) -> dict[str, Any] | None:
     return ask(state_dir, StatusRequest()).status
 
 
-def _profiles(folder: Path) -> Iterator[Path]:
+def profiles(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are profiles."""
     for path in folder.iterdir():
         if path.suffix in PROFILES and path.is_file():
             try:

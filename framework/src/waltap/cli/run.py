@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,14 +57,30 @@ def command(
             help="Show a status page there, with /metrics, /healthz, /readyz, /api/status.",
         ),
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="FILE is a folder: run every profile in it, each as a process of its own."
+        ),
+    ] = False,
     set_: SetOption = None,
 ) -> None:
     """Capture changes: snapshot first where the profile says so, then stream.
 
     Without an end given it runs until SIGINT or SIGTERM; what was written is then made durable,
     and the next run goes on from there. Exit codes: 0 done, 1 failed, 2 bad configuration, 3
-    retriable and retries spent.
+    retriable and retries spent. With --all a pipeline that fails is started again, and SIGHUP has
+    the folder read again.
     """
+    if every:
+        ends = {
+            "--until-idle": until_idle, "--until-lsn": until_lsn,
+            "--max-records": max_records, "--max-seconds": max_seconds,
+        }  # fmt: skip
+        arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
+        arguments += [f"--set={each}" for each in set_ or ()]
+        of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
+        raise typer.Exit(_all(Path(file), arguments, of_one))
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -77,6 +93,32 @@ def command(
         show(engine)
         with stopped_by_signals(engine), _monitored(engine, host, http or profile.engine.http):
             engine.run()
+
+
+def _all(folder: Path, arguments: list[str], of_one: Mapping[str, object]) -> int:
+    """Run the profiles of a folder until told to stop. ``of_one`` are options that many cannot have.
+
+    Raises: ConfigurationError.
+    """
+    from waltap.cli.fleet import profiles
+    from waltap.cli.supervisor import Supervisor, told_by_signals
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+    from waltap.host import Host
+
+    problems = [
+        Problem(name, "is of one pipeline: set it in its profile")
+        for name, value in of_one.items()
+        if value is not None
+    ]
+    if not folder.is_dir():
+        problems.append(Problem("--all", "is not given a folder", value=str(folder)))
+    elif not any(profiles(folder)):
+        problems.append(Problem("--all", "finds no profile in the folder", value=str(folder)))
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
+    supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments)
+    with telemetry(Host()), told_by_signals(supervisor):
+        return supervisor.run()
 
 
 @contextmanager

@@ -1,0 +1,161 @@
+"""Many pipelines, each a process of its own: started, looked after, and stopped together.
+
+A pipeline is a `waltap run` of one profile. One that fails is started again after a rest that doubles up
+to a minute; one whose profile is faulty waits until the folder is read again (SIGHUP); one that has done
+what its profile asks for stays ended.
+"""
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from waltap.clock import Clock, SystemClock
+
+__all__ = ["Supervisor", "told_by_signals"]
+
+log = logging.getLogger(__name__)
+
+REST_S, LONGEST_REST_S = 1.0, 60.0
+WELL_S = 60.0
+"""Who has run for so long has started well: the next rest is a short one."""
+LOOK_S = 0.2
+DONE, FAULTY = 0, 2
+
+
+@dataclass(slots=True)
+class _Child:
+    """A profile and the process that runs it, None between two."""
+
+    path: Path
+    content: bytes
+    process: "subprocess.Popen[bytes] | None" = None
+    began: float = 0.0
+    rest_s: float = REST_S
+    due: float | None = 0.0
+    """When it is to be started; None: not before the folder is read again."""
+    code: int | None = None
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs what ``profiles`` gives, the paths there are now. ``arguments`` are given to each run."""
+
+    profiles: Callable[[], Iterable[Path]]
+    arguments: Sequence[str] = ()
+    clock: Clock = field(default_factory=SystemClock)
+    stopping: bool = False
+    reading: bool = True
+    _children: dict[Path, _Child] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Have every pipeline end cleanly. Called by signal handlers, too."""
+        self.stopping = True
+
+    def read_again(self) -> None:
+        """Read the folder: new profiles start, changed ones start anew, those that are gone end."""
+        self.reading = True
+
+    def run(self) -> int:
+        """Look after all until `stop`, or until none is left to run; return 1 where one ended badly."""
+        try:
+            while not self.stopping:
+                if self.reading:
+                    self.reading = False
+                    self._read()
+                for child in self._children.values():
+                    self._look_at(child)
+                if not any(
+                    each.process or each.due is not None for each in self._children.values()
+                ):
+                    break
+                self.clock.wait(LOOK_S, lambda: self.stopping)
+        finally:
+            self._end(self._children.values())
+        bad = [each.code for each in self._children.values() if each.code not in {None, DONE}]
+        return 1 if bad and not self.stopping else 0
+
+    def _read(self) -> None:
+        there = {path: _content(path) for path in self.profiles()}
+        gone = [child for path, child in self._children.items() if path not in there]
+        self._end(gone)
+        for child in gone:
+            log.info("%s is gone: its pipeline has ended", child.path)
+            del self._children[child.path]
+        for path, content in there.items():
+            known = self._children.get(path)
+            if known is None:
+                self._children[path] = _Child(path, content)
+            elif known.content != content:
+                log.info("%s has changed: its pipeline starts anew", path)
+                self._end([known])
+                self._children[path] = _Child(path, content)
+            elif known.code == FAULTY:
+                known.due = 0.0
+
+    def _look_at(self, child: _Child) -> None:
+        now = self.clock.monotonic()
+        if child.process is None:
+            if child.due is not None and now >= child.due:
+                child.process = subprocess.Popen(
+                    [sys.executable, "-m", "waltap", "run", str(child.path), *self.arguments]
+                )
+                child.began, child.code = now, None
+                log.info("%s: process %d", child.path.name, child.process.pid)
+            return
+        code = child.process.poll()
+        if code is None:
+            return
+        child.process, child.code = None, code
+        if code in {DONE, FAULTY}:
+            child.due = None
+            why = "is done" if code == DONE else "has a faulty profile, and waits for SIGHUP"
+            log.log(logging.INFO if code == DONE else logging.ERROR, "%s %s", child.path.name, why)
+            return
+        if now - child.began >= WELL_S:
+            child.rest_s = REST_S
+        child.due = now + child.rest_s
+        log.warning(
+            "%s ended with %d; it starts again in %g s", child.path.name, code, child.rest_s
+        )
+        child.rest_s = min(child.rest_s * 2, LONGEST_REST_S)
+
+    def _end(self, children: Iterable[_Child]) -> None:
+        """End processes cleanly, all at once, and wait for them."""
+        running = [child for child in children if child.process is not None]
+        for child in running:
+            assert child.process is not None
+            child.process.terminate()
+        for child in running:
+            assert child.process is not None
+            child.code, child.process = child.process.wait(), None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def told_by_signals(supervisor: Supervisor) -> Iterator[None]:
+    """Stop on SIGINT and SIGTERM, read the folder again on SIGHUP, while the block lasts."""
+    handlers: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGINT: supervisor.stop,
+        signal.SIGTERM: supervisor.stop,
+        signal.SIGHUP: supervisor.read_again,
+    }
+    before = {
+        number: signal.signal(number, lambda _number, _frame, call=call: call())  # type: ignore[misc]
+        for number, call in handlers.items()
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
