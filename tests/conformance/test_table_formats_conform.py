@@ -11,12 +11,12 @@ SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats(
 
 
 class TestParquet(TableFormatSuite):
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def rig(self, spark: Any) -> TableFormatRig:
         return TableFormatRig(SPECS["parquet"], spark)
 
 
 class TestDelta(TableFormatSuite):
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def rig(self, delta: Any) -> TableFormatRig:
         return TableFormatRig(SPECS["delta"], delta)
