@@ -41,13 +41,16 @@ class SinkOfItsOwn(KafkaSink):
     """Writes to topics of one rig: the workload's names with a prefix."""
 
     prefix = ""
+    given: tuple[Batch, Batch] | None = None
 
     def write(self, batch: Batch) -> None:
-        records = [
-            msgspec.structs.replace(record, topic=self.prefix + record.topic)
-            for record in batch.records or ()
-        ]
-        super().write(msgspec.structs.replace(batch, records=records))
+        if self.given is None or self.given[0] is not batch:
+            records = [
+                msgspec.structs.replace(record, topic=self.prefix + record.topic)
+                for record in batch.records or ()
+            ]
+            self.given = batch, msgspec.structs.replace(batch, records=records)
+        super().write(self.given[1])  # the same object again, where the suite gives the same
 
     def die(self) -> None:
         """Be gone as after a kill: what is under way may or may not arrive, nothing is undone."""
@@ -98,7 +101,13 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
     names = [prefix + name for name in TABLES]
     # no forks: librdkafka has threads of its own
     return SinkRig(
-        spec, properties, read_back, outage=lambda: refusing(kafka, names), forks=False, asks=True
+        spec,
+        properties,
+        read_back,
+        outage=lambda: refusing(kafka, names),
+        forks=False,
+        asks=True,
+        unfit=lambda: "x" * 1_100_000,
     )
 
 

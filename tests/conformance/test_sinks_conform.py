@@ -131,7 +131,12 @@ class TestHttp(SinkSuite):
                 ]
 
             properties = HttpProperties(url=receiver.url, body="array", tombstones=True)
-            return SinkRig(SPECS["http"], properties, read, asks=True)
+
+            def unfit():
+                receiver.judge = lambda body: 422 if b"unfit" in body else 200
+                return "unfit"
+
+            return SinkRig(SPECS["http"], properties, read, asks=True, unfit=unfit)
 
         yield make
         for receiver in receivers:

@@ -62,7 +62,22 @@ def rig(database: Database) -> SinkRig:
             "position.table": f"{schema}.waltap_position",
         }
     )
-    return SinkRig(SPEC, properties, read_back, keeps_history=False, outage=lambda: shut(database))
+
+    def unfit() -> str:
+        database.execute(
+            f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.items (id int PRIMARY KEY, serial bigint, "
+            "name text CHECK (name <> 'unfit'))"
+        )
+        return "unfit"
+
+    return SinkRig(
+        SPEC,
+        properties,
+        read_back,
+        keeps_history=False,
+        outage=lambda: shut(database),
+        unfit=unfit,
+    )
 
 
 class TestPostgres(SinkSuite):

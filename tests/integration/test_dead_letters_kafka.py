@@ -53,7 +53,7 @@ def test_a_record_too_large_for_kafka_is_replayed_when_it_may_be_larger(
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3]
     last = read_all(kafka.bootstrap, topic)[-1]
     marks = dict(last.headers() or [])
-    assert json.loads(marks["waltap.dead.letter"]) == letter.id
+    assert json.loads(marks["waltap-dead-letter"]) == letter.id
     database.execute("INSERT INTO t VALUES (6, 'v')")
     pipeline.catch_up()
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3, 6]

@@ -8,6 +8,7 @@ import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.cli.question import confirm
+from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS
 
 if TYPE_CHECKING:
     from waltap.offsets.belongings import Belonging
@@ -27,7 +28,7 @@ def command(
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
-    from waltap.offsets.state_folder import BELONGINGS, own_files
+    from waltap.offsets.state_folder import own_files
     from waltap.pipeline.lock import PipelineLock
 
     profile, host = at_rest(file, set_)
@@ -54,10 +55,14 @@ def command(
     typer.echo(f"{profile.name}: removed; the sink keeps what was delivered")
 
 
+WHOSE = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
+"""What there is of the state that stays, and why."""
+
+
 def _show(
     known: "list[Belonging]", elsewhere: "list[Belonging]", files: list[Path], folder: Path
 ) -> None:
-    from waltap.offsets.state_folder import BELONGINGS, LOCK
+    from waltap.offsets.state_folder import LOCK
 
     for entry in known:
         if entry.made:
@@ -73,5 +78,5 @@ def _show(
         typer.echo(f"state {path}")
     for path in sorted(folder.iterdir()):
         if path not in files and path.name != LOCK:
-            whose = "which the sink keeps" if path.name != BELONGINGS else "which tells of them"
+            whose = WHOSE.get(path.name, "which the sink keeps")
             typer.echo(f"(stays: {path}, {whose})")

@@ -22,7 +22,7 @@ from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
 __all__ = ["MARK", "Replay", "Replayed"]
 
-MARK: Final = "waltap.dead.letter"
+MARK: Final = "waltap-dead-letter"
 """Header of a record that is replayed: the letter's id, by which a consumer knows it again."""
 
 AT_A_TIME: Final = 100

@@ -38,6 +38,8 @@ class SinkRig:
     that are files the suite makes its own. ``forks``: False where the plugin cannot run in a forked
     process; then crashes are imitated by leaving the sink unclosed. ``kinds`` overrides what the
     columns of the table ``kinds`` give back. ``context`` may change the context of the factory.
+    ``unfit`` makes the destination, which is empty yet, refuse rows of the table ``items`` (id, serial,
+    name) with a certain name, each by itself, and returns that name; None: it refuses no single records.
     ``asks``: the sink asks `SinkContext.may_write` by itself, beside the engine.
     """
 
@@ -52,6 +54,7 @@ class SinkRig:
     kinds: Mapping[str, object] = field(default_factory=dict)
     context: Callable[[SinkContext], SinkContext] = lambda context: context
     asks: bool = False
+    unfit: "Callable[[], str] | None" = None
 
     def build(
         self, folder: Path, *, resumes: bool = False, snapshot: SnapshotProgress | None = None

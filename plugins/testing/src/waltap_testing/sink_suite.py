@@ -42,6 +42,7 @@ from waltap_testing.sink_crash import (
     write_and_report,
 )
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
+from waltap_testing.sink_refusals import RefusesSingleRecords
 from waltap_testing.sink_rig import Delivered, SinkRig, sole
 from waltap_testing.sink_snapshots import KINDS, KINDS_ROW, SnapshotsGoOn, filled
 from waltap_testing.spec_promises import assert_well_formed
@@ -85,7 +86,7 @@ class LeaseGone(Exception):
     """What `SinkContext.may_write` raises in the suite."""
 
 
-class SinkSuite(SnapshotsGoOn):
+class SinkSuite(SnapshotsGoOn, RefusesSingleRecords):
     """Promises every sink keeps."""
 
     @pytest.fixture
