@@ -13,7 +13,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -24,10 +23,11 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from tests.hunt.bank_day import run_bank
 from tests.rigs.kafka import create
 from tests.rigs.pipeline import until
 from tests.servers.kafka import Kafka
-from tests.servers.postgres import Cluster, Database
+from tests.servers.postgres import Database
 
 ACCOUNTS = 50
 BALANCE = 1_000
@@ -285,32 +285,24 @@ def verdict(auditor: Auditor, moved: int) -> list[str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--restarts", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    given = parser.parse_args()
-    began = time.monotonic()
-    server, kafka = Cluster.create(), Kafka.create(heap_mb=512)
-    with tempfile.TemporaryDirectory(prefix="waltap-bank-") as folder:
-        try:
-            database = server.create_database("bank")
-            bank = Bank(database, kafka, Path(folder), given.seed)
-            books = bank.play(rows=given.rows, kills=given.kills, restarts=given.restarts)
-            ((moved,),) = database.execute("SELECT count(*) FROM transfers")
-        finally:
-            kafka.remove()
-            server.remove()
-    wrong = verdict(books, moved)
-    print(
-        f"seed {given.seed}: {moved * ROWS_PER_TRANSFER:,} rows, {given.kills} kills, "
-        f"{given.restarts} restarts, {books.sums:,} sums, {time.monotonic() - began:.0f} s: "
-        + ("; ".join(wrong) or "every change once, in order, every sum right")
+def play(
+    given: argparse.Namespace, database: Database, kafka: Kafka, folder: Path
+) -> tuple[str, list[str]]:
+    bank = Bank(database, kafka, folder, given.seed)
+    books = bank.play(rows=given.rows, kills=given.kills, restarts=given.restarts)
+    ((moved,),) = database.execute("SELECT count(*) FROM transfers")
+    done = (
+        f"{moved * ROWS_PER_TRANSFER:,} rows, {given.kills} kills, {given.restarts} restarts, "
+        f"{books.sums:,} sums"
     )
-    sys.exit(bool(wrong))
+    return done, verdict(books, moved)
 
 
 if __name__ == "__main__":
-    main()
+    run_bank(
+        __doc__ or "",
+        {"rows": 1_000_000, "kills": 50, "restarts": 5},
+        lambda: Kafka.create(heap_mb=512),
+        play,
+        right="every change once, in order, every sum right",
+    )

@@ -12,13 +12,13 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import psycopg
 
+from tests.hunt.bank_day import run_bank
 from tests.rigs.pipeline import until
 from tests.servers.postgres import Cluster, Database
 
@@ -231,34 +231,25 @@ def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--reads", type=int, default=10_000)
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    given = parser.parse_args()
-    began = time.monotonic()
-    server, target = Cluster.create(), Cluster.create()
-    with tempfile.TemporaryDirectory(prefix="waltap-bank-") as folder:
-        try:
-            database = server.create_database("bank")
-            bank = Bank(database, target, Path(folder), given.seed)
-            auditor = bank.play(
-                kills=given.kills, reads=given.reads, writers=given.writers, pause=0.02
-            )
-            wrong = verdict(database, target, auditor)
-            ((moved,),) = database.execute("SELECT count(*) FROM transfers")
-        finally:
-            target.remove()
-            server.remove()
-    print(
-        f"seed {given.seed}: {moved:,} transfers by {given.writers} writers, {given.kills} kills, "
-        f"{auditor.reads:,} reads of {auditor.states:,} states, {time.monotonic() - began:.0f} s: "
-        + ("; ".join(wrong) or "every read right, target equals source")
+def play(
+    given: argparse.Namespace, database: Database, target: Cluster, folder: Path
+) -> tuple[str, list[str]]:
+    bank = Bank(database, target, folder, given.seed)
+    auditor = bank.play(kills=given.kills, reads=given.reads, writers=given.writers, pause=0.02)
+    wrong = verdict(database, target, auditor)
+    ((moved,),) = database.execute("SELECT count(*) FROM transfers")
+    done = (
+        f"{moved:,} transfers by {given.writers} writers, {given.kills} kills, "
+        f"{auditor.reads:,} reads of {auditor.states:,} states"
     )
-    sys.exit(bool(wrong))
+    return done, wrong
 
 
 if __name__ == "__main__":
-    main()
+    run_bank(
+        __doc__ or "",
+        {"kills": 50, "reads": 10_000, "writers": 8},
+        Cluster.create,
+        play,
+        right="every read right, target equals source",
+    )

@@ -13,7 +13,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.integration.test_sql_sink import NAMES, PAIRS, PEOPLE, VISITS, _transaction
+from tests.integration.test_sql_sink import (
+    NAMES,
+    PAIRS,
+    PEOPLE,
+    VISITS,
+    _transaction,
+    after_every_operation,
+)
 from tests.rigs.changelog import Database as Model
 from tests.rigs.changelog import batch, context, in_parts, relation
 from tests.rigs.sql import copy_of, model
@@ -26,6 +33,7 @@ from waltap_sinks.sql.errors import (
     SqlConflict,
     SqlConstraintViolated,
     SqlFenced,
+    SqlReadOnly,
     SqlRefused,
     SqlUnreachable,
     SqlValueUnfit,
@@ -118,20 +126,8 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def test_every_operation_leads_to_the_rows_of_the_source(place: Place, tmp_path: Path) -> None:
-    source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy\t\\N%s", "x\"\n{}'"])
-    source.insert(VISITS, ["1", "a"], ["1", "a"], ["2", "b"])
-    target.write(batch(source.commit()))
-    source.update(PEOPLE, ["1"], name="Anne", unsent=["note"])
-    source.update(PEOPLE, ["2"], id="20")
-    source.update(PEOPLE, ["1"], id="10", unsent=["note"])
-    source.delete(PEOPLE, ["3"])
-    source.update(VISITS, ["1", "a"], page="c")
-    source.delete(VISITS, ["1", "a"])
-    last = source.commit()
-    target.write(batch(last))
-    assert target.flush() == Position(last.end_lsn)
-    target.close()
+    source = Model()
+    after_every_operation(source, place.opened(tmp_path))
     for table in ("people", "visits"):
         assert place.rows(table, *NAMES[table]) == model(source.rows[f"public.{table}"])
 
@@ -304,3 +300,47 @@ def test_a_database_that_is_not_there_is_told(mariadb: MariaDb, tmp_path: Path) 
     nobody = url.replace(str(mariadb.port), "1")
     with pytest.raises(SqlUnreachable):
         Place(nobody, mariadb.connect, "CHAR").sink(tmp_path).check()
+
+
+def test_a_target_that_is_read_only_is_told(file: Place, maria: Place, tmp_path: Path) -> None:
+    source = Model()
+    source.insert(PEOPLE, ["1", "a", None])
+    first = source.commit()
+    source.insert(PEOPLE, ["2", "b", None])
+    second = source.commit()
+    for place, words in (
+        (file, "PRAGMA query_only = ON"),
+        (maria, "SET SESSION TRANSACTION READ ONLY"),
+    ):
+        target = place.opened(tmp_path)
+        target.write(batch(first))
+        target._target.run(words)
+        with pytest.raises(SqlReadOnly) as found:
+            target.write(batch(second))
+        assert found.value.retry is Retry.RECONNECT
+        target.close()
+        target = place.sink(tmp_path)
+        assert target.open() == Position(first.end_lsn)
+        target.write(batch(second))
+        assert len(place.rows("people", "id")) == 2
+        target.close()
+
+
+def test_a_connection_that_mariadb_ends_is_made_again(maria: Place, tmp_path: Path) -> None:
+    source, target = Model(), maria.opened(tmp_path)
+    source.insert(PEOPLE, ["1", "a", None])
+    first = source.commit()
+    target.write(batch(first))
+    ((number,),) = target._target.run("SELECT connection_id()")
+    maria.execute(f"KILL {number}")
+    source.insert(PEOPLE, ["2", "b", None])
+    second = source.commit()
+    with pytest.raises(SqlUnreachable) as found:
+        target.write(batch(second))
+    assert found.value.retry is Retry.RECONNECT
+    target.close()
+    target = maria.sink(tmp_path)
+    assert target.open() == Position(first.end_lsn)
+    target.write(batch(second))
+    assert len(maria.rows("people", "id")) == 2
+    target.close()

@@ -12,6 +12,7 @@ from tests.rigs.sql import copy_of, model, opened, sink, texts
 from tests.servers.postgres import Database
 from waltap.decode.message import Truncate
 from waltap.source.position import Position
+from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import SqlFenced, SqlTransactionGap
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
@@ -32,11 +33,9 @@ def held(database: Database, table: str) -> list[tuple[str | None, ...]]:
     return texts(database, table, *NAMES[table])
 
 
-def test_every_operation_leads_to_the_rows_of_the_source(
-    database: Database, tmp_path: Path
-) -> None:
-    source, target = Model(), opened(database, tmp_path)
-    source.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy\t\\N", 'x"\n{}'])
+def after_every_operation(source: Model, target: SqlSink) -> None:
+    """Have ``target`` apply one change of each kind, and close it."""
+    source.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy\t\\N%s", "x\"\n{}'"])
     source.insert(VISITS, ["1", "a"], ["1", "a"], ["2", "b"])
     target.write(batch(source.commit()))
     source.update(PEOPLE, ["1"], name="Anne", unsent=["note"])
@@ -49,6 +48,13 @@ def test_every_operation_leads_to_the_rows_of_the_source(
     target.write(batch(last))
     assert target.flush() == Position(last.end_lsn)
     target.close()
+
+
+def test_every_operation_leads_to_the_rows_of_the_source(
+    database: Database, tmp_path: Path
+) -> None:
+    source = Model()
+    after_every_operation(source, opened(database, tmp_path))
     for table in ("people", "visits"):
         assert held(database, table) == model(source.rows[f"public.{table}"])
 

@@ -1,5 +1,6 @@
 """What the target may do to the SQL sink: each has its code, its remedy, and costs no change."""
 
+import dataclasses
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ from tests.rigs.pipeline import until
 from tests.rigs.sql import opened, properties, sink, texts
 from tests.servers.postgres import Database
 from waltap.errors import ConfigurationError, Retry, SinkError
+from waltap.sink.refusal import RecordsRefused
 from waltap.source.position import Position, lsn_text
 from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import (
@@ -23,6 +25,7 @@ from waltap_sinks.sql.errors import (
     SqlConflictMidway,
     SqlConstraintViolated,
     SqlNameTaken,
+    SqlReadOnly,
     SqlRefused,
     SqlTableUnfit,
     SqlUnreachable,
@@ -330,3 +333,163 @@ def test_a_check_makes_nothing(database: Database, tmp_path: Path) -> None:
     assert check.verdict == "ok"
     ((count,),) = database.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'waltap%'")
     assert count == 0
+
+
+MANY = [[str(n), f"name {n}", None] for n in range(1, 1001)]
+
+
+def test_a_large_batch_that_fails_while_the_next_is_made_is_told_then(
+    database: Database, tmp_path: Path
+) -> None:
+    """It is applied behind the caller's back; its error names its own change, and nothing after it goes in."""
+    database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
+    source, target = Model(), opened(database, tmp_path)
+    source.insert(PEOPLE, *MANY)
+    first = source.commit()
+    source.insert(PEOPLE, ["5000", "later", None])
+    second = source.commit()
+    target.write(batch(first))
+    with pytest.raises(SqlConstraintViolated, match=f"{lsn_text(first.commit_lsn)}, change 699"):
+        target.write(batch(second))
+    assert target.flush() is None
+    assert texts(database, "people", "id") == []
+    target.close()
+    database.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
+    target = opened(database, tmp_path)
+    target.write(batch(first))
+    target.write(batch(second))
+    assert target.flush() == Position(second.end_lsn)
+    assert len(texts(database, "people", "id")) == 1001
+    target.close()
+
+
+@pytest.mark.parametrize("asked", ["write", "flush"])
+def test_a_lock_that_a_large_batch_meets_costs_nothing(
+    database: Database, tmp_path: Path, asked: str
+) -> None:
+    """The batch is kept until it is in: by a second `write`, or by a connection of its own after a `flush`."""
+    source, target = Model(), opened(database, tmp_path, lock_timeout_ms=300)
+    source.insert(PEOPLE, *MANY)
+    before = source.commit()
+    target.write(batch(before))
+    assert target.flush() == Position(before.end_lsn)
+    for row in MANY:
+        source.update(PEOPLE, [row[0]], name="changed")
+    first = source.commit()
+    source.update(PEOPLE, ["1"], name="last")
+    second = source.commit()
+    with database.connect(autocommit=False) as other:
+        other.execute("UPDATE replica.people SET note = 'theirs' WHERE id = 2")
+        target.write(batch(first))
+        if asked == "write":
+            with pytest.raises(SqlConflict) as found:
+                target.write(batch(second))
+            assert found.value.retry is Retry.SAME_BATCH
+        else:
+            with pytest.raises(SqlConflictMidway) as found:
+                target.flush()
+            assert found.value.retry is Retry.RECONNECT
+        other.commit()
+    if asked == "write":
+        target.write(batch(second))
+    else:
+        target.close()
+        target = opened(database, tmp_path, lock_timeout_ms=300)
+        target.write(batch(first, second))
+    assert target.flush() == Position(second.end_lsn)
+    names = [name for (name,) in texts(database, "people", "name")]
+    assert (names.count("changed"), names.count("last")) == (999, 1)
+    target.close()
+
+
+def test_where_events_may_be_left_out_an_error_is_that_of_its_batch(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
+    tolerant = dataclasses.replace(context(tmp_path, resumes=True), tolerant=True)
+    source, target = Model(), SqlSink(properties(database.dsn), tolerant)
+    target.open()
+    source.insert(PEOPLE, *MANY)
+    with pytest.raises(RecordsRefused):
+        target.write(batch(source.commit()))
+    target.close()
+
+
+READ_ONLY = "ALTER DATABASE {} SET default_transaction_read_only = {}"
+
+
+def test_a_target_that_is_read_only_is_told(database: Database, tmp_path: Path) -> None:
+    """A standby, or one that was made so: what it does not take comes again."""
+    source, target = Model(), opened(database, tmp_path)
+    source.insert(PEOPLE, ["1", "a", None])
+    target.write(batch(source.commit()))
+    promised = target.flush()
+    target._target.raw.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    target._target.raw.commit()
+    source.insert(PEOPLE, ["2", "b", None])
+    part = source.commit()
+    with pytest.raises(SqlReadOnly, match="read-only") as found:
+        target.write(batch(part))
+    assert found.value.retry is Retry.RECONNECT
+    target.close()
+    database.execute(READ_ONLY.format(database.name, "on"))
+    try:
+        with pytest.raises(SqlReadOnly, match="read-only"):
+            opened(database, tmp_path)
+    finally:
+        with database.connect() as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(READ_ONLY.format(database.name, "off"))
+    target = sink(database, tmp_path)
+    assert target.open() == promised
+    target.write(batch(part))
+    assert len(texts(database, "people", "id")) == 2
+    target.close()
+
+
+def test_rights_that_are_taken_away_are_told(database: Database, tmp_path: Path) -> None:
+    name = f"lesser_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    try:
+        database.execute(TABLE.format("name text, note text"))
+        database.execute(f"GRANT ALL ON SCHEMA replica, public TO {name}")
+        database.execute(f"GRANT ALL ON replica.people TO {name}")
+        dsn = database.dsn.replace("//postgres", f"//{name}", 1)
+        target = SqlSink(properties(dsn, schema_evolution="none"), context(tmp_path))
+        target.open()
+        target.write(batch(filled(["1", "a", None])))
+        database.execute(f"REVOKE INSERT ON replica.people FROM {name}")
+        with pytest.raises(SqlRefused, match="permission denied for table people"):
+            target.write(batch(later(["2", "b", None])))
+        target.close()
+    finally:
+        database.execute(f"DROP OWNED BY {name}")
+        database.execute(f"DROP ROLE {name}")
+
+
+def later(*rows: list[str | None]) -> Any:
+    source = Model()
+    source.insert(PEOPLE, ["0", "before", None])
+    source.commit()
+    source.insert(PEOPLE, *rows)
+    return source.commit()
+
+
+def test_a_disk_that_is_full_is_waited_for(database: Database, tmp_path: Path) -> None:
+    """A trigger raises what the server does then: SQLSTATE 53, a lack that may pass."""
+    source, target = Model(), opened(database, tmp_path)
+    source.insert(PEOPLE, ["1", "a", None])
+    target.write(batch(source.commit()))
+    target.flush()
+    database.execute(
+        "CREATE FUNCTION replica.full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$;"
+        "CREATE TRIGGER full_disk BEFORE UPDATE ON replica.people"
+        " FOR EACH ROW EXECUTE FUNCTION replica.full();"
+        "ALTER TABLE replica.people ENABLE ALWAYS TRIGGER full_disk"
+    )
+    source.update(PEOPLE, ["1"], name="x")
+    with pytest.raises(SqlUnreachable, match="could not extend file") as found:
+        target.write(batch(source.commit()))
+    assert found.value.retry is Retry.RECONNECT
+    target.close()

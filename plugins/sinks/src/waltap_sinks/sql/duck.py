@@ -70,7 +70,7 @@ class DuckTarget(GenericTarget):
         self._raw.begin()
         self._begun = True
 
-    def commit(self) -> None:
+    def commit(self, *, durable: bool = True) -> None:
         if self._begun:
             self._begun = False
             self._raw.commit()

@@ -14,7 +14,8 @@ SinkError
 ├── SqlFailed              WT-5711   the target refused a statement for another reason
 ├── SqlTransactionGap      WT-5712   a transaction arrived without its beginning
 ├── SqlDriverMissing       WT-5713   the library that speaks with the database is not installed
-└── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
+├── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
+└── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
 """
 
 from waltap.errors import Retry, SinkError
@@ -29,6 +30,7 @@ __all__ = [
     "SqlFailed",
     "SqlFenced",
     "SqlNameTaken",
+    "SqlReadOnly",
     "SqlRefused",
     "SqlTableUnfit",
     "SqlTransactionGap",
@@ -172,6 +174,17 @@ class SqlTransactionGap(SinkError):
     code = "WT-5712"
     retry = Retry.RECONNECT
     remedy = "Delivery starts again from the table of positions; if this lasts, report it as a bug."
+
+
+class SqlReadOnly(SinkError):
+    """The target takes no changes: it is a standby, or was made read-only; what is committed stays."""
+
+    code = "WT-5715"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap connects again by itself, and goes on when {url} leads to a server that can be written: "
+        "the primary (target_session_attrs=read-write in the url finds it), or this one, writable again."
+    )
 
 
 class SqlDriverMissing(SinkError):

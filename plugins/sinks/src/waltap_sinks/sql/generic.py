@@ -77,7 +77,7 @@ class GenericTarget(Target):
     def begin(self) -> None:
         self.run("BEGIN")
 
-    def commit(self) -> None:
+    def commit(self, *, durable: bool = True) -> None:
         self._raw.commit()
 
     def rollback(self) -> None:

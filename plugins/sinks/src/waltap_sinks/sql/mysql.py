@@ -15,6 +15,7 @@ from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlConflict,
     SqlConstraintViolated,
+    SqlReadOnly,
     SqlRefused,
     SqlUnreachable,
     SqlValueUnfit,
@@ -35,6 +36,7 @@ KEY_LENGTH: Final = 255
 CONFLICTS: Final = frozenset({1205, 1213, 1020})
 LOST: Final = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0})
 REFUSED: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1698})
+READ_ONLY: Final = frozenset({1290, 1792, 1836})
 MISSING: Final = frozenset({1054, 1146, 1109})
 UNFIT: Final = frozenset({1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140})
 COLUMNS: Final = """
@@ -213,6 +215,8 @@ class MysqlTarget(GenericTarget):
             return SqlConstraintViolated
         if number in CONFLICTS:
             return SqlConflict
+        if number in READ_ONLY:
+            return SqlReadOnly
         if number in REFUSED:
             return SqlRefused
         if number in MISSING:

@@ -16,6 +16,7 @@ from waltap.decode.relation import TypeKind
 from waltap.decode.tuple_image import Missing, Tuple
 from waltap.errors import SinkError
 from waltap.sink.sink import SinkContext
+from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.sql.copy_text import array_literal, copy_lines
 from waltap_sinks.sql.errors import (
@@ -23,11 +24,13 @@ from waltap_sinks.sql.errors import (
     SqlConflict,
     SqlConstraintViolated,
     SqlFailed,
+    SqlReadOnly,
     SqlRefused,
     SqlTableUnfit,
     SqlUnreachable,
     SqlValueUnfit,
 )
+from waltap_sinks.sql.postgres_types import is_wider
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn, TableName
 from waltap_sinks.sql.target import (
@@ -73,6 +76,8 @@ SESSION: Final = {
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
     "plan_cache_mode": "force_generic_plan",
+    # what must be durable is committed so: all that was committed before it is durable with it
+    "synchronous_commit": "off",
 }
 """Values are read as the source's session wrote them."""
 
@@ -94,12 +99,6 @@ REFERENCES: Final = """
     SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
     WHERE contype = 'f' AND conrelid <> confrelid
 """
-WIDER: Final = (
-    ("smallint", "integer", "bigint", "numeric"),
-    ("real", "double precision"),
-    ("date", "timestamp without time zone"),
-)
-"""Types of which each holds the values of those before it."""
 
 
 class PostgresTarget(Target):
@@ -108,6 +107,8 @@ class PostgresTarget(Target):
     Rows are sent as arrays of text that a statement unnests and casts, many new ones by COPY. Where the
     user may, the session has the role ``replica``: foreign keys and triggers are the source's affair.
     """
+
+    lazy_commits = True
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._pipeline = properties, context.pipeline
@@ -122,6 +123,7 @@ class PostgresTarget(Target):
     def open(self) -> None:
         import pyarrow.compute  # noqa: F401 - now, not when the first changes wait
 
+        spare_pandas()
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
         engine = sqlalchemy.create_engine(
             url,
@@ -164,7 +166,9 @@ class PostgresTarget(Target):
         if not self._replica:
             self.raw.execute("SET CONSTRAINTS ALL DEFERRED")
 
-    def commit(self) -> None:
+    def commit(self, *, durable: bool = True) -> None:
+        if durable:
+            self.raw.execute("SET LOCAL synchronous_commit TO DEFAULT")
         self.raw.commit()
 
     def rollback(self) -> None:
@@ -401,6 +405,8 @@ class PostgresTarget(Target):
             return SqlConflict(text, **fields)
         if state[:2] == "53":
             return SqlUnreachable(text, **fields)
+        if state == "25006":
+            return SqlReadOnly(text, **fields)
         if state[:2] == "23":
             return SqlConstraintViolated(text, **fields)
         if state[:2] in {"22", "21"} or state in {"42804", "42846"}:
@@ -442,49 +448,6 @@ REFUSALS: Final = (
 def _refused(error: BaseException) -> bool:
     text = str(error)
     return "FATAL:" in text and any(words in text for words in REFUSALS)
-
-
-def is_wider(existing: str, wanted: str) -> bool:
-    """Tell whether ``wanted`` holds values that ``existing`` does not; both as PostgreSQL prints types."""
-    if existing in {wanted, "text"}:
-        return False
-    if wanted == "text":
-        return True
-    old, new = _parsed(existing), _parsed(wanted)
-    for family in WIDER:
-        if old[0] in family and new[0] in family and old[0] != new[0]:
-            return family.index(new[0]) > family.index(old[0])
-    if old[0] in {"character", "character varying"} and new[0] in {
-        "character",
-        "character varying",
-    }:
-        return _longer(old[1][:1], new[1][:1])
-    if old[0] != new[0]:
-        return False
-    if old[0] == "numeric":
-        if not old[1]:
-            return False
-        if not new[1]:
-            return True
-        (precision, scale), (wide, fine) = _digits(old[1]), _digits(new[1])
-        return wide - fine > precision - scale or fine > scale
-    return _longer(old[1][:1], new[1][:1])
-
-
-def _longer(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
-    return bool(old) and (not new or new > old)
-
-
-def _digits(modifiers: tuple[int, ...]) -> tuple[int, int]:
-    return modifiers[0], modifiers[1] if len(modifiers) > 1 else 0
-
-
-def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return a type's name and its modifiers: ``timestamp(3) without time zone`` → (…, (3,))."""
-    match = re.search(r"\(([\d,-]+)\)", text)
-    if match is None:
-        return text, ()
-    return text[: match.start()] + text[match.end() :], tuple(map(int, match[1].split(",")))
 
 
 # --- statements -----------------------------------------------------------------------------------

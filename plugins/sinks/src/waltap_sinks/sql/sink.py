@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 
@@ -28,6 +29,9 @@ __all__ = ["SqlSink"]
 
 log = logging.getLogger(__name__)
 
+HANDED_OVER = 512
+"""From so many changes on a batch is applied while the next one is made."""
+
 Parts = Sequence[TransactionPart | SnapshotRows]
 
 
@@ -39,7 +43,8 @@ class SqlSink(Sink):
     transaction larger than a batch the target's stays open until its end has come, or until
     ``transaction.max.rows``; and that of an initial snapshot until every table was read. Exactly once:
     `open` returns the position that was committed, and what is delivered again below it is left out.
-    Single-threaded.
+    Single-threaded for the caller: a large batch is applied by a thread of the sink's, which is waited for
+    before the next one and in `flush`.
     """
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
@@ -57,8 +62,13 @@ class SqlSink(Sink):
         self._applier = Applier(self._target, self._tables, self._shapes, properties)
         self._reset(None)
 
+        self._worker: ThreadPoolExecutor | None = None
+        self._handed: Future[None] | None = None
+        self._pending: tuple[Parts, Position] | None = None
+        """What `_worker` applies, or could not; it is committed before anything else is done."""
+
     def _reset(self, position: Position | None) -> None:
-        self._position = self._stored = position
+        self._position = self._stored = self._durable = position
         self._skip_below = 0 if position is None else position.end_lsn
         self._begun = False
         """The target has an open transaction, of ours."""
@@ -95,8 +105,7 @@ class SqlSink(Sink):
             self._target.open()
             position = self._books.open(resumes=self._context.resumes)
         except Exception as error:
-            self.close()
-            raise self._failure(error) from error
+            raise self._closed_by(error) from error
         self._applier.forget()
         self._tables.forget()
         self._reset(position)
@@ -104,6 +113,11 @@ class SqlSink(Sink):
 
     def close(self) -> None:
         """Let go; what is not committed is undone. May be called twice."""
+        if self._handed is not None:
+            wait([self._handed])
+        if self._worker is not None:
+            self._worker.shutdown()
+        self._worker = self._handed = self._pending = None
         self._target.rollback()
         self._target.close()
         self._begun = False
@@ -111,12 +125,14 @@ class SqlSink(Sink):
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Apply ``batch``. Raises: SinkError; of a conflict the batch may come again, and after
-        RecordsRefused what is left of it."""
+        """Apply ``batch``; a large one while the next is made. Raises: SinkError, of this batch or of the
+        one before; of a conflict the batch may come again, and after RecordsRefused what is left of it."""
         self._fail_stop.check()
         self._gap.check()
-        midway, open_commit = self._begun, self._open_commit
+        midway, open_commit = False, self._open_commit
         try:
+            self._finish()
+            midway, open_commit = self._begun, self._open_commit
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
@@ -139,23 +155,32 @@ class SqlSink(Sink):
             raise failure from error
 
     def flush(self) -> Position | None:
-        """Return the position that is committed; one that moved without changes is committed now."""
+        """Return the position that is committed and durable; what was committed before is made so now, and
+        one that moved without changes is committed.
+
+        While a large transaction is open, it is the position that was durable before.
+        """
         self._fail_stop.check()
-        moved = self._position is not None and self._position != self._stored
-        if self._begun or self._gap.failed or not moved:
-            return self._stored
-        assert self._position is not None
+        if not self._gap.failed:
+            self._finish_or_fail()
+        position = self._stored if self._gap.failed else self._position
+        if self._begun or position is None or position == self._durable:
+            return self._durable
         with self._fail_stop:
             try:
                 self._begin()
-                self._commit(self._position)
+                self._commit(position, durable=True)
             except Exception as error:
                 self._undo()
                 failure = self._failure(error)
+                if (
+                    self._gap.failed
+                ):  # it is told of already, and the connection may be gone with it
+                    return self._durable
                 if failure is error:
                     raise
                 raise failure from error
-        return self._stored
+        return self._durable
 
     def _take(self, batch: Batch) -> None:
         waiting: list[TransactionPart | SnapshotRows] = []
@@ -166,19 +191,70 @@ class SqlSink(Sink):
                 taken = self._undelivered(part)
                 if taken is None:
                     continue
-                if taken.starts and not taken.complete and waiting:
-                    self._apply(waiting, self._end_of(waiting))
+                if taken.starts and not taken.complete:
+                    self._before_large(waiting)
                     waiting = []
                 waiting.append(taken)
                 self._open_commit = None if taken.complete else taken.commit_lsn
         if self._open_commit is None:
-            if waiting:
+            if waiting and batch.events >= HANDED_OVER and self._may_hand_over():
+                self._hand_over(waiting, batch.position)
+            elif waiting:
                 self._apply(waiting, batch.position)
             elif not self._begun and (self._position is None or batch.position > self._position):
                 self._position = batch.position
         elif waiting:
             whole = self._rows_open + batch.events >= self._properties.transaction_rows
             self._apply(waiting, batch.position if whole else None)
+
+    def _before_large(self, waiting: Parts) -> None:
+        """Commit what is before a transaction that stays open, durably: it is promised meanwhile."""
+        if waiting:
+            position = self._end_of(waiting)
+            self._apply(waiting, position, durable=True)
+        elif not self._begun and self._stored is not None and self._stored != self._durable:
+            self._begin()
+            self._commit(self._stored, durable=True)
+
+    # --- one batch while the next is made ---------------------------------------------------------
+
+    def _may_hand_over(self) -> bool:
+        """Tell whether what a batch fails with may be told at the next."""
+        return not self._begun and not self._context.tolerant
+
+    def _hand_over(self, parts: Parts, position: Position) -> None:
+        """Apply and commit ``parts`` in a thread; it alone uses the target until `_finish`."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="waltap-sql")
+        self._pending = parts, position
+        self._handed = self._worker.submit(self._apply, parts, position)
+
+    def _finish(self) -> None:
+        """Wait for what was handed over. What could not be applied is tried here, and raises here."""
+        handed, self._handed = self._handed, None
+        if handed is not None:
+            if handed.exception() is None:
+                self._pending = None
+                return
+            log.debug("a batch is applied again", exc_info=handed.exception())
+            self._undo()
+        if self._pending is not None:  # still so where a conflict broke off the second try
+            self._apply(*self._pending)
+            self._pending = None
+
+    def _finish_or_fail(self) -> None:
+        """Finish for a flush, which nobody repeats."""
+        try:
+            self._finish()
+        except Exception as error:
+            self._undo()
+            failure = self._failure(error)
+            if self._target.conflict(error):
+                failure = SqlConflictMidway(failure.problem, **failure.fields)
+            self._gap.fail(failure)
+            if failure is error:
+                raise
+            raise failure from error
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
         """Return what of ``part`` is not here yet, None if all is. Raises: SqlTransactionGap."""
@@ -249,7 +325,7 @@ class SqlSink(Sink):
 
     # --- transactions of the target ---------------------------------------------------------------
 
-    def _apply(self, parts: Parts, position: Position | None) -> None:
+    def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
         """Apply ``parts``, and commit them with ``position``; None: the transaction stays open."""
         if not self._target.transactional_ddl:
             self._bind_ahead(parts)
@@ -280,7 +356,8 @@ class SqlSink(Sink):
             for part in parts
         )
         if position is not None:  # what comes again from an older offset moves nothing back
-            self._commit(position if self._stored is None else max(position, self._stored))
+            position = position if self._stored is None else max(position, self._stored)
+            self._commit(position, durable=durable)
 
     def _bind_ahead(self, parts: Parts) -> None:
         """Make and alter tables before the transaction that needs them, where DDL ends one. One that is
@@ -350,11 +427,13 @@ class SqlSink(Sink):
             self._target.begin()
             self._begun, self._rows_open = True, 0
 
-    def _commit(self, position: Position) -> None:
+    def _commit(self, position: Position, *, durable: bool = False) -> None:
+        """Commit with ``position``. What is not ``durable`` is so after the next `flush`."""
+        durable = durable or self._snapshot or not self._target.lazy_commits
         self._books.store(position)
         self._context.may_write()
         try:
-            self._target.commit()
+            self._target.commit(durable=durable)
         except Exception as error:
             if not self._target.lost(error):
                 raise
@@ -364,6 +443,8 @@ class SqlSink(Sink):
             ) from error
         self._begun = self._snapshot = False
         self._position = self._stored = position
+        if durable:
+            self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
 
     def _undo(self) -> None:
@@ -385,6 +466,13 @@ class SqlSink(Sink):
         self._applier.forget()
         self._tables.forget()
         self._books.forget()
+
+    def _closed_by(self, error: Exception) -> SinkError:
+        """Let go; return what ``error`` means, told by the connection as it was."""
+        try:
+            return self._failure(error)
+        finally:
+            self.close()
 
     def _failure(self, error: Exception, where: str = "") -> SinkError:
         if isinstance(error, SinkError):

@@ -9,6 +9,7 @@ from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlConflict,
     SqlConstraintViolated,
+    SqlReadOnly,
     SqlUnreachable,
     SqlValueUnfit,
 )
@@ -56,7 +57,7 @@ class SqliteTarget(GenericTarget):
         if self._properties.foreign_keys == "check":
             self.run("PRAGMA defer_foreign_keys = ON")
 
-    def commit(self) -> None:
+    def commit(self, *, durable: bool = True) -> None:
         if self._raw.in_transaction:
             self.run("COMMIT")
 
@@ -128,7 +129,9 @@ class SqliteTarget(GenericTarget):
                 return SqlConflict
             if "no such column" in text or "has no column" in text or "no such table" in text:
                 return SqlColumnMissing
-            if any(w in text for w in ("unable to open", "disk", "readonly", "attempt to write")):
+            if "readonly" in text or "attempt to write" in text:
+                return SqlReadOnly
+            if any(w in text for w in ("unable to open", "disk")):
                 return SqlUnreachable
         if isinstance(error, (sqlite3.InterfaceError, OverflowError)):
             return SqlValueUnfit

@@ -71,6 +71,8 @@ class Target(abc.ABC):
     """Whether `attempt` undoes anything: without savepoints a failure ends the transaction."""
     transactional_ddl: bool = True
     """Whether tables are created and altered in the transaction of the data."""
+    lazy_commits: bool = False
+    """Whether a commit that need not be durable is quicker."""
     url: str
     """The address, without password."""
 
@@ -97,8 +99,9 @@ class Target(abc.ABC):
         """Begin a transaction."""
 
     @abc.abstractmethod
-    def commit(self) -> None:
-        """Commit."""
+    def commit(self, *, durable: bool = True) -> None:
+        """Commit. Without ``durable`` the server need not wait for its disk: others see it at once, and a
+        crash of the server may undo it, together with all that was committed after it."""
 
     @abc.abstractmethod
     def rollback(self) -> None:
