@@ -6,8 +6,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
 SECONDS ?= 600
-OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,transforms,types,yugabyte
-TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/yugabyte/src \
+OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,streams,transforms,types,yugabyte
+TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/streams/src plugins/yugabyte/src \
   plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \

@@ -20,6 +20,7 @@ MEMBERS = {
     "plugins/types": "waltap_types",
     "plugins/kafka": "waltap_kafka",
     "plugins/lake": "waltap_lake",
+    "plugins/streams": "waltap_streams",
     "plugins/transforms": "waltap_transforms",
     "plugins/yugabyte": "waltap_yugabyte",
     "plugins/sinks": "waltap_sinks",

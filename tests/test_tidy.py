@@ -25,6 +25,7 @@ PACKAGES = {
     "waltap_types": "plugins/types/src",
     "waltap_kafka": "plugins/kafka/src",
     "waltap_lake": "plugins/lake/src",
+    "waltap_streams": "plugins/streams/src",
     "waltap_transforms": "plugins/transforms/src",
     "waltap_yugabyte": "plugins/yugabyte/src",
     "waltap_sinks": "plugins/sinks/src",

@@ -10,6 +10,7 @@ import waltap_kafka.plugin
 import waltap_lake.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
+import waltap_streams.plugin
 from waltap.format.record import Record
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 from waltap_sinks.http.properties import HttpProperties
@@ -28,6 +29,7 @@ SPECS = {
         waltap_spark.plugin,
         waltap_kafka.plugin,
         waltap_lake.plugin,
+        waltap_streams.plugin,
     )
     for spec in plugin.register_sinks()
 }
@@ -144,6 +146,8 @@ class TestHttp(SinkSuite):
 
 
 def test_every_registered_sink_is_here():
-    # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py, lakes: test_lakes_conform.py
+    # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py, lakes: test_lakes_conform.py,
+    # streams: test_streams_conform.py
     tested = {"jsonl", "changelog", "spark", "http", "kafka", "sql", "delta", "iceberg"}
+    tested |= {"redis", "nats-jetstream", "kinesis"}
     assert set(SPECS) == tested | KEEP_NOTHING

@@ -9,7 +9,7 @@ does to a server (long transactions, slots, WAL) is nothing that a test has to l
 - ``newest_database``: a database on PostgreSQL 18, of the package that the demo uses;
 - ``kafka``: an Apache Kafka broker, one per worker; ``private_kafka``: one of the test's own that may be
   killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
-- ``mariadb``: a MariaDB server, one per worker;
+- ``mariadb``, ``redis_server``, ``nats_server``, ``moto``: one per worker;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
@@ -38,6 +38,9 @@ from tests.servers.requirement import missing
 
 if TYPE_CHECKING:
     from tests.servers.mariadb import MariaDb
+    from tests.servers.moto import Moto
+    from tests.servers.nats import NatsServer
+    from tests.servers.redis import RedisServer
 
 STATE = "WALTAP_TEST_STATE"
 """Environment variable, set by the first process for its workers: where they meet."""
@@ -257,6 +260,45 @@ def mariadb() -> Iterator["MariaDb"]:
         made = MariaDb.create()
     except (MissingProgram, ChildFailed) as reason:
         missing(f"no MariaDB: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator["RedisServer"]:
+    """Return the Redis server of this worker; databases and keys need names of the test's own."""
+    from tests.servers.redis import RedisServer
+
+    try:
+        made = RedisServer.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no Redis: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator["NatsServer"]:
+    """Return the NATS server of this worker; streams and subjects need names of the test's own."""
+    from tests.servers.nats import NatsServer
+
+    try:
+        made = NatsServer.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no NATS: {reason}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator["Moto"]:
+    """Return the imitation of AWS of this worker; streams need names of the test's own."""
+    from tests.servers.moto import Moto
+
+    try:
+        made = Moto.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(f"no moto: {reason}")
     yield made
     made.remove()
 

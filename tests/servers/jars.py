@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["MissingProgram", "archive", "jars"]
+__all__ = ["MissingProgram", "archive", "cache_folder", "jars", "locked"]
 
 FETCH_SECONDS = 420
 """Below the time that one test may take."""
@@ -87,14 +87,13 @@ def archive(name: str, artifact: str) -> Path:
 def _kept(name: str, what: str, fill: Callable[[Path, Path], None]) -> Path:
     if given := os.environ.get(f"WALTAP_JARS_{name.upper()}"):
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltap-services"
+    cache = cache_folder()
     folder = cache / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
     if shutil.which("java") is None:
         raise MissingProgram(f"no 'java' on PATH to run {name} with")
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+    with locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
         if not folder.is_dir():  # another process may have been first
             made = Path(scratch) / "made"
             made.mkdir()
@@ -103,8 +102,16 @@ def _kept(name: str, what: str, fill: Callable[[Path, Path], None]) -> Path:
     return folder
 
 
+def cache_folder() -> Path:
+    """Return the folder in which fetched programs are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltap-services"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock ``path`` among processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

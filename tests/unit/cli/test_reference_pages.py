@@ -25,6 +25,7 @@ OURS = {
     "postgres",
     "sinks",
     "spark",
+    "streams",
     "transforms",
     "types",
     "yugabyte",

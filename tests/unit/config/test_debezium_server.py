@@ -100,7 +100,7 @@ def test_a_wrong_value_is_told_under_its_name_in_the_file() -> None:
 
 def test_all_that_is_wrong_is_in_one_list() -> None:
     wrong = {
-        "debezium.sink.type": "kinesis",
+        "debezium.sink.type": "pulsar",
         "debezium.source.connector.class": "io.debezium.connector.mysql.MySqlConnector",
         "debezium.source.errors.tolerance": "most",
         "debezium.format.value": "protobff",
@@ -195,3 +195,24 @@ def test_no_sink_is_a_problem_that_says_how_to_name_one() -> None:
     values = {n: v for n, v in given(SERVER).items() if not n.startswith("debezium.sink")}
     with pytest.raises(ConfigurationError, match="where should the changes go"):
         examined(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("redis", {"address": "redis:6379", "user": "u", "password": "geheim", "batch.size": "9"}),
+        ("nats-jetstream", {"url": "nats://nats:4222", "create-stream": "true"}),
+        ("kinesis", {"region": "eu-central-1", "endpoint": "http://here", "null.key": "none"}),
+    ],
+)
+def test_message_streams_have_the_names_of_debezium_server(
+    kind: str, settings: dict[str, str]
+) -> None:
+    own = {f"debezium.sink.{kind}.{name}": value for name, value in settings.items()}
+    values = {
+        name: value for name, value in given(SERVER).items() if not name.startswith("debezium.sink")
+    }
+    sink = examined({**values, "debezium.sink.type": kind, **own}).profile.sink
+    assert sink.spec.name == kind
+    first = next(iter(settings))
+    assert getattr(sink.properties, first) == settings[first]

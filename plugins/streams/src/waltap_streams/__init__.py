@@ -1,0 +1,1 @@
+"""Message streams as sinks: Redis, NATS JetStream, Amazon Kinesis."""

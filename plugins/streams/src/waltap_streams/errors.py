@@ -1,0 +1,82 @@
+"""What can go wrong with a message stream.
+
+SinkError
+├── StreamUnavailable   WT-5561   the server does not answer, or ended the connection
+├── StreamRefused       WT-5562   it does not let us in, or not do it
+├── StreamMissing       WT-5563   a stream that records go to is not there
+├── StreamUnfit         WT-5564   what is there takes no such record
+├── StreamFull          WT-5565   the server takes nothing more for now
+└── StreamFenced        WT-5566   another instance took over
+"""
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "StreamFenced",
+    "StreamFull",
+    "StreamMissing",
+    "StreamRefused",
+    "StreamUnavailable",
+    "StreamUnfit",
+]
+
+
+class StreamUnavailable(SinkError):
+    """The server does not answer, or ended the connection; what it did not acknowledge comes again."""
+
+    code = "WT-5561"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap connects again by itself. If this lasts, look whether the server at {place} is up and can "
+        "be reached, and whether it wants TLS."
+    )
+
+
+class StreamRefused(SinkError):
+    """The server knows the user not, or allows not what a pipeline does."""
+
+    code = "WT-5562"
+    remedy = (
+        "Correct user, password or credentials of the sink, and what they may do at {place}: {rights}. "
+        "Then start again: it goes on where it was."
+    )
+
+
+class StreamMissing(SinkError):
+    """A stream that records go to does not exist, and the sink does not make any."""
+
+    code = "WT-5563"
+    remedy = (
+        "Make it ({how}), or name another by {property}; then start again: nothing was confirmed."
+    )
+
+
+class StreamUnfit(SinkError):
+    """What is there cannot take a record as it is."""
+
+    code = "WT-5564"
+    remedy = (
+        "Look at what {place} has under that name, and how large a record may be there. {property} names "
+        "another place; a table [[transforms]] of type filter leaves records out. Nothing was confirmed."
+    )
+
+
+class StreamFull(SinkError):
+    """The server takes nothing more: memory, space or a quota is used up."""
+
+    code = "WT-5565"
+    retry = Retry.RECONNECT
+    remedy = (
+        "waltap tries again by itself. Give {place} room: more memory or space, a bound of its streams "
+        "({property}), or a larger quota."
+    )
+
+
+class StreamFenced(SinkError):
+    """Another instance of this pipeline has begun to write there."""
+
+    code = "WT-5566"
+    remedy = (
+        "Leave one instance of pipeline {pipeline} running; two pipelines need names of their own. Then "
+        "start again: it goes on behind what is there."
+    )

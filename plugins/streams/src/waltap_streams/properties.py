@@ -1,0 +1,183 @@
+"""What the sinks of message streams can be told. Names are Debezium Server's where they mean the same."""
+
+from typing import Literal
+
+from waltap.config.property import CommaList, Properties, declare
+
+__all__ = ["KinesisProperties", "NatsProperties", "RedisProperties"]
+
+
+class RedisProperties(Properties):
+    """Which Redis, and how records stand in its streams."""
+
+    address: str = declare(
+        "address",
+        pattern=r"[^\s/]+",
+        summary="Host of the server, and its port (6379).",
+        examples=("redis.example.com:6379",),
+    )
+    db_index: int = declare("db.index", default=0, ge=0, summary="Number of the database.")
+    user: str | None = declare("user", default=None, summary="User, of an ACL.")
+    password: str | None = declare("password", default=None, secret=True, summary="Its password.")
+    ssl: bool = declare("ssl.enabled", default=False, summary="Whether to speak TLS.")
+    ssl_ca: str | None = declare(
+        "ssl.ca", default=None, path=True, summary="File of the certificates to trust."
+    )
+    guarantee: Literal["at_least_once", "exactly_once"] = declare(
+        "delivery.guarantee",
+        default="at_least_once",
+        summary="With exactly_once the entries of a flush and the position behind them are one MULTI "
+        "transaction; all streams must then be on one node.",
+    )
+    batch_records: int = declare(
+        "batch.size", default=500, ge=1, summary="Entries that are sent at a time.", unit="records"
+    )
+    held_records: int = declare(
+        "transaction.max.records",
+        default=100_000,
+        ge=1,
+        advanced=True,
+        summary="Entries of one transaction; what is more is committed before the next flush.",
+        unit="records",
+    )
+    message_format: Literal["extended", "compact"] = declare(
+        "message.format",
+        default="extended",
+        summary="Fields of an entry. extended: key, value, and header.NAME for each header; one that the "
+        "record does not have is not there, as the value of a tombstone. compact: one field, with the key "
+        "as name and the value as value; null.key and null.value stand for what is not there.",
+    )
+    null_key: str = declare(
+        "null.key", default="default", summary="Field of a record without key, where compact."
+    )
+    null_value: str = declare(
+        "null.value", default="default", summary="Value of a tombstone, where compact."
+    )
+    max_entries: int = declare(
+        "stream.max.entries",
+        default=0,
+        ge=0,
+        summary="About how many entries a stream keeps; older ones go. 0: all.",
+        unit="entries",
+    )
+    position_key: str = declare(
+        "position.key",
+        default="waltap:{pipeline}:position",
+        advanced=True,
+        summary="Key of the position, with exactly_once.",
+    )
+    timeout_ms: int = declare(
+        "socket.timeout.ms",
+        default=10_000,
+        ge=1,
+        aliases=("connection.timeout.ms",),
+        summary="How long to wait for a connection, and for an answer.",
+        unit="ms",
+    )
+
+
+class NatsProperties(Properties):
+    """Which NATS, and which stream of JetStream takes the records."""
+
+    url: str = declare(
+        "url",
+        pattern=r"^(nats|tls)://[^\s,]+(,(nats|tls)://[^\s,]+)*$",
+        secret=True,
+        summary="Address of the server; several, of one cluster, with commas between.",
+        examples=("nats://localhost:4222",),
+    )
+    create: bool = declare(
+        "create-stream",
+        default=False,
+        summary="Whether to make the stream, where none takes subjects.",
+    )
+    stream: str = declare(
+        "stream",
+        default="waltap",
+        pattern=r"[A-Za-z0-9_-]+",
+        summary="Name of the stream that is made.",
+    )
+    subjects: CommaList = declare(
+        "subjects",
+        default=(),
+        summary="Subjects of the stream that is made; a topic is the subject of its records.",
+        examples=("shop.>",),
+    )
+    storage: Literal["file", "memory"] = declare(
+        "storage", default="file", summary="Where the stream that is made keeps messages."
+    )
+    user: str | None = declare("auth.user", default=None, summary="User.")
+    password: str | None = declare(
+        "auth.password", default=None, secret=True, summary="Its password."
+    )
+    token: str | None = declare("auth.token", default=None, secret=True, summary="Token.")
+    credentials: str | None = declare(
+        "auth.credentials", default=None, path=True, summary="File of credentials (.creds)."
+    )
+    window: int = declare(
+        "publish.window",
+        default=256,
+        ge=1,
+        advanced=True,
+        summary="Messages that may wait for their acknowledgement at a time.",
+        unit="messages",
+    )
+    timeout_ms: int = declare(
+        "timeout.ms",
+        default=10_000,
+        ge=1,
+        summary="How long to wait for a connection, and for an acknowledgement.",
+        unit="ms",
+    )
+
+
+class KinesisProperties(Properties):
+    """Which Kinesis, and which stream takes the records."""
+
+    region: str = declare(
+        "region", pattern=r"[a-z0-9-]+", summary="Region.", examples=("eu-central-1",)
+    )
+    endpoint: str | None = declare(
+        "endpoint",
+        default=None,
+        pattern=r"^https?://\S+$",
+        summary="Address of another service with this interface.",
+    )
+    profile: str | None = declare(
+        "credentials.profile",
+        default=None,
+        summary="Profile of ~/.aws to take credentials from; else AWS's usual places count.",
+    )
+    stream: str = declare(
+        "stream.name.format",
+        default="{topic}",
+        pattern=r"[A-Za-z0-9_.{}-]+",
+        summary="Stream of a record; {topic} is its topic. Streams must be there.",
+        examples=("changes",),
+    )
+    body: Literal["value", "line"] = declare(
+        "body",
+        default="value",
+        summary="What a record of Kinesis holds: value, the value alone, nothing for a tombstone; or "
+        "line, a JSON object with topic, key, value and headers.",
+    )
+    null_key: str = declare(
+        "null.key",
+        default="default",
+        min_length=1,
+        summary="Partition key of records without key; their order is kept where none is sent again.",
+    )
+    retry_ms: int = declare(
+        "retry.timeout.ms",
+        default=60_000,
+        ge=0,
+        summary="How long records that a shard refuses for its quota are sent again.",
+        unit="ms",
+    )
+    timeout_ms: int = declare(
+        "timeout.ms",
+        default=10_000,
+        ge=1,
+        summary="How long to wait for a connection, and for an answer.",
+        unit="ms",
+    )

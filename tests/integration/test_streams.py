@@ -1,0 +1,382 @@
+"""Message streams on real servers: what an engine brings, and what can go wrong has its code."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import nats
+import orjson
+import pytest
+
+from tests.rigs.changelog import context
+from tests.rigs.pipeline import Pipeline
+from tests.servers.child import free_ports
+from tests.servers.moto import Moto
+from tests.servers.nats import NatsServer
+from tests.servers.postgres import Database
+from tests.servers.redis import RedisServer
+from waltap.errors import SinkError
+from waltap.format.record import Record
+from waltap.sink.sink import Sink
+from waltap.source.position import Position, Positions
+from waltap.transactions.transaction import Batch
+from waltap_streams.errors import (
+    StreamFenced,
+    StreamFull,
+    StreamMissing,
+    StreamRefused,
+    StreamUnavailable,
+    StreamUnfit,
+)
+from waltap_streams.plugin import register_sinks
+
+SPECS = {spec.name: spec for spec in register_sinks()}
+KEY, VALUE = b'{"id":1}', b'{"op":"c"}'
+
+
+def sink(name: str, folder: Path, **given: Any) -> Sink:
+    """Return a sink; names are given with _ for the dot."""
+    named = {key.replace("_", "."): value for key, value in given.items()}
+    spec = SPECS[name]
+    return spec.factory(spec.properties.model_validate(named), context(folder, resumes=True))
+
+
+def batch(number: int, *records: Record) -> Batch:
+    return Batch(parts=[], position=Position(number), events=0, records=list(records))
+
+
+def record(topic: str, number: int = 1) -> Record:
+    return Record(topic, b'{"id":%d}' % number, VALUE)
+
+
+def refused(made: Sink, kind: type[SinkError], *calls: str) -> SinkError:
+    """Every one of the calls raises ``kind``, with a remedy that has no gaps."""
+    for call in calls:
+        with pytest.raises(kind) as found:
+            getattr(made, call)()
+        assert found.value.code in str(found.value)
+        assert "{" not in found.value.advice()
+    made.close()
+    return found.value
+
+
+# --- Redis ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Any]:
+    client = redis_server.client()
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_redis_gets_the_changes_of_a_server(
+    database: Database, redis_server: RedisServer, redis: Any, tmp_path: Path, guarantee: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    settings = {"sink.type": "redis", "sink.address": redis_server.address}
+    settings |= {"sink.delivery.guarantee": guarantee, "topic.prefix": "shop"}
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
+    pipeline.catch_up()
+    entries = [fields for _, fields in redis.xrange("shop.public.t")]
+    values = [orjson.loads(fields.get(b"value", b"null")) for fields in entries]
+    assert [value and value["op"] for value in values] == ["r", "u", "d", None]
+    assert {orjson.loads(fields[b"key"])["id"] for fields in entries} == {1}
+
+
+def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    given = {"message_format": "compact", "stream_max_entries": 100}
+    made = sink("redis", tmp_path, address=redis_server.address, **given)
+    made.open()
+    made.write(batch(1, *[record("t", number) for number in range(1000)], Record("t", None, None)))
+    assert made.flush() == Positions({"": Position(1)})
+    made.close()
+    assert 100 <= redis.xlen("t") < 400
+    assert redis.xrevrange("t", count=1)[0][1] == {b"default": b"default"}
+
+
+def test_redis_that_is_away_at_the_start_or_later_is_told(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    refused(
+        sink("redis", tmp_path, address=f"127.0.0.1:{port}"), StreamUnavailable, "check", "open"
+    )
+    server = RedisServer.create()
+    try:
+        made = sink("redis", tmp_path, address=server.address, delivery_guarantee="exactly_once")
+        made.open()
+        made.write(batch(1, record("t")))
+        made.flush()
+        made.write(batch(2, record("t", 2)))
+        server.kill()
+        with pytest.raises(StreamUnavailable):
+            made.flush()
+        with pytest.raises(SinkError):
+            made.write(batch(3, record("t", 3)))
+        made.close()
+        server.start()
+        assert made.open() == Positions({"": Position(1)})
+        made.write(batch(2, record("t", 2)))
+        made.flush()
+        made.close()
+        client = server.client()
+        assert client.xlen("t") == 2
+        client.close()
+    finally:
+        server.remove()
+
+
+def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    redis.acl_setuser("reader", enabled=True, passwords=["+secret"], commands=["+ping", "+info"])
+    try:
+        wrong = sink("redis", tmp_path, address=redis_server.address, user="reader", password="x")
+        assert "XADD" in refused(wrong, StreamRefused, "check", "open").advice()
+        made = sink(
+            "redis", tmp_path, address=redis_server.address, user="reader", password="secret"
+        )
+        made.open()
+        with pytest.raises(StreamRefused, match="xadd"):
+            made.write(batch(1, record("t")))
+        made.close()
+    finally:
+        redis.acl_deluser("reader")
+
+
+def test_redis_without_memory_and_a_key_that_is_no_stream_are_told(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    redis.set("taken", "text")
+    made = sink("redis", tmp_path, address=redis_server.address)
+    made.open()
+    with pytest.raises(StreamUnfit, match="WT-5564"):
+        made.write(batch(1, record("taken")))
+    made.close()
+    made.open()
+    redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StreamFull, match="stream.max.entries"):
+            made.write(batch(1, record("t")))
+    finally:
+        redis.config_set("maxmemory", 0)
+    made.close()
+
+
+def test_the_second_instance_on_redis_shuts_out_the_first(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    given = {"address": redis_server.address, "delivery_guarantee": "exactly_once"}
+    one, two = sink("redis", tmp_path, **given), sink("redis", tmp_path, **given)
+    one.open()
+    one.write(batch(1, record("t")))
+    two.open()
+    with pytest.raises(StreamFenced, match="Leave one instance"):
+        one.flush()
+    one.close()
+    two.close()
+    assert redis.xlen("t") == 0
+
+
+# --- NATS -----------------------------------------------------------------------------------------
+
+
+async def held(url: str, stream: str) -> list[tuple[str, bytes, dict[str, str]]]:
+    client = await nats.connect(url)
+    jetstream = client.jetstream()
+    state = (await jetstream.stream_info(stream)).state
+    found = []
+    for number in range(state.first_seq, state.last_seq + 1):
+        message = await jetstream.get_msg(stream, number)
+        found.append((str(message.subject), message.data or b"", message.headers or {}))
+    await client.close()
+    return found
+
+
+def nats_sink(folder: Path, url: str, name: str, **given: Any) -> Sink:
+    made = {"url": url, "create-stream": True, "stream": name, "subjects": f"{name}.>", **given}
+    return sink("nats-jetstream", folder, **made)
+
+
+def test_nats_gets_the_changes_of_a_server(
+    database: Database, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    settings = {
+        "sink.type": "nats-jetstream",
+        "sink.url": nats_server.url,
+        "sink.create-stream": "true",
+        "sink.stream": "shop",
+        "sink.subjects": "shop.>",
+        "topic.prefix": "shop",
+    }
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
+    pipeline.catch_up()
+    found = asyncio.run(held(nats_server.url, "shop"))
+    assert {subject for subject, _, _ in found} == {"shop.public.t"}
+    assert [orjson.loads(data)["op"] for _, data, _ in found if data] == ["r", "u", "d"]
+    assert orjson.loads(found[0][2]["waltap-key"]) == {"id": 1}
+    assert found[-1][2]["waltap-tombstone"] == "true"
+
+
+def test_a_message_whose_acknowledgement_was_lost_is_there_once(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The stream leaves out an id that it has; those behind it come again, the last one last."""
+    made = nats_sink(tmp_path, nats_server.url, "lost")
+    made.open()
+    send = batch(1, *[record("lost.t", number) for number in range(3)])
+    made.write(send)
+    first = asyncio.run(held(nats_server.url, "lost"))
+    made._lost = first[0][2]["Nats-Msg-Id"]  # type: ignore[attr-defined]
+    made.write(batch(1, *send.records or ()))
+    made.close()
+    keys = [headers["waltap-key"] for _, _, headers in asyncio.run(held(nats_server.url, "lost"))]
+    assert [orjson.loads(key)["id"] for key in keys] == [0, 1, 2, 1, 2]
+
+
+def test_nats_without_a_stream_or_with_messages_too_large_is_told(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    made = nats_sink(tmp_path, nats_server.url, "some")
+    made.open()
+    with pytest.raises(StreamMissing, match=r"no stream takes elsewhere\.t.*nats stream add"):
+        made.write(batch(1, record("elsewhere.t")))
+    made.close()
+    made.open()
+    with pytest.raises(StreamUnfit, match="WT-5564"):
+        made.write(batch(1, Record("some.t", KEY, b"x" * 2_000_000)))
+    made.close()
+
+
+def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    away = sink("nats-jetstream", tmp_path, url=f"nats://127.0.0.1:{port}")
+    refused(away, StreamUnavailable, "check", "open")
+    server = NatsServer.create("waltap", "secret")
+    try:
+        for login in ({}, {"auth.user": "waltap", "auth.password": "wrong"}):
+            wrong = nats_sink(tmp_path, server.url, "t", **login)
+            assert "auth" not in refused(wrong, StreamRefused, "check", "open").problem[:4]
+        login = {"auth.user": "waltap", "auth.password": "secret"}
+        made = nats_sink(tmp_path, server.url, "t", timeout_ms=1000, **login)
+        made.check()
+        made.open()
+        made.write(batch(1, record("t.t")))
+        server.kill()
+        with pytest.raises(StreamUnavailable):
+            made.write(batch(2, record("t.t")))
+        assert made.flush() == Positions({"": Position(1)})
+        made.close()
+        server.start()
+        made.open()
+        made.write(batch(2, record("t.t")))
+        assert made.flush() == Positions({"": Position(2)})
+        made.tend()
+        made.close()
+    finally:
+        server.remove()
+
+
+# --- Kinesis --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kinesis(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    client = boto3.client("kinesis", region_name="eu-west-1", endpoint_url=moto.url)
+    yield client
+    client.close()
+
+
+def taken(client: Any, stream: str) -> list[tuple[str, bytes]]:
+    found = []
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        iterator = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        answer = client.get_records(ShardIterator=iterator)
+        found += [(each["PartitionKey"], each["Data"]) for each in answer["Records"]]
+    return found
+
+
+def test_kinesis_gets_the_changes_of_a_server(
+    database: Database, moto: Moto, kinesis: Any, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    settings = {
+        "sink.type": "kinesis",
+        "sink.region": "eu-west-1",
+        "sink.endpoint": moto.url,
+        "topic.prefix": "shop",
+    }
+    kinesis.create_stream(StreamName="shop.public.t", ShardCount=2)
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
+    pipeline.catch_up()
+    found = taken(kinesis, "shop.public.t")
+    assert [orjson.loads(data)["op"] for _, data in found if data] == ["r", "u", "d"]
+    assert {orjson.loads(key)["id"] for key, _ in found} == {1}
+
+
+def test_kinesis_without_the_stream_or_with_a_record_too_large_is_told(
+    moto: Moto, kinesis: Any, tmp_path: Path
+) -> None:
+    kinesis.create_stream(StreamName="there", ShardCount=1)
+    made = sink("kinesis", tmp_path, region="eu-west-1", endpoint=moto.url)
+    made.check()
+    made.open()
+    with pytest.raises(StreamMissing, match=r"aws kinesis create-stream --stream-name none\.t"):
+        made.write(batch(1, record("none.t")))
+    made.close()
+    made.open()
+    with pytest.raises(StreamUnfit, match="WT-5564"):
+        made.write(batch(1, Record("there", KEY, b"x" * 12_000_000)))
+    made.close()
+
+
+def test_kinesis_that_is_away_or_knows_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    (port,) = free_ports(1)
+    given = {"region": "eu-west-1", "endpoint": f"http://127.0.0.1:{port}"}
+    refused(sink("kinesis", tmp_path, **given), StreamRefused, "check")
+    unknown = sink("kinesis", tmp_path, **given, credentials_profile="nobody")
+    refused(unknown, StreamRefused, "check", "open")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    away = sink("kinesis", tmp_path, **given)
+    refused(away, StreamUnavailable, "check")
+    away.open()
+    with pytest.raises(StreamUnavailable):
+        away.write(batch(1, record("t")))
+    away.close()
+
+
+def test_no_request_to_kinesis_has_a_key_twice(tmp_path: Path) -> None:
+    """A request may be taken in part: what is sent again must not come behind its successor."""
+    made: Any = sink("kinesis", tmp_path, region="eu-west-1")
+    order = [1, 2, 3, 1, 4, 5, 5, 6]
+    requests = list(made._requests([record("t", number) for number in order]))
+    keys = [[orjson.loads(key)["id"] for _, key, _ in request] for request in requests]
+    assert keys == [[1, 2, 3], [1, 4, 5], [5, 6]]
+    keyless = [Record("t", None, VALUE)] * 501
+    assert [len(request) for request in made._requests(keyless)] == [500, 1]
