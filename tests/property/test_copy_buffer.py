@@ -67,8 +67,18 @@ def test_all_rows_come_in_order_however_they_are_cut(
     assert buffer.done
 
 
-@given(st.binary(max_size=300), st.integers(16, 200), st.lists(st.integers(0, 90), max_size=4))
-def test_any_bytes_give_what_a_splitter_gives(data: bytes, size: int, cuts: list[int]) -> None:
+MESSAGES = st.lists(
+    st.builds(
+        lambda letter, body: bytes([letter]) + struct.pack("!I", len(body) + 4) + body,
+        st.integers(0, 255) | st.sampled_from(b"dddNE"),
+        st.binary(max_size=24) | st.sampled_from([b"d\n", b"\n\n", b"\0\n", b"no newline"]),
+    ),
+    max_size=20,
+).map(b"".join)
+
+
+@given(MESSAGES, st.integers(16, 200), st.lists(st.integers(0, 90), max_size=4))
+def test_any_messages_give_what_a_splitter_gives(data: bytes, size: int, cuts: list[int]) -> None:
     data = answer([b"first\n", b"second\n"])[:-23] + data + b"Z\0\0\0\x05I"
     outcomes = []
     for way in range(2):

@@ -4,6 +4,7 @@ Each function returns a `JsonColumn` that writes what ``to_json`` of the same ty
 and says None where it cannot: the column is then written by ``to_json``. NULL stays null.
 """
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -152,21 +153,35 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
     import numpy as np
 
     magnitude = np.where(numbers < 0, ~numbers, numbers)
+    largest = int(magnitude.max(initial=0))
     size = np.ones(len(numbers), "i8")
     for more in range(1, 8):
+        if largest < 1 << (8 * more - 1):
+            break
         size += magnitude >= 1 << (8 * more - 1)
     left = numbers.astype("u8") << ((8 - size) * 8).astype("u8")
     digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
     most = int(width.max(initial=0))
-    text = np.full((len(numbers), most), ord("="), "u1")
-    alphabet = np.frombuffer(_BASE64, "u1")
-    for place in range(min(most, 11)):
-        shift = 58 - 6 * place
+    pairs = np.empty((len(numbers), most // 2), "<u2")
+    for place in range(most // 2):
+        shift = 52 - 12 * place
         bits = left >> np.uint64(shift) if shift >= 0 else left << np.uint64(-shift)
-        text[:, place] = np.where(place < digits, alphabet[bits & np.uint64(63)], ord("="))
+        pairs[:, place] = _pairs()[bits & np.uint64(4095)]
+    text = pairs.view("u1")
+    text[np.arange(most) >= digits[:, None]] = ord("=")
     if (width != most).any():
         text = text[np.arange(most) < width[:, None]]
     return _strings(array, np.cumsum(width), text)
+
+
+@functools.cache
+def _pairs() -> Any:
+    """Return the two characters of base64 that each 12 bits are."""
+    import numpy as np
+
+    alphabet = np.frombuffer(_BASE64, "u1")
+    both = np.stack((alphabet.repeat(64), np.tile(alphabet, 64)), axis=1)
+    return np.ascontiguousarray(both).view("<u2")[:, 0]
 
 
 # --- dates and times ------------------------------------------------------------------------------

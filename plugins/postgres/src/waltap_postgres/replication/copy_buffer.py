@@ -17,9 +17,11 @@ from waltap_postgres.replication.wire import COPY_DATA, CopySplitter
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BUFFER_BYTES", "HEAD", "CopyBuffer", "HeadedRows"]
+__all__ = ["BUFFER_BYTES", "HEAD", "SMALL_BUFFER_BYTES", "CopyBuffer", "HeadedRows"]
 
 BUFFER_BYTES: Final = 1 << 20
+SMALL_BUFFER_BYTES: Final = 1 << 18
+"""That of one of several connections: what each has on its way is several times as much."""
 HEAD: Final = b"....\t"
 """What stands before each row in place of its message's header: a column of text."""
 

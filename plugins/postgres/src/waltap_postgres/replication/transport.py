@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -285,10 +286,12 @@ def copy_out(session: Session, sql: str) -> Iterator[bytes]:
     return _copied(session, sql, _split)
 
 
-def copy_out_in_place(session: Session, sql: str) -> Iterator[HeadedRows | bytes]:
-    """Run a COPY … TO STDOUT in text format; large portions may be `HeadedRows`, where numpy is there. The
-    rest is as with `copy_out`."""
-    return _copied(session, sql, _in_place)
+def copy_out_in_place(
+    session: Session, sql: str, buffer_bytes: int
+) -> Iterator[HeadedRows | bytes]:
+    """Run a COPY … TO STDOUT in text format; portions of ``buffer_bytes`` may be `HeadedRows`. That needs
+    numpy. The rest is as with `copy_out`."""
+    return _copied(session, sql, partial(_in_place, buffer_bytes))
 
 
 def _copied(
@@ -344,8 +347,10 @@ def _split(session: Session, connection: socket.socket) -> Iterator[bytes]:
             yield b"".join(payloads)
 
 
-def _in_place(session: Session, connection: socket.socket) -> Iterator[HeadedRows | bytes]:
-    buffer = CopyBuffer()
+def _in_place(
+    size: int, session: Session, connection: socket.socket
+) -> Iterator[HeadedRows | bytes]:
+    buffer = CopyBuffer(size)
     while not buffer.done:
         try:
             received = connection.recv_into(buffer.room())

@@ -8,7 +8,12 @@ from typing import Final
 from waltap.decode.tuple_image import Tuple
 from waltap.transactions.row_block import RowBlock
 from waltap_postgres.connection import Session
-from waltap_postgres.replication.copy_buffer import HEAD, HeadedRows
+from waltap_postgres.replication.copy_buffer import (
+    BUFFER_BYTES,
+    HEAD,
+    SMALL_BUFFER_BYTES,
+    HeadedRows,
+)
 from waltap_postgres.replication.transport import copy_out, copy_out_in_place
 from waltap_postgres.snapshot.ahead import ahead
 from waltap_postgres.snapshot.copy_block import copy_block, reads_blocks
@@ -41,10 +46,13 @@ def copy_pieces(
     nothing else may use the session meanwhile.
     Raises: SourceError, ConnectionLost, StopRequested, DecodeError.
     """
+    size = BUFFER_BYTES if reads_ahead else SMALL_BUFFER_BYTES
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
-        copied = copy_out_in_place if reads_blocks() else copy_out
-        return pieces_of(copied(session, f"COPY ({sql}) TO STDOUT"), width, most)
+        copy = f"COPY ({sql}) TO STDOUT"
+        if not reads_blocks():
+            return pieces_of(copy_out(session, copy), width, most)
+        return pieces_of(copy_out_in_place(session, copy, size), width, most)
 
     def abandon() -> None:
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
