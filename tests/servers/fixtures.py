@@ -18,6 +18,7 @@ What is missing is a skip with its reason, or a failure with ``CI=true``.
 import contextlib
 import itertools
 import os
+import sys
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -177,6 +178,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # that of its workers
     folder = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]")
     with contextlib.suppress(MissingProgram):

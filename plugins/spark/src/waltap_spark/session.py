@@ -67,6 +67,7 @@ def start_session(
     local = master.startswith("local")
     if local:  # the JVM looks the machine's own name up, which need not resolve
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need what we need
     chosen = {**(DEFAULTS if local else {}), **(settings or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **REQUIRED}.items():

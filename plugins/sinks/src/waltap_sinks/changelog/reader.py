@@ -51,6 +51,14 @@ class ChangeLog:
                 return self._load(marks[-1][1])
         return None
 
+    def first(self) -> Manifest | None:
+        """Return the oldest manifest that is still there, None when the log is empty."""
+        for epoch, bucket in self._buckets(newest_first=False):
+            marks = self._marks(epoch, bucket)
+            if marks:
+                return self._load(marks[0][1])
+        return None
+
     def manifests(self, after: Mark | None = None, until: Mark | None = None) -> Iterator[Manifest]:
         """Return the manifests after ``after`` (up to and with ``until``), in order; without a mark
         from the first and to the last.
@@ -157,6 +165,18 @@ class ChangeLog:
     ) -> "list[tuple[int, TableEntry]]":
         """Return (epoch, entry) of what makes up the table ``name`` (``schema.table``) now, in order."""
         return self._entries(name, manifests, standing=True)
+
+    def entries(
+        self,
+        schema: str,
+        table: str,
+        *,
+        after: Mark | None = None,
+        until: Mark | None = None,
+        standing: bool = False,
+    ) -> list[tuple[int, TableEntry]]:
+        """Return what manifests say of one table, each with its epoch: that of which `rows` has the rows."""
+        return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
 
     @staticmethod
     def _entries(

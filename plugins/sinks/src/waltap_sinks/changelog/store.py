@@ -134,6 +134,26 @@ class Store:
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 
+    def parquet_schema(self, path: str) -> "pa.Schema":
+        """Return the schema of one segment, of which only the end is read."""
+        from pyarrow import parquet
+
+        try:
+            with self._fs.open_input_file(self.path(path)) as stream:
+                return parquet.read_schema(stream)
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
+    def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
+        """Return the rows of one segment in file order, so many at a time."""
+        from pyarrow import parquet
+
+        try:
+            with self._fs.open_input_file(self.path(path)) as stream:
+                yield from parquet.ParquetFile(stream).iter_batches(batch_size=rows)
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
     # --- writing ----------------------------------------------------------------------------------
 
     def create(self, path: str) -> Any:

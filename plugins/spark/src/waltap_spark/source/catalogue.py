@@ -1,0 +1,133 @@
+"""Which columns a query has: from what the newest manifests say of the tables, and their segments."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
+from waltap_spark.schema import LOG_FIELDS, struct_of
+from waltap_spark.source.errors import TableNotLogged
+from waltap_spark.source.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["MANY", "OWN", "Columns", "logged_tables", "source_struct"]
+
+OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}
+"""Columns of the data source after the tables' own."""
+
+MANY: Final = {"_table": '"string"'}
+"""And where it has several tables, before them: each table's own are then a struct of its name."""
+
+LOOKED_AT: Final = (16, 256, 4096)
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of one table as a query has them: name → the source's number, if that is known.
+
+    ``mark``: where the log stood when this was looked up; what it has since is new.
+    """
+
+    table: str
+    numbers: dict[str, int | None]
+    mark: Mark
+
+    def stored(self, entry: TableEntry) -> dict[str, str]:
+        """Return, for the columns that ``entry`` has, what they are called in its segments."""
+        by_number = {each.number: each.name for each in entry.columns if each.number is not None}
+        by_name = {each.name for each in entry.columns}
+        found = {}
+        for name, number in self.numbers.items():
+            called = by_number.get(number) if number is not None and by_number else None
+            if called is None and name in by_name and not (number is not None and by_number):
+                called = name
+            if called is not None:
+                found[name] = called
+        return found
+
+    def new_in(self, entry: TableEntry, mark: Mark) -> list[str]:
+        """Return the columns of ``entry``, of the manifest at ``mark``, that the query cannot know."""
+        if mark <= self.mark:
+            return []
+        taken = set(self.stored(entry).values())
+        return [each.name for each in entry.columns if each.name not in taken]
+
+
+def logged_tables(log: ChangeLog, options: Options) -> dict[str, TableEntry]:
+    """Return the newest entry of every table that is wanted, by name. Raises: TableNotLogged."""
+    found: dict[str, TableEntry] = {}
+    names: set[str] = set()
+    for steps in _newest(log, everything=not options.table):
+        for step in reversed(steps):
+            for entry in reversed(step.tables):
+                names.add(entry.name)
+                if options.wants(entry.name):
+                    found.setdefault(entry.name, entry)
+        if options.table in found:
+            break
+    if not found:
+        wanted = options.table or ", ".join(options.patterns)
+        known = ", ".join(sorted(names)) or "none yet"
+        raise TableNotLogged(f"{log.store.location} has no table {wanted}", known=known)
+    return dict(sorted(found.items()))
+
+
+def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
+    for count in () if everything else LOOKED_AT:
+        steps = log.newest(count)
+        yield steps
+        if len(steps) < count:
+            return
+    first = log.first()
+    yield [] if first is None else list(log.manifests(first.previous))
+
+
+def source_struct(log: ChangeLog, options: Options) -> "StructType":
+    """Return the schema of a query: one table's columns, or a struct for each table, and the log's."""
+    tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
+    if options.table:
+        return struct_of({**tables[options.table], **OWN})
+    structs = {name: struct_of(types).json() for name, types in tables.items()}
+    return struct_of({**MANY, **structs, **OWN})
+
+
+def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
+    """Return the columns of ``entry``: name → Spark's type in JSON."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if entry.segments:
+        schema = log.store.parquet_schema(entry.segments[0].path)
+        kinds = {each.name: schema.field(each.name).type for each in entry.columns}
+    else:
+        kinds = {each.name: _named(each.arrow) for each in entry.columns}
+    return {name: from_arrow_type(_readable(kind)).json() for name, kind in kinds.items()}
+
+
+def _named(text: str) -> "pa.DataType":
+    """Return the Arrow type that is written so; text where it is no simple one."""
+    import pyarrow as pa
+
+    if text.startswith("timestamp[us, tz="):
+        return pa.timestamp("us", tz="UTC")
+    if text.startswith("decimal128("):
+        precision, scale = text.removeprefix("decimal128(").rstrip(")").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        return pa.string()
+
+
+def _readable(kind: Any) -> Any:
+    """Return the type that Spark has for values of ``kind``: decimals of more digits than it knows, and
+    times of day, which sessions do not read unless told to, are text."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal256(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_readable(kind.value_type))
+    return kind

@@ -1,0 +1,75 @@
+"""``spark.read.format("waltap")`` and ``spark.readStream.format("waltap")``.
+
+Spark finds it by itself where this distribution is installed (`pyspark_waltap`), also through Spark
+Connect. It only plans: what it gives Spark are whole columns, as Arrow, from the log's segments.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from waltap_spark.source.catalogue import logged_tables, source_struct
+from waltap_spark.source.options import Options, end_mark, parse_options, start_mark
+from waltap_spark.source.stream import ChangeLogStream, read_task
+from waltap_spark.source.tasks import TaskPlanner, limits_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["ChangeLogBatch", "ChangeLogSource"]
+
+
+class ChangeLogSource(DataSource):  # type: ignore[misc]
+    """The changes of tables in a change log. Options: see `waltap_spark.source.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in ``format(…)``."""
+        return "waltap"
+
+    def _parsed(self) -> Options:
+        return parse_options(dict(self.options))
+
+    def schema(self) -> "StructType":
+        """Return the columns as the log describes them now: no row is read for it.
+
+        Raises: SourceOption, TableNotLogged.
+        """
+        options = self._parsed()
+        return source_struct(options.log(), options)
+
+    def reader(self, schema: "StructType") -> "ChangeLogBatch":
+        """Return the reader of a batch."""
+        return ChangeLogBatch(self._parsed(), schema)
+
+    def streamReader(self, schema: "StructType") -> ChangeLogStream:  # noqa: N802 - Spark's name
+        """Return the reader of a stream."""
+        return ChangeLogStream(self._parsed(), schema)
+
+
+class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
+    """Reads a range of the log once. Rows of snapshots that were never completed are left out."""
+
+    def __init__(self, options: Options, struct: "StructType") -> None:
+        self._options, self._struct = options, struct
+        self._limits = limits_of(options.log(), options)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks."""
+        options, log = self._options, self._options.log()
+        planner = TaskPlanner(log, options, self._struct)
+        start, end = start_mark(log, options.start), end_mark(log, options.end)
+        entries = [
+            found
+            for entry in logged_tables(log, options).values()
+            for found in log.entries(
+                entry.schema, entry.table, after=start, until=end, standing=options.standing
+            )
+        ]
+        return list(planner.of_entries(entries))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Return the rows of a task."""
+        return read_task(self._options, self._struct, self._limits, partition)

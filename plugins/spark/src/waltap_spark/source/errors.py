@@ -1,0 +1,51 @@
+"""What can go wrong with ``format("waltap")``.
+
+SinkError
+├── SourceOption        WT-5221   an option of the data source is missing or wrong
+├── OffsetOfAnother     WT-5222   a stored offset is one of another change log
+├── TableNotLogged      WT-5223   the change log has no change of the table
+└── ColumnsGrew         WT-5224   a table got columns that the query does not know
+"""
+
+from waltap.errors import SinkError
+
+__all__ = ["ColumnsGrew", "OffsetOfAnother", "SourceOption", "TableNotLogged"]
+
+
+class SourceOption(SinkError):
+    """An option of ``format("waltap")`` is missing, or has a value that it cannot have."""
+
+    code = "WT-5221"
+    remedy = (
+        'Give .option({option!r}, …) as docs/howto/spark.md describes it under "As a data source".'
+    )
+
+
+class OffsetOfAnother(SinkError):
+    """A query goes on from a checkpoint that belongs to another change log."""
+
+    code = "WT-5222"
+    remedy = (
+        "Give the path of the log that the checkpoint was made with, or a new checkpointLocation to start "
+        "over with this one."
+    )
+
+
+class TableNotLogged(SinkError):
+    """The change log has no manifest that names the table, so that its columns are not known."""
+
+    code = "WT-5223"
+    remedy = (
+        "Tables there are: {known}. A table appears with its first change or snapshot; one whose changes "
+        "were all retired can be read with .schema(…)."
+    )
+
+
+class ColumnsGrew(SinkError):
+    """While a query runs, a table gets a column, or another table joins: a query has one schema."""
+
+    code = "WT-5224"
+    remedy = (
+        'Start the query again: it goes on from its checkpoint, with what is new. .option("newColumns", '
+        '"ignore") leaves it out instead.'
+    )

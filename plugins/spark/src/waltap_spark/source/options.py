@@ -1,0 +1,191 @@
+"""Options of ``format("waltap")``, read and checked once."""
+
+import datetime as dt
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from waltap_sinks.changelog import NOTHING, ChangeLog, Mark
+from waltap_spark.source.errors import SourceOption
+
+__all__ = ["Bound", "Options", "end_mark", "parse_options", "start_mark"]
+
+KNOWN = (
+    "path",
+    "table",
+    "tables",
+    "startingPosition",
+    "startingTime",
+    "endingPosition",
+    "endingTime",
+    "maxRowsPerBatch",
+    "maxBytesPerBatch",
+    "rowsPerTask",
+    "newColumns",
+    "standing",
+    "reader",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A point of the log: ``words`` (earliest, latest), a mark, an LSN, or a time (µs since 1970)."""
+
+    words: Literal["earliest", "latest", ""] = ""
+    mark: Mark | None = None
+    lsn: int | None = None
+    time: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a reader is told. ``patterns``: of tables, where ``table`` is not one of its own."""
+
+    path: str
+    table: str = ""
+    patterns: tuple[str, ...] = ()
+    start: Bound
+    end: Bound
+    most_rows: int | None = None
+    most_bytes: int | None = None
+    rows_per_task: int = 250_000
+    ignores_new: bool = False
+    standing: bool = False
+    reader: str = ""
+
+    def wants(self, name: str) -> bool:
+        """Tell whether the table ``name`` (``schema.table``) is to be read."""
+        if self.table:
+            return name == self.table
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def log(self) -> ChangeLog:
+        """Return the change log at ``path``, or the one in it. Raises: SourceOption."""
+        for location in (self.path, f"{self.path.rstrip('/')}/changelog"):
+            found = ChangeLog(location)
+            if found.exists():
+                return found
+        raise SourceOption(f"{self.path} is not a change log", option="path")
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Read the options of a reader. Raises: SourceOption."""
+    lower = {name.lower(): value for name, value in given.items()}
+    known = {name.lower() for name in KNOWN}
+    for name in lower:
+        if name not in known:
+            raise SourceOption(
+                f"option {name} is not known; there are {', '.join(KNOWN)}", option=name
+            )
+    path = lower.get("path", "")
+    if not path.strip():
+        raise SourceOption("no path of a change log is given", option="path")
+    table, tables = lower.get("table", "").strip(), lower.get("tables", "").strip()
+    if bool(table) == bool(tables):
+        raise SourceOption("give either table (schema.table) or tables (patterns)", option="table")
+    if table and "." not in table:
+        raise SourceOption(f"{table} has no schema before it: schema.table", option="table")
+    return Options(
+        path=path,
+        table=table,
+        patterns=tuple(each.strip() for each in tables.split(",") if each.strip()),
+        start=_bound(lower, "starting", "earliest"),
+        end=_bound(lower, "ending", "latest"),
+        most_rows=_number(lower, "maxRowsPerBatch"),
+        most_bytes=_number(lower, "maxBytesPerBatch"),
+        rows_per_task=_number(lower, "rowsPerTask") or 250_000,
+        ignores_new=_one_of(lower, "newColumns", "fail", "ignore") == "ignore",
+        standing=_one_of(lower, "standing", "false", "true") == "true",
+        reader=lower.get("reader", "").strip(),
+    )
+
+
+def _one_of(given: Mapping[str, str], name: str, *allowed: str) -> str:
+    value = given.get(name.lower(), allowed[0]).lower()
+    if value not in allowed:
+        raise SourceOption(f"{name} is {value}, not {' or '.join(allowed)}", option=name)
+    return value
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdigit() or int(text) == 0:
+        raise SourceOption(f"{name} is {text}, not a number above 0", option=name)
+    return int(text)
+
+
+def _bound(given: Mapping[str, str], side: str, default: str) -> Bound:
+    position, time = given.get(f"{side}position"), given.get(f"{side}time")
+    if position is not None and time is not None:
+        raise SourceOption(f"give {side}Position or {side}Time, not both", option=f"{side}Time")
+    if time is not None:
+        return Bound(time=_moment(time, f"{side}Time"))
+    text = (position or default).strip()
+    if text.lower() in ("earliest", "latest"):
+        return Bound(cast(Literal["earliest", "latest"], text.lower()))
+    try:
+        if text.count("-") == 2:
+            return Bound(mark=Mark(*(int(part, 16) for part in text.split("-"))))
+        high, slash, low = text.partition("/")
+        if slash:
+            return Bound(lsn=(int(high, 16) << 32) + int(low, 16))
+    except ValueError:
+        pass
+    what = "earliest, latest, an LSN (0/16B3748) or a mark of `waltap changelog list`"
+    raise SourceOption(f"{side}Position is {text}, not {what}", option=f"{side}Position")
+
+
+def _moment(text: str, option: str) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError as cause:
+        what = f"{option} is {text}, not a time such as 2026-11-20T10:00:00+00:00"
+        raise SourceOption(what, option=option) from cause
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def start_mark(log: ChangeLog, bound: Bound) -> Mark:
+    """Return the mark after which reading starts: no row that ``bound`` wants lies before it."""
+    last = log.last()
+    if last is None or bound.words == "earliest":
+        return _before_first(log)
+    if bound.words == "latest":
+        return last.mark
+    if bound.mark is not None:
+        return bound.mark
+    before = _before_first(log)
+    for step in log.manifests(before):
+        if bound.time is not None:
+            reached = step.last_commit_ts is not None and step.last_commit_ts >= bound.time
+        else:
+            assert bound.lsn is not None
+            reached = step.mark.epoch == last.mark.epoch and step.mark.end_lsn > bound.lsn
+        if reached:
+            return before
+        before = step.mark
+    return before
+
+
+def end_mark(log: ChangeLog, bound: Bound) -> Mark:
+    """Return the mark up to which reading goes: no row that ``bound`` wants lies behind it."""
+    last = log.last()
+    if last is None:
+        return NOTHING
+    if bound.mark is not None:
+        return min(bound.mark, last.mark)
+    if bound.lsn is not None:
+        for step in log.manifests(_before_first(log)):
+            if step.mark.epoch == last.mark.epoch and step.mark.end_lsn >= bound.lsn:
+                return step.mark
+    return last.mark
+
+
+def _before_first(log: ChangeLog) -> Mark:
+    """Return the mark before the oldest manifest that there is."""
+    first = log.first()
+    return NOTHING if first is None else first.previous

@@ -1,0 +1,118 @@
+"""Rows of segments as the Arrow batches that a query wants: on executors, whole columns at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap_sinks.changelog import Store
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_spark.source.catalogue import OWN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["Limits", "SegmentRows", "batches"]
+
+BATCH_ROWS: Final = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRows:
+    """One segment of a task. ``called``: the query's columns → what they are called in it."""
+
+    path: str
+    rows: int
+    table: str
+    epoch: int
+    generation: int | None
+    called: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which rows of the first and last manifests are wanted: by LSN within ``epoch``, or by time (µs)."""
+
+    epoch: int = 0
+    first_lsn: int | None = None
+    end_lsn: int | None = None
+    first_time: int | None = None
+    last_time: int | None = None
+
+
+def batches(
+    store: Store, segments: "list[SegmentRows]", struct: "StructType", limits: Limits, *, many: bool
+) -> "Iterator[pa.RecordBatch]":
+    """Return the rows of ``segments`` in order; ``many``: the columns of each table are a struct."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(struct, timezone="UTC")
+    for segment in segments:
+        for rows in store.parquet_batches(segment.path, BATCH_ROWS):
+            wanted = _within(rows, segment.epoch, limits)
+            if wanted.num_rows:
+                yield _shaped(wanted, segment, schema, many=many)
+
+
+def _within(rows: "pa.RecordBatch", epoch: int, limits: Limits) -> "pa.RecordBatch":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tests: list[Any] = []
+    if epoch == limits.epoch:
+        lsn = rows.column("_commit_lsn")
+        if limits.first_lsn is not None:
+            tests.append(pc.greater_equal(lsn, pa.scalar(limits.first_lsn, pa.int64())))
+        if limits.end_lsn is not None:
+            tests.append(pc.less(lsn, pa.scalar(limits.end_lsn, pa.int64())))
+    time = rows.column("_commit_ts")
+    if limits.first_time is not None:
+        tests.append(pc.greater_equal(time, pa.scalar(limits.first_time, time.type)))
+    if limits.last_time is not None:
+        tests.append(pc.less_equal(time, pa.scalar(limits.last_time, time.type)))
+    for test in tests[1:]:
+        tests[0] = pc.and_(tests[0], test)
+    return rows.filter(tests[0]) if tests else rows
+
+
+def _shaped(
+    rows: "pa.RecordBatch", segment: SegmentRows, schema: "pa.Schema", *, many: bool
+) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    count = rows.num_rows
+    given = {
+        "_table": lambda kind: pa.repeat(pa.scalar(segment.table, kind), count),
+        "_epoch": lambda kind: pa.repeat(pa.scalar(segment.epoch, kind), count),
+        "_generation": lambda kind: pa.repeat(pa.scalar(segment.generation, kind), count),
+    }
+    columns = []
+    for field in schema:
+        if field.name in given and (many or field.name != "_table"):
+            columns.append(given[field.name](field.type))
+        elif many and field.name == segment.table:
+            inner = [_column(rows, segment, each) for each in field.type]
+            columns.append(pa.StructArray.from_arrays(inner, fields=list(field.type)))
+        elif many and field.name not in OWN:
+            columns.append(pa.nulls(count, field.type))
+        else:
+            columns.append(_column(rows, segment, field))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> "pa.Array":
+    """Return a column as the query has it, null where the segment has none."""
+    import pyarrow as pa
+
+    stored = field.name if field.name in OWN else segment.called.get(field.name)
+    at = -1 if stored is None else rows.schema.get_field_index(stored)
+    if at < 0:
+        return pa.nulls(rows.num_rows, field.type)
+    values = rows.column(at)
+    if values.type == field.type:
+        return values
+    try:
+        return values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
+        text = f"column {stored} of {segment.table} does not fit {field.type}: {cause}"
+        raise ChangeLogDamaged(text, path=segment.path) from cause

@@ -1,0 +1,209 @@
+"""A change log as a stream: offsets are marks, so that every batch can be read again.
+
+Spark calls the methods in a process of its own beside the driver, `read` in its workers. Nothing is kept
+but what the log says; an offset that is read from a checkpoint means the same rows for ever.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from waltap_sinks.changelog import Manifest, Mark
+from waltap_spark.source.errors import OffsetOfAnother
+from waltap_spark.source.options import Options, start_mark
+from waltap_spark.source.rows import Limits, batches
+from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    LIMITED = True
+except ImportError:  # before Spark 4.2 a source is asked for its end without a limit
+    SupportsTriggerAvailableNow = object
+    LIMITED = False
+
+__all__ = ["ChangeLogStream"]
+
+OFFSET_VERSION: Final = 1
+PROGRESS_S: Final = 60.0
+"""How often the offset moves on over changes of other tables, with a batch that has no rows, and how
+often a registered reader gives a sign of life."""
+
+T = TypeVar("T")
+
+
+class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads a change log as it grows. A batch ends with a manifest, that is between two transactions."""
+
+    def __init__(self, options: Options, struct: "StructType") -> None:
+        self._options, self._struct = options, struct
+        self._log = options.log()
+        self._planner = TaskPlanner(self._log, options, struct)
+        self._identity = self._log.identity()
+        self._limits = limits_of(self._log, options)
+        self._target: Mark | None = None
+        self._passed: tuple[Mark, Mark] | None = None
+        self._at: tuple[Mark, int | None] | None = None
+        self._next_progress = time.monotonic() + PROGRESS_S
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset of the starting position."""
+        mark = start_mark(self._log, self._options.start)
+        if self._options.reader:
+            self._log.readers.register(self._options.reader, mark, by="Spark")
+        return self._offset(mark)
+
+    def _offset(self, mark: Mark) -> dict[str, Any]:
+        return {
+            "version": OFFSET_VERSION,
+            "log": self._identity,
+            "epoch": mark.epoch,
+            "end_lsn": mark.end_lsn,
+            "ordinal": mark.ordinal,
+        }
+
+    def _mark(self, offset: dict[str, Any]) -> Mark:
+        """Return the mark of an offset. Raises: OffsetOfAnother."""
+        log = offset.get("log", "")
+        if log and self._identity and log != self._identity:
+            where = self._log.store.location
+            raise OffsetOfAnother(f"the checkpoint is one of the change log {log}, not of {where}")
+        return Mark(offset["epoch"], offset["end_lsn"], offset["ordinal"])
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends: at the first manifest that would exceed ``limit``, or the
+        last; ``start`` where nothing of the tables came. Raises: ChangeLogRetired, ChangeLogDamaged."""
+        if start is None:  # Spark 4.1 asks so
+            last = self._log.last()
+            return self.initialOffset() if last is None else self._offset(last.mark)
+        begin = self._mark(start)
+        at, found = begin, _Taken()
+        if self._passed is not None and self._passed[0] == begin:
+            at = self._passed[1]
+        for manifest in self._log.manifests(at, self._target):
+            more = found.with_(self._planner, manifest)
+            if found.rows and more.beyond(limit):
+                break
+            at, found = manifest.mark, more
+            self._at = (at, manifest.last_commit_ts or (self._at[1] if self._at else None))
+        if found.rows and not (found.too_few(limit) and self._target is None):
+            self._passed = None
+            return self._offset(at)
+        if found.rows == 0:
+            self._passed = (begin, at)
+        return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
+
+    def _progresses(self) -> bool:
+        """Tell whether it is time to move over what other tables had; then somebody is told so, too."""
+        if self._target is not None:
+            return True
+        now = time.monotonic()
+        if now < self._next_progress:
+            return False
+        self._next_progress = now + PROGRESS_S
+        return True
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """Return the limit of the options."""
+        if self._options.most_rows is not None:
+            return ReadMaxRows(self._options.most_rows)
+        if self._options.most_bytes is not None:
+            return ReadMaxBytes(self._options.most_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the log's end as it is now as the end of the query."""
+        last = self._log.last()
+        self._target = None if last is None else last.mark
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the log's end, and how far the last batch is behind it: in bytes of WAL, and in ms
+        between the commits of both."""
+        last = self._log.last()
+        if last is None:
+            return None
+        told = self._offset(last.mark)
+        if self._at is not None:
+            mark, moment = self._at
+            if mark.epoch == last.mark.epoch:
+                told["behind_bytes"] = max(0, last.mark.end_lsn - mark.end_lsn)
+            if moment is not None and last.last_commit_ts is not None:
+                told["behind_ms"] = max(0, last.last_commit_ts - moment) // 1000
+        return told
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the log go of what the query is done with."""
+        if self._options.reader:
+            mark = self._mark(end)
+            self._log.readers.register(self._options.reader, mark, by="Spark")
+            self._log.readers.advance(self._options.reader, mark)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch, for the first time or again."""
+        first, last = self._mark(start), self._mark(end)
+        if last <= first:
+            return []
+        return list(self._planner.of_manifests(self._log.manifests(first, last)))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Return the rows of a task."""
+        return read_task(self._options, self._struct, self._limits, partition)
+
+
+def read_task(
+    options: Options, struct: "StructType", limits: Limits, partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    """Return the rows of ``partition``; a batch without any has one that is no task."""
+    if not isinstance(partition, LogTask):
+        return iter(())
+    store = options.log().store
+    return batches(store, partition.segments, struct, limits, many=not options.table)
+
+
+class _Taken:
+    """What a batch would have: rows, bytes and segments of the tables that the query reads."""
+
+    __slots__ = ("bytes", "files", "rows")
+
+    def __init__(self, rows: int = 0, size: int = 0, files: int = 0) -> None:
+        self.rows, self.bytes, self.files = rows, size, files
+
+    def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_Taken":
+        """Return this with what ``manifest`` adds."""
+        parts = [part for entry in planner.wanted(manifest) for part in entry.segments]
+        return _Taken(
+            self.rows + sum(part.rows for part in parts),
+            self.bytes + sum(part.bytes for part in parts),
+            self.files + len(parts),
+        )
+
+    def beyond(self, limit: object) -> bool:
+        """Tell whether that is more than ``limit`` allows."""
+        if not LIMITED:
+            return False
+        if isinstance(limit, ReadMaxRows):
+            return bool(self.rows > limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return bool(self.bytes > limit.max_bytes)
+        return isinstance(limit, ReadMaxFiles) and self.files > limit.max_files
+
+    def too_few(self, limit: object) -> bool:
+        """Tell whether ``limit`` wants to wait for more."""
+        return LIMITED and isinstance(limit, ReadMinRows) and self.rows < limit.min_rows

@@ -1,0 +1,120 @@
+"""What a range of the log means for a query: segments, cut into tasks. Runs where Spark plans."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
+from waltap_sinks.changelog.manifest import NOTHING
+from waltap_spark.source.catalogue import MANY, OWN, Columns, logged_tables
+from waltap_spark.source.errors import ColumnsGrew
+from waltap_spark.source.options import Options
+from waltap_spark.source.rows import Limits, SegmentRows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogTask", "TaskPlanner", "limits_of"]
+
+
+class LogTask(InputPartition):  # type: ignore[misc]
+    """Segments that one task reads, in order; plain values, since it travels."""
+
+    def __init__(self, segments: list[SegmentRows]) -> None:
+        super().__init__(len(segments))
+        self.segments = segments
+
+
+class TaskPlanner:
+    """Turns manifests into tasks for one query, whose columns are looked up when it is made."""
+
+    def __init__(self, log: ChangeLog, options: Options, struct: "StructType") -> None:
+        self._options = options
+        last = log.last()
+        mark = NOTHING if last is None else last.mark
+        self._columns = {
+            name: Columns(table=name, numbers=_numbers(entry, self._names(name, struct)), mark=mark)
+            for name, entry in logged_tables(log, options).items()
+            if options.table or name in struct.names
+        }
+        self._mark = mark
+
+    def _names(self, table: str, struct: "StructType") -> list[str]:
+        if self._options.table:
+            return [name for name in struct.names if name not in OWN and name not in MANY]
+        return list(struct[table].dataType.names)
+
+    def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
+        """Return the entries of ``manifest`` that the query reads."""
+        return (entry for entry in manifest.tables if self._options.wants(entry.name))
+
+    def of_manifests(self, manifests: Iterable[Manifest]) -> list[LogTask]:
+        """Return the tasks that read what ``manifests`` add. Raises: ColumnsGrew."""
+        segments: list[SegmentRows] = []
+        for manifest in manifests:
+            for entry in self.wanted(manifest):
+                segments += self._segments(entry, manifest.mark)
+        return self._cut(segments)
+
+    def of_entries(self, entries: Iterable[tuple[int, TableEntry]]) -> list[LogTask]:
+        """Return the tasks that read ``entries``, each with its epoch."""
+        at = self._mark
+        return self._cut(
+            [
+                each
+                for epoch, entry in entries
+                for each in self._segments(entry, Mark(epoch, at.end_lsn, at.ordinal))
+            ]
+        )
+
+    def _segments(self, entry: TableEntry, mark: Mark) -> list[SegmentRows]:
+        columns = self._columns.get(entry.name)
+        if columns is None:
+            if self._options.ignores_new:
+                return []
+            raise ColumnsGrew(f"the table {entry.name} joined at {mark}")
+        new = columns.new_in(entry, mark)
+        if new and not self._options.ignores_new:
+            raise ColumnsGrew(f"{entry.name} got columns at {mark}: {', '.join(new)}")
+        called = columns.stored(entry)
+        return [
+            SegmentRows(
+                path=part.path,
+                rows=part.rows,
+                table=entry.name,
+                epoch=mark.epoch,
+                generation=entry.generation,
+                called=called,
+            )
+            for part in entry.segments
+        ]
+
+    def _cut(self, segments: list[SegmentRows]) -> list[LogTask]:
+        """Put small segments together: a task costs more than reading a few rows."""
+        tasks: list[LogTask] = []
+        rows = 0
+        for segment in segments:
+            if not tasks or rows + segment.rows > self._options.rows_per_task:
+                tasks.append(LogTask([]))
+                rows = 0
+            tasks[-1].segments.append(segment)
+            rows += segment.rows
+        return tasks
+
+
+def _numbers(entry: TableEntry, names: list[str]) -> dict[str, int | None]:
+    known = {each.name: each.number for each in entry.columns}
+    return {name: known.get(name) for name in names}
+
+
+def limits_of(log: ChangeLog, options: Options) -> Limits:
+    """Return which rows of the manifests at both ends are wanted."""
+    last = log.last()
+    return Limits(
+        epoch=0 if last is None else last.mark.epoch,
+        first_lsn=options.start.lsn,
+        end_lsn=options.end.lsn,
+        first_time=options.start.time,
+        last_time=options.end.time,
+    )

@@ -1,0 +1,270 @@
+"""``format("waltap")``: batches and streams of a change log, every row once, again after a failure."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+
+from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
+OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)
+TYPES = [
+    ("id", "int4", "1"),
+    ("big", "int8", "9007199254740993"),
+    ("flag", "bool", "t"),
+    ("price", "numeric(10,2)", "12.30"),
+    ("ratio", "float8", "0.5"),
+    ("day", "date", "2013-02-08"),
+    ("at", "timestamp", "2013-02-08 23:59:59.000001"),
+    ("seen", "timestamptz", "2013-02-08 23:59:59.5+00"),
+    ("blob", "bytea", "\\x00ff"),
+    ("clock", "time", "05:17:00.25"),
+    ("doc", "jsonb", '{"a": 1}'),
+]
+EVERY = relation("public.every", [(name, kind) for name, kind, _value in TYPES])
+
+
+class Log:
+    """A change log and the database behind it."""
+
+    def __init__(self, folder: Path, spark: Any) -> None:
+        self.folder, self.spark, self.db = folder, spark, Database()
+        self.path = str(folder / "log")
+        self.sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(folder))
+        self.sink.open()
+        self.log = ChangeLog(self.path)
+        self.got: list[list[tuple[Any, ...]]] = []
+
+    def flush(self) -> None:
+        self.sink.write(batch(self.db.commit()))
+        self.sink.flush()
+
+    def people(self, *names: str) -> None:
+        """One flush with so many people."""
+        first = len(self.db.rows.get(PEOPLE.name, [])) + 1
+        for number, name in enumerate(names, first):
+            self.db.insert(PEOPLE, [str(number), name])
+        self.flush()
+
+    def read(self, **options: Any) -> Any:
+        reader = self.spark.read.format("waltap").option("path", self.path)
+        return reader.options(**{"table": "public.people", **options}).load()
+
+    def names(self, **options: Any) -> list[str]:
+        rows = self.read(**options).orderBy("_epoch", "_commit_lsn", "_seq").collect()
+        return [row["name"] for row in rows]
+
+    def stream(self, checkpoint: str = "checkpoint", fails: bool = False, **options: Any) -> Any:
+        """Run a query until it has all there is; each batch's names are added to ``got``."""
+        reader = self.spark.readStream.format("waltap").option("path", self.path)
+        frame = reader.options(**{"table": "public.people", **options}).load()
+
+        def take(rows: Any, number: int) -> None:
+            if fails and number == 1:
+                raise ValueError("the target is full")
+            self.got.append([(number, *each) for each in rows.select("name", "_op").collect()])
+
+        query = (
+            frame.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120), "it does not end"
+        return query
+
+    def streamed(self) -> list[list[str]]:
+        return [[name for _number, name, _op in part] for part in self.got if part]
+
+
+@pytest.fixture
+def log(spark: Any, tmp_path: Path) -> Iterator[Log]:
+    made = Log(tmp_path, spark)
+    yield made
+    made.sink.close()
+
+
+def test_every_type_has_its_column_and_its_value(log: Log) -> None:
+    log.db.insert(EVERY, [value for _name, _kind, value in TYPES], ["2", *[None] * 10])
+    log.flush()
+    frame = log.read(table="public.every")
+    assert frame.schema.simpleString().startswith(
+        "struct<id:int,big:bigint,flag:boolean,price:decimal(10,2),ratio:double,day:date,"
+        "at:timestamp_ntz,seen:timestamp,blob:binary,clock:string,doc:string,_op:string,"
+    )
+    shown = frame.selectExpr(*[f"cast({name} as string)" for name, _k, _v in TYPES[:-3]])
+    full, empty = (tuple(row) for row in shown.orderBy("id").collect())
+    assert full == (
+        "1", "9007199254740993", "true", "12.30", "0.5", "2013-02-08",
+        "2013-02-08 23:59:59.000001", "2013-02-08 23:59:59.5",
+    )  # fmt: skip
+    assert empty == ("2", *[None] * 7)
+    row = frame.where("id = 1").first()
+    assert (bytes(row.blob), row.clock, row.doc) == (b"\x00\xff", "05:17:00.250000", '{"a": 1}')
+    assert (row._op, row._seq, row._epoch, row._generation) == ("c", 0, 1, None)
+
+
+def test_a_batch_begins_and_ends_where_it_is_told(log: Log) -> None:
+    for name in "abcd":
+        log.people(name)
+    log.db.insert(PEOPLE, ["11", "e"])
+    first = log.db.commit()
+    log.db.insert(PEOPLE, ["12", "f"])
+    log.sink.write(batch(first, log.db.commit()))  # two transactions in one flush
+    log.sink.flush()
+    marks = [step.mark for step in log.log.manifests()]
+    lsn = f"{marks[1].end_lsn >> 32:X}/{marks[1].end_lsn & 0xFFFFFFFF:X}"
+    within = f"{first.end_lsn >> 32:X}/{first.end_lsn & 0xFFFFFFFF:X}"
+    assert log.names() == list("abcdef")
+    assert log.names(startingPosition=str(marks[2])) == list("def")
+    assert log.names(startingPosition=lsn, endingPosition=str(marks[3])) == list("cd")
+    assert log.names(startingPosition=within) == ["f"], "cut between two transactions of a flush"
+    assert log.names(endingPosition=within) == list("abcde")
+    assert log.names(startingPosition="latest") == []
+    moment = (COMMIT_TS + first.commit_lsn) / 1_000_000
+    assert log.names(startingTime=_iso(moment)) == list("ef")
+    assert log.names(endingTime=_iso(moment)) == list("abcde")
+
+
+def _iso(seconds: float) -> str:
+    import datetime as dt
+
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
+
+
+def test_a_snapshot_counts_when_it_is_complete(log: Log) -> None:
+    log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
+    pieces = log.db.snapshot(PEOPLE, rows_each=1)
+    log.sink.write(pieces[0])
+    log.sink.flush()
+    assert log.names() == []
+    for piece in pieces[1:]:
+        log.sink.write(piece)
+    log.sink.flush()
+    assert log.names() == ["Ann", "Bob"]
+    assert {row._generation for row in log.read().collect()} == {1}
+    log.db.insert(PEOPLE, ["3", "Cid"])
+    log.flush()
+    assert sorted(log.names(standing="true")) == ["Ann", "Bob", "Cid"]
+
+
+def test_several_tables_are_structs_of_their_columns(log: Log) -> None:
+    log.people("Ann")
+    log.db.insert(OTHER, ["7", "x"])
+    log.flush()
+    many = log.spark.read.format("waltap").options(path=log.path, tables="public.*, sales.*").load()
+    assert many.columns[:3] == ["_table", "public.people", "sales.other"]
+    rows = {row._table: row for row in many.collect()}
+    assert rows["public.people"]["public.people"].asDict() == {"id": 1, "name": "Ann"}
+    assert rows["public.people"]["sales.other"] is None
+    assert rows["sales.other"]["sales.other"].asDict() == {"id": 7, "_note": "x"}
+
+
+def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(
+    log: Log,
+) -> None:
+    for names in ("ab", "c", "def", "g"):
+        log.people(*names)
+    query = log.stream(maxRowsPerBatch=3, reader="night")
+    assert log.streamed() == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    told = json.loads(query.lastProgress["sources"][0]["latestOffset"])
+    last = log.log.last()
+    assert last is not None
+    assert told["end_lsn"] == last.mark.end_lsn
+    assert told["behind_bytes"] == told["behind_ms"] == 0
+    log.got.clear()
+    log.people("h")
+    log.stream(maxRowsPerBatch=3, reader="night")
+    assert log.streamed() == [["h"]]
+    reader = log.log.readers.get("night")
+    assert reader is not None
+    assert last.mark <= reader.mark, "what the query is done with need not stay"
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(log: Log) -> None:
+    for name in "abc":
+        log.people(name)
+    with pytest.raises(Exception, match="the target is full"):
+        log.stream(maxRowsPerBatch=1, fails=True)
+    assert log.streamed() == [["a"]]
+    log.people("d", "e")
+    log.stream(maxRowsPerBatch=10)
+    assert log.streamed() == [["a"], ["b"], ["c", "d", "e"]]
+    assert [part[0][0] for part in log.got if part] == [0, 1, 2]
+
+
+def test_changes_of_other_tables_do_not_hold_a_stream_up(log: Log) -> None:
+    log.people("a")
+    for number in range(5):
+        log.db.insert(OTHER, [str(number), "x"])
+        log.flush()
+    log.stream()
+    assert log.streamed() == [["a"]]
+    offsets = sorted(
+        (log.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
+    last = log.log.last()
+    assert last is not None
+    assert json.loads(offsets[-1].read_text().splitlines()[-1])["end_lsn"] == last.mark.end_lsn
+
+
+def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_again(
+    log: Log,
+) -> None:
+    log.people("a")
+    renamed = relation("public.people", [("id", "int4"), ("called", "text")], numbers=(1, 2))
+    log.db.insert(renamed, ["2", "b"])
+    log.flush()
+    rows = log.read().orderBy("id").select("id", "called").collect()
+    assert [tuple(row) for row in rows] == [(1, "a"), (2, "b")]
+
+    schema = log.read().schema
+    columns = [("id", "int4"), ("called", "text"), ("more", "int4")]
+    wider = relation("public.people", columns, numbers=(1, 2, 3))
+    planner = _planner(log, schema)
+    log.db.insert(wider, ["3", "c", "9"])
+    log.flush()
+    from waltap_spark.source.errors import ColumnsGrew
+
+    with pytest.raises(ColumnsGrew, match=r"WT-5224 public.people got columns at .*: more"):
+        planner.of_manifests(log.log.manifests())
+    ignoring = _planner(log, schema, newColumns="ignore")
+    assert (
+        sum(
+            part.rows
+            for task in ignoring.of_manifests(log.log.manifests())
+            for part in task.segments
+        )
+        == 3
+    )
+    assert log.read().where("more = 9").count() == 1
+
+
+def _planner(log: Log, schema: Any, **options: str) -> Any:
+    from waltap_spark.source.options import parse_options
+    from waltap_spark.source.tasks import TaskPlanner
+
+    given = {"path": log.path, "table": "public.people", **options}
+    return TaskPlanner(ChangeLog(log.path), parse_options(given), schema)
+
+
+def test_a_checkpoint_of_another_log_is_refused(log: Log) -> None:
+    log.people("a")
+    log.stream()
+    log.sink.close()
+    (log.folder / "log").rename(log.folder / "old")
+    log.sink = ChangeLogSink(ChangeLogProperties(path=log.path), context(log.folder / "new"))
+    log.sink.open()
+    log.people("b")
+    with pytest.raises(Exception, match="WT-5222 the checkpoint is one of the change log"):
+        log.stream()
+
+
+def test_a_table_that_is_not_there_is_named(log: Log) -> None:
+    log.people("a")
+    with pytest.raises(Exception, match=r"WT-5223 .* has no table public.nobody.* public.people"):
+        log.read(table="public.nobody")

@@ -1,0 +1,48 @@
+"""Options of ``format("waltap")`` are checked, each by its name."""
+
+import pytest
+from waltap_sinks.changelog import Mark
+from waltap_spark.source.errors import SourceOption
+from waltap_spark.source.options import Bound, parse_options
+
+GOOD = {"path": "log", "table": "public.people"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"table": "public.people"}, "no path"),
+        ({"path": "log"}, "either table"),
+        ({**GOOD, "tables": "*"}, "either table"),
+        ({"path": "log", "table": "people"}, "no schema"),
+        ({**GOOD, "maxRowsPerBatch": "0"}, "maxRowsPerBatch is 0"),
+        ({**GOOD, "maxBytesPerBatch": "many"}, "maxBytesPerBatch is many"),
+        ({**GOOD, "newColumns": "maybe"}, "newColumns is maybe, not fail or ignore"),
+        ({**GOOD, "startingPosition": "now"}, "startingPosition is now, not earliest"),
+        ({**GOOD, "startingPosition": "0/XYZ"}, "startingPosition is 0/XYZ"),
+        ({**GOOD, "endingTime": "noon"}, "endingTime is noon, not a time"),
+        ({**GOOD, "endingTime": "2026-01-01", "endingPosition": "latest"}, "not both"),
+        ({**GOOD, "maxrows": "1"}, "option maxrows is not known"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], told: str) -> None:
+    with pytest.raises(SourceOption, match="WT-5221") as caught:
+        parse_options(given)
+    assert told in str(caught.value)
+
+
+def test_positions_are_words_lsns_marks_and_times() -> None:
+    found = parse_options({**GOOD, "STARTINGPOSITION": "1/2A", "endingTime": "1970-01-01T00:00:01"})
+    assert found.start == Bound(lsn=(1 << 32) + 0x2A)
+    assert found.end == Bound(time=1_000_000)
+    marked = parse_options({**GOOD, "startingPosition": str(Mark(2, 16, 3))})
+    assert marked.start == Bound(mark=Mark(2, 16, 3))
+    assert parse_options(GOOD).end == Bound("latest")
+
+
+def test_tables_are_wanted_by_pattern() -> None:
+    found = parse_options({"path": "log", "tables": "public.a*, sales.x"})
+    assert [n for n in ("public.ab", "public.b", "sales.x") if found.wants(n)] == [
+        "public.ab",
+        "sales.x",
+    ]
