@@ -27,4 +27,16 @@ tables = open_tables(session, location)
 print("views", tables.register())
 for row in session.sql("SELECT id, name FROM people ORDER BY id").collect():
     print("row", row.id, row.name)
+
+source = spark.read.format("waltap").options(path=changelog, table="public.people").load()
+print("changes", [row._op for row in source.orderBy("_seq").collect()])
+stream = spark.readStream.format("waltap").options(path=changelog, table="public.people").load()
+query = (
+    stream.writeStream.format("parquet")
+    .options(path=f"{location}-history", checkpointLocation=f"{location}-checkpoint")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print("streamed", spark.read.parquet(f"{location}-history").count())
 spark.stop()

@@ -1,4 +1,4 @@
-"""A client of Spark Connect applies a change log and reads its tables, without a JVM of its own."""
+"""A client of Spark Connect applies a change log, reads its tables, and reads it as a data source."""
 
 import subprocess
 import sys
@@ -32,4 +32,11 @@ def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.splitlines()
-    assert said == ["applied 3", "views ['people']", "row 1 Ann", "row 2 Bert"]
+    assert said == [
+        "applied 3",
+        "views ['people']",
+        "row 1 Ann",
+        "row 2 Bert",
+        "changes ['c', 'c', 'u']",
+        "streamed 3",
+    ]

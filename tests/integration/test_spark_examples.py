@@ -29,6 +29,8 @@ def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -
     said = _run("live_tables.py", tmp_path / "out", "public.people")
     assert "public.people holds 1 rows" in said
     assert "|  c|    2|" in said
+    said = _run("change_stream.py", tmp_path / "log", "public.people", tmp_path / "stream")
+    assert "3 changes in the log, 3 in the history" in said
 
 
 def _run(name: str, *arguments: object) -> str:

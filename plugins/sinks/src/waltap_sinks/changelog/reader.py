@@ -175,7 +175,7 @@ class ChangeLog:
         until: Mark | None = None,
         standing: bool = False,
     ) -> list[tuple[int, TableEntry]]:
-        """Return what manifests say of one table, each with its epoch: that of which `rows` has the rows."""
+        """Return what manifests say of one table, each with its epoch: of that `rows` has the rows."""
         return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
 
     @staticmethod
