@@ -459,6 +459,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 KIT = "waltap_testing"
 OF_LIBRARIES = {"emit", "format_commands"}
 """Methods that a library calls: of `logging.Handler`, of typer's groups."""
+OF_LIBRARIES |= {"streamReader", "initialOffset", "latestOffset", "getDefaultReadLimit"}
+OF_LIBRARIES |= {"prepareForTriggerAvailableNow", "reportLatestOffset"}
+"""And of data sources, which Spark calls."""
 ASKED_BY_FIELDS = {"DecoderCapabilities"}
 """Classes whose fields are read by `dataclasses.fields`, for a page."""
 CONTRACTS = ("Capabilities", "Context", "Spec")

@@ -28,7 +28,7 @@ def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.splitlines()
