@@ -146,6 +146,41 @@ def test_a_repair_beside_the_pipeline_is_refused(pipeline: Pipeline) -> None:
         repaired(pipeline)
 
 
+def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
+    database: Database, tmp_path: Path
+) -> None:
+    database.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
+        "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 50)"
+    )
+    settings = {
+        "schema.include.list": "public",
+        "sink.type": "sql",
+        "sink.url": database.dsn,
+        "sink.table.name.format": "replica.{table}",
+        "sink.position.table": "replica.waltap_position",
+    }
+    pipeline = Pipeline(database, tmp_path, settings)
+    pipeline.catch_up()
+    database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    database.psql("UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd')")
+    found = repaired(pipeline)
+    assert {name: (each.rows, each.compared) for name, each in found.items()} == {
+        "public.t": (4, True),
+        "public.u": (0, True),
+    }
+    there = database.execute("SELECT id, v FROM replica.t ORDER BY id")
+    assert there == database.execute("SELECT id, v FROM t ORDER BY id")
+    database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    database.execute("DELETE FROM t WHERE id = 3")
+    with pytest.raises(RepairIncomplete, match=r"public\.t .*\(id=3\)"):
+        repaired(pipeline)
+    assert len(gaps(pipeline).open()) == 1
+    database.execute("DELETE FROM replica.t WHERE id = 3")
+    assert {each.rows for each in repaired(pipeline).values()} == {0}
+    assert gaps(pipeline).open() == []
+
+
 def test_a_damaged_certificate_is_told_of(tmp_path: Path) -> None:
     found = Gaps(tmp_path)
     found.folder.mkdir()

@@ -13,15 +13,17 @@ A raising observer is logged and otherwise ignored.
 Arguments may be left out by an implementation, and are only ever added to a specification.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
+    from waltap.config.profile import Profile
     from waltap.decode.relation import Relation
     from waltap.offsets.connect_offsets import ConnectOffsets
     from waltap.reading.stored_record import RecordDecoder, RecordStream
+    from waltap.sink.comparison import Compared
     from waltap.specs import (
         CheckSpec,
         ColumnConverterSpec,
@@ -197,6 +199,18 @@ def choose_record_decoder(settings: "Mapping[str, str]") -> "RecordDecoder | Non
 
     ``settings`` are the properties of a registry, ``schema.registry.url`` among them. What it gives
     connects, and refuses settings, when it is used.
+    """
+
+
+@hookspec(firstresult=True)
+def choose_comparison(
+    profile: "Profile", tables: "Sequence[str]", patience_s: float
+) -> "Mapping[str, Compared] | None":
+    """Compare ``tables`` (schema.table) of the profile's destination with the source, while both may be
+    written; what is on its way is waited for, at most ``patience_s``.
+
+    Called by ``waltap repair``, in a thread beside the engine's, to read anew only what differs. A table
+    that is not in the answer cannot be compared; None: nothing of this destination can.
     """
 
 

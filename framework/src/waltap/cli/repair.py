@@ -37,8 +37,9 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
         with stopped_by_signals(repair.engine):
             reread = repair.run(lambda: clock.time_ns() // 1_000_000)
     for name, table in reread.items():
-        typer.echo(f"{name}: {table.rows:,} rows were read anew")
-    typer.echo("the gap is closed; compare what a destination keeps: `waltap verify FILE`")
+        equal = ", equal at the destination" if table.compared else ""
+        typer.echo(f"{name}: {table.rows:,} rows were read anew{equal}")
+    typer.echo("the gap is closed")
 
 
 def _lost(profile: "Profile", host: "Host") -> bool:

@@ -36,15 +36,11 @@ class GapEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reread(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one table: rows that were read anew; ``compared``: the sink was looked at, which then
-    lacked ``missing`` rows, had ``other`` values in so many, and held ``surplus`` rows that the source has
-    no more."""
+    """What became of one table: rows that were read anew; ``compared``: it was compared with the
+    destination, before and behind that, and is equal. Where it was equal before, nothing was read."""
 
     rows: int
     compared: bool = False
-    missing: int = 0
-    other: int = 0
-    surplus: int = 0
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,12 +146,7 @@ def text_of(gap: Gap) -> str:
         "Changes that committed behind the first position, up to the second, may be missing at the sink.",
     ]
     for name, table in gap.reread.items():
-        seen = ""
-        if table.compared:
-            seen = (
-                f"; the sink lacked {table.missing}, had other values in {table.other}, and held "
-                f"{table.surplus} that the source has no more"
-            )
+        seen = "; the destination is equal to the source" if table.compared else ""
         lines.append(f"{name}: {table.rows} rows were read anew{seen}.")
     if gap.remark:
         lines.append(gap.remark)

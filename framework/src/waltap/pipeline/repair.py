@@ -5,9 +5,10 @@ are read behind that, chunk by chunk beside the stream: what had committed withi
 reading, and what commits meanwhile comes by the stream.
 """
 
+import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from waltap.config.profile import Profile
@@ -18,8 +19,11 @@ from waltap.offsets.gaps import Gap, Gaps, Reread
 from waltap.pipeline.channels import INCREMENTAL
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.gap_notes import GapNotes
+from waltap.sink.comparison import Compared
 
 __all__ = ["Repair", "RepairIncomplete"]
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 READ = frozenset({"SUCCEEDED", "EMPTY"})
@@ -29,14 +33,20 @@ REMARK = (
 )
 
 
+COMPARED_REMARK = (
+    "The destination was compared with the source. The single changes within the gap are lost."
+)
+PATIENCE_S = 10.0
+
+
 class RepairIncomplete(OffsetError):
     """Tables of a gap could not be read anew; its certificate stays open."""
 
     code = "WT-6402"
     remedy = (
-        "The log says why each was left out: a table without a key is read by a blocking snapshot "
-        "(`waltap snapshot FILE` with --blocking), one that is captured no more cannot be. Then run "
-        "`waltap repair FILE` again."
+        "Rows that the source has no more are to be deleted at the destination: `waltap verify FILE` "
+        "names them. A table without a key is read by a blocking snapshot: `waltap snapshot FILE` with "
+        "--blocking. Then run `waltap repair FILE` again."
     )
 
 
@@ -46,6 +56,7 @@ class _Told:
 
     identifier: str = ""
     rows: dict[str, int] = field(default_factory=dict)
+    equal: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     over: bool = False
 
@@ -54,7 +65,7 @@ class Repair:
     """Repairs the open gaps of one profile, whose pipeline does not run elsewhere."""
 
     def __init__(self, profile: Profile, host: Host) -> None:
-        self.engine = Engine(profile, host, repairs=True)
+        self.engine, self._host = Engine(profile, host, repairs=True), host
         self._gaps = Gaps(profile.engine.state_dir / profile.name)
         self._notes = GapNotes(self._gaps, profile.name)
         self._told, self._ended = _Told(), threading.Event()
@@ -81,8 +92,11 @@ class Repair:
                 f"not read: {left}" if left else "it was stopped before its end"
             )
             raise RepairIncomplete(f"the gap is not repaired: {why}")
-        reread = {name: Reread(rows=rows) for name, rows in told.rows.items()}
-        remark = REMARK
+        names = dict.fromkeys((*told.rows, *sorted(told.equal)))
+        reread = {
+            name: Reread(rows=told.rows.get(name, 0), compared=name in told.equal) for name in names
+        }
+        remark = COMPARED_REMARK if told.equal >= set(names) else REMARK
         if self._gone:
             remark += f" Captured no more, and not read: {', '.join(self._gone)}."
         self._notes.close(reread, now_ms(), by="repair", remark=remark)
@@ -107,7 +121,12 @@ class Repair:
             engine.stop()
             return
         self._told.identifier = identifier = f"repair-{engine.run_id}"
-        data = {"type": "incremental", "data-collections": [re.escape(name) for name in tables]}
+        differing = self._differing(tables)
+        if not differing:
+            self._told.over = True
+            engine.stop()
+            return
+        data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
         answer = engine.signal("execute-snapshot", data, identifier=identifier).result()
         if not answer.taken:
             self._refuse(answer.reason)
@@ -115,7 +134,42 @@ class Repair:
         while not (self._told.over and engine.status().unflushed_ms is None):
             if self._ended.wait(POLL_S):
                 return
+        self._look_again(differing)
         engine.stop()
+
+    def _differing(self, tables: list[str]) -> list[str]:
+        """Return those that are to be read: all but those that are equal at the destination. The stream
+        stands by now: what is written behind the comparison comes by it."""
+        found = self._compared(tables)
+        equal = {name for name in tables if name in found and found[name].equal}
+        self._told.equal |= equal
+        return [name for name in tables if name not in equal]
+
+    def _look_again(self, tables: list[str]) -> None:
+        """Take note of what is equal now, and of rows that no reading brings away."""
+        for name, found in self._compared(tables).items():
+            if found.equal:
+                self._told.equal.add(name)
+            elif name in self._told.rows:
+                surplus = (
+                    f": the source has no more {', '.join(found.surplus)}" if found.surplus else ""
+                )
+                self._told.failed[name] = f"still different at the destination{surplus}"
+
+    def _compared(self, tables: list[str]) -> Mapping[str, Compared]:
+        try:
+            found = self._host.choose(
+                "choose_comparison",
+                profile=self.engine.profile,
+                tables=tables,
+                patience_s=PATIENCE_S,
+            )
+        except WaltapError as error:
+            log.warning(
+                "the destination cannot be compared, all rows count as different: %s", error
+            )
+            return {}
+        return found or {}
 
     def _refuse(self, why: str) -> None:
         self._refusal = why

@@ -1,12 +1,14 @@
 """Hook implementations of waltap-sinks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.hookspecs import hookimpl
 from waltap.specs import CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.sink.comparison import Compared
     from waltap.sink.readable import Readable
     from waltap.sink.sink import Sink, SinkContext
 
@@ -77,6 +79,16 @@ def register_commands() -> Iterable[CommandSpec]:
         summary="Compare what a pipeline wrote with its source, row by row.",
         factory=_verify_command,
     )
+
+
+@hookimpl
+def choose_comparison(
+    profile: "Profile", tables: "Sequence[str]", patience_s: float
+) -> "Mapping[str, Compared] | None":
+    """Compare whatever can be read back by rows."""
+    from waltap_sinks.comparison.hook import compared
+
+    return compared(profile, tables, patience_s)
 
 
 @hookimpl

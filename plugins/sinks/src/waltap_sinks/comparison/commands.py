@@ -23,6 +23,8 @@ __all__ = [
     "WithoutOption",
     "application",
     "connected",
+    "dsn_of",
+    "readables",
     "told",
 ]
 
@@ -86,8 +88,8 @@ def verify(
     """
     profile = _resolved(file, set_)
     good = True
-    with connected(dsn or _dsn_of(profile)) as source:
-        for name, readable in _readables(profile, sink):
+    with connected(dsn or dsn_of(profile)) as source:
+        for name, readable in readables(profile, sink):
             try:
                 from waltap_sinks.comparison.compare import compare
 
@@ -144,7 +146,7 @@ def _resolved(file: str, set_: list[str] | None) -> "Profile":
     return resolve(raw, Host(), overrides=overrides(raw, set_))
 
 
-def _dsn_of(profile: "Profile") -> str:
+def dsn_of(profile: "Profile") -> str:
     """Return libpq's connection string of what the profile captures from."""
     from psycopg.conninfo import make_conninfo
 
@@ -158,7 +160,7 @@ def _dsn_of(profile: "Profile") -> str:
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
-def _readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Readable]]":
+def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Readable]]":
     """Open the destinations. Raises: ConfigurationError where one cannot be read."""
     from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 

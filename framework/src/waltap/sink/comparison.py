@@ -1,0 +1,14 @@
+"""What a comparison of one table with its source tells (hook ``choose_comparison``)."""
+
+from dataclasses import dataclass
+
+__all__ = ["Compared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One table of a destination beside the source's. ``surplus`` are keys, for people, of some rows that
+    the source has no more."""
+
+    equal: bool
+    surplus: tuple[str, ...] = ()

@@ -1,0 +1,37 @@
+"""The comparison as others ask for it: is a table of the destination equal to the source's?"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from waltap.sink.comparison import Compared
+from waltap_sinks.comparison.commands import connected, dsn_of, readables
+from waltap_sinks.comparison.compare import compare
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+
+__all__ = ["compared"]
+
+
+def compared(
+    profile: "Profile", tables: Sequence[str], patience_s: float
+) -> Mapping[str, Compared] | None:
+    """Return what is known of ``tables`` over all destinations of a profile; None where one of them cannot
+    be read. Raises: WaltapError."""
+    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    if any(sink.spec.readable is None for sink in sinks):
+        return None
+    found: dict[str, Compared] = {}
+    with connected(dsn_of(profile)) as source:
+        for _, readable in readables(profile, None):
+            try:
+                results = compare(source, readable, tables=tables, patience_s=patience_s)
+            finally:
+                readable.close()
+            for each in results:
+                known = found.get(each.table, Compared(equal=True))
+                found[each.table] = Compared(
+                    equal=known.equal and each.equal and not each.left_out,
+                    surplus=(*known.surplus, *each.surplus),
+                )
+    return found
