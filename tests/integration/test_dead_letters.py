@@ -157,3 +157,18 @@ def test_each_of_several_sinks_has_letters_of_its_own(
     assert answer.returncode == 0, answer.stderr
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (2,), (3,)]
     assert len(lines.read_text().splitlines()) == 3
+
+
+def test_a_sink_of_its_own_gets_copies(to_sql: Pipeline, target: Database, tmp_path: Path) -> None:
+    copies = tmp_path / "letters.jsonl"
+    to_sql.tables = {"dead_letters": {"type": "jsonl", "path": str(copies)}}
+    to_sql.settings |= KEEP
+    to_sql.catch_up()
+    target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n')")
+    to_sql.catch_up()
+    (letter,) = letters_of(to_sql)
+    (copy,) = [json.loads(line) for line in copies.read_text().splitlines()]
+    assert copy["topic"] == "p.dead-letters"
+    assert copy["key"] == letter.id
+    assert copy["value"]["event"]["value"]["after"]["id"] == 2
+    assert "change" not in copy["value"]

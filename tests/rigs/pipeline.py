@@ -203,6 +203,7 @@ class Pipeline:
         self.folder, self.database = folder, database
         self.destination = Destination()
         self.outlets: list[dict[str, Any]] = []
+        self.tables: dict[str, Any] = {}
         self.others: dict[str, Destination] = {}
         source: dict[str, Any] = {"type": "postgres"}
         if database is not None:
@@ -227,7 +228,7 @@ class Pipeline:
         sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
         tables: dict[str, Any] = {"name": "p", "source": chosen}
         tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
-        return resolve(read_tables(tables), host)
+        return resolve(read_tables(tables | self.tables), host)
 
     @property
     def offset_file(self) -> Path:

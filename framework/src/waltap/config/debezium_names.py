@@ -24,6 +24,7 @@ __all__ = [
     "Known",
     "Treatment",
     "known",
+    "present",
 ]
 
 
@@ -389,3 +390,8 @@ def known(name: str) -> Known | None:
     if entry is not None:
         return entry
     return next((known for pattern, known in KNOWN_FAMILIES if pattern.fullmatch(name)), None)
+
+
+def present(name: str, value: object) -> object:
+    """Return what an old value of Debezium's is called now; any other as it is."""
+    return OLD_VALUES.get((name, str(value).strip().lower()), value)

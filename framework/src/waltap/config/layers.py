@@ -66,9 +66,9 @@ class RawProfile:
     properties of each transform, ``sink_place`` before the sink's, where that is not as usual.
     ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
     columns, in their order, by what their users write before their properties; ``outlets`` are several
-    sinks. ``problems`` are those found while reading, ``ignored`` names that have no effect, each with
-    the reason. ``written``: what stands before ``transforms.`` and ``predicates.`` in the file. Relative
-    paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
+    sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
+    reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before ``transforms.``
+    and ``predicates.`` in the file. Relative paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
     """
 
     origin: str
@@ -83,6 +83,7 @@ class RawProfile:
     predicates: dict[str, dict[str, Setting]] = field(default_factory=dict)
     converters: dict[str, dict[str, Setting]] = field(default_factory=dict)
     outlets: list[RawOutlet] = field(default_factory=list)
+    dead_letters: dict[str, Setting] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     ignored: dict[str, str] = field(default_factory=dict)
@@ -163,6 +164,8 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                     raw.problems.append(Problem("sinks", "must be [[sinks]] tables"))
                     continue
                 raw.outlets.append(_outlet(table, f"{origin} [[sinks]] #{number}", number))
+        elif section == "dead_letters" and isinstance(content, Mapping):
+            raw.dead_letters = _flat(content, where)
         elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
             flat = _flat(content, where)
             if section == "labels":
@@ -180,7 +183,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                     section,
                     "is not a section of a profile",
                     allowed="name, [source], [sink], [[sinks]], [engine], [format], [offsets], "
-                    "[[transforms]], [predicates.NAME], [[converters]], [labels]",
+                    "[[transforms]], [predicates.NAME], [[converters]], [dead_letters], [labels]",
                 )
             )
     return raw

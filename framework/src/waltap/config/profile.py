@@ -90,6 +90,8 @@ class Profile:
     transforms: tuple[TransformUse, ...] = ()
     converters: tuple[ConverterUse, ...] = ()
     outlets: tuple[OutletProfile, ...] = ()
+    dead_letters: Component[SinkSpec] | None = None
+    """Gets a copy of every dead letter."""
     signal_channels: tuple[Component[SignalChannelSpec], ...] = ()
     """Those that are polled: all but ``source``, whose signals come in the stream."""
     notification_channels: tuple[Component[NotificationChannelSpec], ...] = ()

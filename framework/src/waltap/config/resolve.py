@@ -10,12 +10,13 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltap.capture.properties import CaptureProperties
 from waltap.config.connect_worker import exactly_once, sanitizing, take_worker_settings
 from waltap.config.converters import converters
-from waltap.config.debezium_names import OLD_NAMES, OLD_VALUES, Known
+from waltap.config.dead_letters import copy_of_letters
+from waltap.config.debezium_names import OLD_NAMES, Known, present
 from waltap.config.formats import DEFAULT_FORMAT, Formats
 from waltap.config.layers import SINK_PREFIX, RawProfile, Setting
 from waltap.config.namespace import Explained, Findings, Namespace, as_text
@@ -250,6 +251,7 @@ class _Resolver:
             "topic_naming": self._naming(naming, capture),
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
+            "dead_letters": None if self._at_rest else copy_of_letters(*self._asked()),
         }
         signals = self._channels(
             SignalChannelSpec, engine.signal_channels if engine else (), "signal.enabled.channels"
@@ -295,7 +297,7 @@ class _Resolver:
             ignored=tuple(findings.ignored),
             reasons=dict(findings.ignored),
             warnings=tuple(dict.fromkeys(findings.warnings)),
-            problems=tuple(_unique(findings.problems)),
+            problems=tuple({str(each): each for each in findings.problems}.values()),  # once each
         )
 
     def _snapshotter(
@@ -367,11 +369,11 @@ class _Resolver:
             if new != name:
                 self._findings.warnings.append(f"{name} is an old name: write {new}")
                 if new in given:
-                    if given[new].value != _present(new, setting.value):
+                    if given[new].value != present(new, setting.value):
                         what = f"is the old name of {new}, which is given too, with another value"
                         self._flat.complain(setting, what)
                     continue
-            value = _present(new, setting.value)
+            value = present(new, setting.value)
             if value is not setting.value:
                 text = f"{new}={setting.value} is an old value: write {new}={value}"
                 self._findings.warnings.append(text)
@@ -490,8 +492,11 @@ class _Resolver:
         return spec
 
     def _steps(self) -> tuple[tuple[TransformUse, ...], tuple[ConverterUse, ...]]:
-        given = self._find, self._component, self._models, self._raw, self._findings
+        given = self._asked()
         return ((), ()) if self._at_rest else (Transforms(*given).chosen(), converters(*given))
+
+    def _asked(self) -> tuple[Any, ...]:
+        return self._find, self._component, self._models, self._raw, self._findings
 
     def _outlets(self) -> list[OutletProfile | None]:
         """Return the sinks of a profile that has several; none where one is given by argument."""
@@ -590,13 +595,3 @@ def pipeline_name(name: str) -> str:
     if folder == name:
         return name
     return f"{folder}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-
-
-def _present(name: str, value: object) -> object:
-    """Return what an old value of Debezium's is called now; any other as it is."""
-    return OLD_VALUES.get((name, str(value).strip().lower()), value)
-
-
-def _unique(problems: list[Problem]) -> list[Problem]:
-    """Drop a problem that two components reported of one property they share."""
-    return list({str(problem): problem for problem in problems}.values())

@@ -8,6 +8,7 @@ import msgspec
 
 from waltap.clock import Clock
 from waltap.dead_letters.change_form import ChangeForm
+from waltap.dead_letters.copy import LettersCopied
 from waltap.dead_letters.handling import Handling
 from waltap.dead_letters.letter import Letter
 from waltap.dead_letters.pieces import Part
@@ -49,7 +50,7 @@ class Desk:
         *,
         describe: Callable[[Relation], Relation],
         form: Callable[[], Format | None],
-        copy: Callable[[list[Letter]], None] | None = None,
+        copy: LettersCopied | None = None,
     ) -> None:
         self.store, self._clock = store, clock
         self._describe, self._form, self._copy = describe, form, copy
@@ -93,6 +94,11 @@ class Desk:
         kept = self.store.put(letters)
         if self._copy is not None:
             self._copy(kept)
+
+    def close(self) -> None:
+        """Let go of the sink that gets copies; may be called twice."""
+        if self._copy is not None:
+            self._copy.close()
 
     def left_out(self, handling: Handling, sink: str, place: str, reason: WaltapError) -> None:
         """Count an event that was left out, and tell of it, not too often."""

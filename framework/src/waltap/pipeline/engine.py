@@ -179,6 +179,7 @@ class Engine:
             finally:
                 run.guard.stop()
                 run.channels.close()
+                stages.desk.close()
                 if run.sink_open:
                     stages.sink.close()
 

@@ -80,8 +80,8 @@ class EngineProperties(Properties):
     dead_letter_topic: str | None = declare(
         "errors.deadletterqueue.topic.name",
         default=None,
-        summary="Topic of dead letters in the sink that [dead_letters] names; in a Debezium file, of the "
-        "profile's own sink.",
+        summary="Topic of the copies of dead letters in the sink that [dead_letters] names; by default "
+        "topic.prefix and .dead-letters.",
     )
     event_processing: Literal["fail", "warn", "skip", "dead_letter", "tolerance"] = declare(
         "event.processing.failure.handling.mode",

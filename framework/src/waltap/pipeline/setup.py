@@ -8,6 +8,7 @@ from waltap.capture.capture import Capture
 from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
 from waltap.config.secrecy import redacted
+from waltap.dead_letters.copy import LettersCopied
 from waltap.dead_letters.desk import Desk
 from waltap.dead_letters.handling import Handling, Policy
 from waltap.dead_letters.store import LetterStore
@@ -103,6 +104,7 @@ class Stages:
             clock,
             describe=self.relations.describe,
             form=lambda: self._form_of_letters(run_id),
+            copy=self._copy_of_letters(),
         )
         self._letters_form: Format | None = None
         self.policy = Policy.of(profile.engine, profile.capture)
@@ -341,6 +343,17 @@ class Stages:
                 stopping=self._stopping,
                 order=order,
             ),
+        )
+
+    def _copy_of_letters(self) -> LettersCopied | None:
+        component = self.profile.dead_letters
+        if component is None:
+            return None
+        engine, capture = self.profile.engine, self.profile.capture
+        topic = engine.dead_letter_topic or f"{capture.topic_prefix}.dead-letters"
+        folder = self.state_dir / DEAD_LETTERS / "sink"
+        return LettersCopied(
+            lambda: self._made_sink(component, folder, Policy(records=Handling.WARN)), topic
         )
 
     def _form_of_letters(self, run_id: str) -> Format | None:

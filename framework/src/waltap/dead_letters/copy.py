@@ -1,0 +1,62 @@
+"""Dead letters as records of a sink, beside the pipeline's own file of them."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from waltap.dead_letters.letter import Letter
+from waltap.errors import SinkError
+from waltap.format.record import Record
+from waltap.sink.refusal import RecordsRefused, leave_out
+from waltap.sink.sink import Sink
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch
+
+__all__ = ["LettersCopied"]
+
+log = logging.getLogger(__name__)
+
+
+class LettersCopied:
+    """Gives letters to a sink of records, which is opened with the first one; ``topic`` is theirs."""
+
+    def __init__(self, make: Callable[[], Sink], topic: str) -> None:
+        self._make, self._topic = make, topic
+        self._sink: Sink | None = None
+
+    def __call__(self, letters: list[Letter]) -> None:
+        """Write letters, durably. What the server sent is not in them. Raises: SinkError."""
+        records = [
+            Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.told()))
+            for each in letters
+        ]
+        batch = Batch(parts=[], position=Position(0), events=len(records), records=records)
+        try:
+            if self._sink is None:
+                self._sink = self._make()
+                if not self._sink.capabilities.records:
+                    raise SinkError("[dead_letters] names a sink that takes no records")  # noqa: TRY301
+                self._sink.open()
+            self._write(self._sink, batch)
+            self._sink.flush()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the sink; may be called twice."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+
+    @staticmethod
+    def _write(sink: Sink, batch: Batch) -> None:
+        while batch.records:
+            try:
+                sink.write(batch)
+            except RecordsRefused as error:
+                log.warning("a dead letter is not copied: %s", error.problem)
+                leave_out(batch, error.refused)
+            else:
+                return
