@@ -67,8 +67,9 @@ class RawProfile:
     ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
     columns, in their order, by what their users write before their properties; ``outlets`` are several
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
-    reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before ``transforms.``
-    and ``predicates.`` in the file. Relative paths start at ``folder`` (absolute): that of the file, for tables in memory the current one.
+    reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before
+    ``transforms.`` and ``predicates.`` in the file. Relative paths start at ``folder`` (absolute): that of
+    the file, for tables in memory the current one.
     """
 
     origin: str
