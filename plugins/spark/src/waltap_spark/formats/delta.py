@@ -232,6 +232,8 @@ class DeltaFormat(MergingFormat):
         hours = self._properties.retention_hours
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
         spark.conf.set(check, str(hours >= 168).lower())
+        # as many tasks list the files, 10,000 by default, however few there are
+        spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         spark.sql(f"VACUUM {at} RETAIN {hours} HOURS")
 
     def _require_delta(self, spark: "SparkSession") -> None:
