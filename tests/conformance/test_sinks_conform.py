@@ -1,5 +1,6 @@
 """Every sink of ours keeps the kit's promises."""
 
+import gzip
 import json
 
 import orjson
@@ -14,7 +15,9 @@ import waltap_streams.plugin
 from waltap.format.record import Record
 from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 from waltap_sinks.http.properties import HttpProperties
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, Store
+from waltap.files.store import Store
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
+from waltap_sinks.files.properties import FilesProperties
 from waltap.sink.jsonl import JsonLinesProperties
 from waltap_spark.properties import SparkProperties
 from waltap_spark.sink import changelog_of
@@ -76,6 +79,31 @@ def changes(path):
                 values = {name: row[name] for name in row if not name.startswith("_")}
                 found.append(Delivered(f"public.{table}", row["_op"], values))
     return found
+
+
+def lines_of_files(folder):
+    """Return the records of a folder of files, table by table, as whoever reads every file has them."""
+    found = []
+    for path in sorted(folder.glob("table=*/date=*/*.jsonl.gz")):
+        whole = folder / "plain"
+        whole.write_bytes(gzip.decompress(path.read_bytes()))
+        found += lines(whole)
+    return found
+
+
+class TestFiles(SinkSuite):
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "files"
+            return SinkRig(
+                SPECS["files"],
+                FilesProperties(path=str(path)),
+                lambda: lines_of_files(path),
+                asks=True,
+            )
+
+        return make
 
 
 class TestChangeLog(SinkSuite):
@@ -148,6 +176,6 @@ class TestHttp(SinkSuite):
 def test_every_registered_sink_is_here():
     # kafka: test_kafka_conforms.py, sql: test_sql_conforms.py, lakes: test_lakes_conform.py,
     # streams: test_streams_conform.py
-    tested = {"jsonl", "changelog", "spark", "http", "kafka", "sql", "delta", "iceberg"}
+    tested = {"jsonl", "files", "changelog", "spark", "http", "kafka", "sql", "delta", "iceberg"}
     tested |= {"redis", "nats-jetstream", "kinesis"}
     assert set(SPECS) == tested | KEEP_NOTHING

@@ -209,11 +209,11 @@ def test_a_failed_flush_keeps_nothing_and_delivery_starts_again(tmp_path: Path) 
             if name != "open_output_stream":
                 return attribute
 
-            def refuse_sometimes(*arguments: Any) -> Any:
+            def refuse_sometimes(*arguments: Any, **named: Any) -> Any:
                 failing[0] += 1
                 if failing[0] in (4, 9, 21, 31, 32, 39):
                     raise OSError(28, "No space left on device")
-                return attribute(*arguments)
+                return attribute(*arguments, **named)
 
             return refuse_sometimes
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap.source.position import Position
+from waltap.files import FilesInUse
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Store
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
-    ChangeLogInUse,
     ChangeLogOlder,
     ChangeLogRetired,
     ColumnNameTaken,
@@ -383,7 +383,7 @@ def test_flush_without_anything_new_writes_nothing(tmp_path: Path) -> None:
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    with pytest.raises(ChangeLogInUse, match="process"):
+    with pytest.raises(FilesInUse, match="process"):
         sink(tmp_path).open()
     log.close()
     opened(tmp_path).close()

@@ -10,6 +10,7 @@ does to a server (long transactions, slots, WAL) is nothing that a test has to l
 - ``kafka``: an Apache Kafka broker, one per worker; ``private_kafka``: one of the test's own that may be
   killed and started again; ``registry``: a schema registry with Confluent's interface, one per worker;
 - ``mariadb``, ``redis_server``, ``nats_server``, ``moto``: one per worker;
+- ``s3``: an S3 server, one per worker; ``bucket``: the name of an empty bucket on it;
 - ``java``: the Java home; ``spark``: a local Spark session.
 
 What is missing is a skip with its reason, or a failure with ``CI=true``.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tests.servers.moto import Moto
     from tests.servers.nats import NatsServer
     from tests.servers.redis import RedisServer
+    from tests.servers.s3 import S3Server
 
 STATE = "WALTAP_TEST_STATE"
 """Environment variable, set by the first process for its workers: where they meet."""
@@ -251,6 +253,27 @@ def _broker() -> Kafka:
         return Kafka.create()
     except (MissingProgram, ChildFailed) as reason:
         missing(f"no Kafka broker: {reason}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator["S3Server"]:
+    """Return the S3 server of this worker; its tests share it, and leave it asking nobody."""
+    from tests.servers.s3 import S3Server
+
+    try:
+        made = S3Server.create()
+    except (MissingProgram, ChildFailed) as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def bucket(s3: "S3Server") -> str:
+    """Return the name of an empty bucket."""
+    name = f"bucket-{os.getpid()}-{next(_numbers)}"
+    s3.files().create_dir(name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from waltap_sinks.changelog.manifest import (
     parse_manifest,
 )
 from waltap_sinks.changelog.reader import complete_generations
-from waltap_sinks.changelog.store import safe_name
+from waltap.files.store import safe_name
 
 
 def entry(name: str = "t", generation: int | None = None, complete: bool = False) -> TableEntry:

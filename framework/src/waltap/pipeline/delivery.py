@@ -315,9 +315,11 @@ class Delivery:
         self._sink.tend()
 
     def due(self, seconds: float) -> bool:
-        """Tell whether something written has waited ``seconds`` for its flush."""
+        """Tell whether something written has waited ``seconds`` for its flush, and its sink as long."""
         since = self.unflushed_since
-        return since is not None and self._clock.monotonic() - since >= seconds
+        if since is None or self._clock.monotonic() - since < seconds:
+            return False
+        return not self._sink.holds_back()
 
     @property
     def whole_transactions(self) -> bool:

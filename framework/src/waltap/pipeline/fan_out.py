@@ -150,6 +150,11 @@ class FanOut(Sink):
             raise failure
         return slowest or None
 
+    def holds_back(self) -> bool:
+        """Tell whether every sink that runs does: what one has is confirmed when all have it."""
+        running = [each.sink for each in self.outlets if each.paused is None]
+        return bool(running) and all(sink.holds_back() for sink in running)
+
     def tend(self) -> None:
         """Look after every sink, and try a paused one whose rest is over.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from waltap.config.profile import Component, Profile
 from waltap.errors import OffsetError, Retry, SourceError, WaltapError
+from waltap.files.place import refusal
 from waltap.format.format import Format
 from waltap.host import Host
 from waltap.offsets.gaps import Gaps
@@ -23,7 +24,6 @@ from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.slot_owners import orphan_slots
-from waltap.sink.place import refusal
 from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Check, Connector

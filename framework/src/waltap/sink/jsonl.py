@@ -19,12 +19,12 @@ from typing import Final
 
 from waltap.config.property import Properties, declare
 from waltap.errors import Retry, SinkError
+from waltap.files.place import refusal
 from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.offsets.durable_file import sync
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.past_cache import PastCache
-from waltap.sink.place import refusal
 from waltap.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Position, Positions

@@ -150,6 +150,12 @@ class Sink(abc.ABC):
         batches since the last flush, and every later `write` and `flush` raises too.
         """
 
+    def holds_back(self) -> bool:
+        """Tell whether what was written may wait longer for its flush, for a sink that makes few large
+        pieces: asked where ``offset.flush.interval.ms`` is over, about once a batch. A `flush` that comes
+        all the same (a snapshot's end, a stop) makes everything durable."""
+        return False
+
     def tend(self) -> None:
         """Do what is due while nothing comes: called about every ``status.update.interval.ms``, every ten
         seconds at least, between two batches. Raises: SinkError, as `flush` does."""

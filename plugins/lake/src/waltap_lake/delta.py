@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.errors import SinkError
+from waltap.files.place import refusal
+from waltap.files.store import safe_name
 from waltap.plugin_errors import LibraryMissing
-from waltap.sink.place import refusal
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import Lake, LakeTable, TableName, fitting
 from waltap_lake.mark import Mark
 from waltap_lake.properties import DeltaProperties
-from waltap_sinks.changelog.store import safe_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,6 +25,12 @@ def _changelog(properties: Any, context: "SinkContext") -> "Sink":
     return ChangeLogSink(properties, context)
 
 
+def _files(properties: Any, context: "SinkContext") -> "Sink":
+    from waltap_sinks.files.sink import FilesSink
+
+    return FilesSink(properties, context)
+
+
 def _http(properties: Any, context: "SinkContext") -> "Sink":
     from waltap_sinks.http.sink import HttpSink
 
@@ -95,6 +101,7 @@ def choose_comparison(
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the sinks of this distribution."""
     from waltap_sinks.changelog.properties import ChangeLogProperties
+    from waltap_sinks.files.properties import FilesProperties
     from waltap_sinks.http.properties import HttpProperties
     from waltap_sinks.sql.properties import SqlProperties
 
@@ -106,6 +113,13 @@ def register_sinks() -> Iterable[SinkSpec]:
             factory=_changelog,
             exactly_once=True,
             readable=_changelog_readable,
+        ),
+        SinkSpec(
+            name="files",
+            summary="JSON lines as whole files by table and day, on disks or object stores; exactly once.",
+            properties=FilesProperties,
+            factory=_files,
+            exactly_once=True,
         ),
         SinkSpec(
             name="http",

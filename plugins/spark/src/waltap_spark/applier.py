@@ -105,7 +105,7 @@ class Applier:
 
         A table whose changes cannot be applied stands still (`TableState.failed`): all others go on,
         and it is tried again from where it stands, every `RETRY_S` and by every new applier.
-        Raises: ChangeLogUnavailable, and what Spark raises for all tables alike; nothing has changed
+        Raises: FilesUnavailable, and what Spark raises for all tables alike; nothing has changed
         then.
         """
         if self._owed is not None:

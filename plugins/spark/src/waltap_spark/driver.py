@@ -57,7 +57,7 @@ def run_driver(
 
     Whatever refuses it does so before Spark is started, which takes seconds.
     Raises: JavaMissing, OutputInUse, OutputMismatch, ChangeLogMissing, TypeChanged,
-    ChangeLogUnavailable, ….
+    FilesUnavailable, ….
     """
     require_java()
     reader, tables = ChangeLog(changelog), Output(output)

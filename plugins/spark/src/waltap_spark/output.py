@@ -22,10 +22,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from waltap_sinks.changelog.errors import ChangeLogInUse
+from waltap.files.errors import FilesInUse
+from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
-from waltap_sinks.changelog.store import Store, safe_name
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 
 __all__ = [
@@ -327,7 +327,7 @@ class Output:
         """
         try:
             self.store.lock(".lock")
-        except ChangeLogInUse as cause:
+        except FilesInUse as cause:
             holder = cause.problem.rpartition(" ")[2]
             text = f"{self.location} is being written by process {holder}"
             raise OutputInUse(text, holder=holder) from cause

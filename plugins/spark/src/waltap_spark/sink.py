@@ -89,7 +89,7 @@ class SparkSink(Sink):
         self._log.write(batch)
 
     def flush(self) -> Position | None:
-        """Publish; then see whether Spark is alive. Raises: ApplierFailed, ChangeLogUnavailable."""
+        """Publish; then see whether Spark is alive. Raises: ApplierFailed, FilesUnavailable."""
         self._went = True
         with self._fail_stop:
             position = self._log.flush()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from waltap_sinks.changelog.properties import ChangeLogProperties
 
 if TYPE_CHECKING:
+    from waltap.files.store import Store
     from waltap_sinks.changelog.manifest import NOTHING, Manifest, Mark, Segment, TableEntry
     from waltap_sinks.changelog.reader import ChangeLog
     from waltap_sinks.changelog.readers import Reader, Readers
     from waltap_sinks.changelog.sink import ChangeLogSink
-    from waltap_sinks.changelog.store import Store
 
 __all__ = [
     "NOTHING",
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ChangeLog": "reader",
-    "ChangeLogSink": "sink",
-    "Reader": "readers",
-    "Readers": "readers",
-    "Store": "store",
+    "ChangeLog": f"{__name__}.reader",
+    "ChangeLogSink": f"{__name__}.sink",
+    "Reader": f"{__name__}.readers",
+    "Readers": f"{__name__}.readers",
+    "Store": "waltap.files.store",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"{__name__} has no {name}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'manifest')}"), name)
+    return getattr(import_module(_MODULES.get(name, f"{__name__}.manifest")), name)

@@ -121,7 +121,7 @@ def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log in a folder. Raises: ChangeLogMissing, ChangeLogUnavailable."""
+    """Return the change log in a folder. Raises: ChangeLogMissing, FilesUnavailable."""
     from waltap_sinks.changelog.errors import ChangeLogMissing
 
     log = ChangeLog(path)

@@ -1,9 +1,9 @@
 """What can go wrong with a change log.
 
 SinkError
-├── ChangeLogUnavailable    WT-5101   its files cannot be read or written
+├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.files.errors`)
 ├── ChangeLogDamaged        WT-5102   a manifest or segment is not what it should be
-├── ChangeLogInUse          WT-5103   another process writes it
+├── FilesInUse              WT-5103   another process writes it (`waltap.files.errors`)
 ├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
 ├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
@@ -19,27 +19,14 @@ from waltap.errors import Retry, SinkError
 __all__ = [
     "ChangeLogDamaged",
     "ChangeLogGone",
-    "ChangeLogInUse",
     "ChangeLogMissing",
     "ChangeLogOfAnother",
     "ChangeLogOlder",
     "ChangeLogRetired",
-    "ChangeLogUnavailable",
     "ColumnNameTaken",
     "ReaderUnknown",
     "TransactionGap",
 ]
-
-
-class ChangeLogUnavailable(SinkError):
-    """A file of the change log cannot be listed, read, written or made durable."""
-
-    code = "WT-5101"
-    retry = Retry.RECONNECT
-    remedy = (
-        "Check that {path} can be written and has room; the log resumes from its last manifest, "
-        "nothing is lost or doubled."
-    )
 
 
 class ChangeLogDamaged(SinkError):
@@ -50,13 +37,6 @@ class ChangeLogDamaged(SinkError):
         "Restore {path} from a copy, or move the whole log away and start again without a stored "
         "offset, which takes a new snapshot."
     )
-
-
-class ChangeLogInUse(SinkError):
-    """Another process holds the lock of this change log."""
-
-    code = "WT-5103"
-    remedy = "Stop the other process (see {path}), or give this pipeline a change log of its own."
 
 
 class ColumnNameTaken(SinkError):

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
+from waltap.files.store import Store
 from waltap_sinks.changelog.errors import ChangeLogDamaged
-from waltap_sinks.changelog.store import Store
 
 __all__ = ["log_identity", "make_log_identity", "same_place"]
 
@@ -20,7 +20,7 @@ class _Identity(msgspec.Struct, frozen=True):
 def log_identity(store: Store) -> str:
     """Return the id of the log in ``store``, "" where an earlier version wrote it last.
 
-    Raises: ChangeLogDamaged, ChangeLogUnavailable.
+    Raises: ChangeLogDamaged, FilesUnavailable.
     """
     if FILE not in store.names(""):
         return ""

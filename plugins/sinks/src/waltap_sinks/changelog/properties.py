@@ -2,14 +2,15 @@
 
 from typing import Literal
 
-from waltap.config.property import Properties, declare
+from waltap.config.property import declare
+from waltap.files.properties import StorageProperties
 
 __all__ = ["ChangeLogProperties"]
 
 Compression = Literal["zstd", "snappy", "lz4", "none"]
 
 
-class ChangeLogProperties(Properties):
+class ChangeLogProperties(StorageProperties):
     """Where the change log lies and how large its pieces are."""
 
     path: str = declare(

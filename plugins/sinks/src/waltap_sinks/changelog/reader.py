@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from waltap.errors import WaltapError
+from waltap.files.store import Store
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
 from waltap_sinks.changelog.log_identity import log_identity
 from waltap_sinks.changelog.manifest import (
@@ -15,7 +16,6 @@ from waltap_sinks.changelog.manifest import (
     parse_manifest,
 )
 from waltap_sinks.changelog.readers import Readers
-from waltap_sinks.changelog.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa

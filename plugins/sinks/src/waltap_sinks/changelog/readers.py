@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ReaderUnknown
 from waltap_sinks.changelog.manifest import NOTHING, Mark
-from waltap_sinks.changelog.store import Store, safe_name
 
 __all__ = ["HOLD_S", "Reader", "Readers"]
 

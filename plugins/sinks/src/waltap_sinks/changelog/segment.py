@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from waltap.arrow.array import integer_array
 from waltap.decode.message import Change
 from waltap.decode.tuple_image import Tuple
+from waltap.files.store import Store
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
-from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import Rows, TableVersion
 
 if TYPE_CHECKING:

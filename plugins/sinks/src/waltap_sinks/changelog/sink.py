@@ -10,6 +10,8 @@ import msgspec
 
 from waltap.decode.message import Change, Truncate
 from waltap.decode.relation import Relation
+from waltap.files.errors import FilesUnavailable
+from waltap.files.store import Store
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
@@ -19,7 +21,6 @@ from waltap_sinks.changelog.errors import (
     ChangeLogGone,
     ChangeLogOfAnother,
     ChangeLogOlder,
-    ChangeLogUnavailable,
     TransactionGap,
 )
 from waltap_sinks.changelog.log_identity import make_log_identity
@@ -38,7 +39,6 @@ from waltap_sinks.changelog.published_note import PublishedNote
 from waltap_sinks.changelog.read_so_far import ReadSoFar
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
-from waltap_sinks.changelog.store import Store
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = ["ChangeLogSink"]
@@ -96,7 +96,7 @@ class ChangeLogSink(Sink):
         store: Store | None = None,
     ) -> None:
         self._properties, self._context = properties, context
-        self._store = store or Store(properties.path)
+        self._store = store or Store(properties.path, properties)
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         self._fail_stop = FailStop(self._store.location)
         self._gap = FailStop(self._store.location)
@@ -136,7 +136,7 @@ class ChangeLogSink(Sink):
     def check(self) -> list[Check]:
         """Look whether the folder can be written, is nobody else's, and still has what was written to it.
 
-        Raises: ChangeLogUnavailable, ChangeLogInUse, ChangeLogGone, ChangeLogOfAnother."""
+        Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother."""
         self._store.check(".lock")
         last = ChangeLog(self._store).last()
         if last is not None:
@@ -150,7 +150,7 @@ class ChangeLogSink(Sink):
 
         Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
         a new epoch: the LSNs of what comes may belong to another server.
-        Raises: ChangeLogInUse, ChangeLogUnavailable, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
+        Raises: FilesInUse, FilesUnavailable, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
@@ -219,7 +219,7 @@ class ChangeLogSink(Sink):
 
         After a failure nothing unpublished is kept, and nothing more is taken, since it would leave a
         gap: delivery starts again from what `flush` returned last.
-        Raises: ChangeLogUnavailable, TransactionGap, ColumnNameTaken.
+        Raises: FilesUnavailable, TransactionGap, ColumnNameTaken.
         """
         self._fail_stop.check()
         with self._gap, self._abandoning():
@@ -517,7 +517,7 @@ class ChangeLogSink(Sink):
     def flush(self) -> Position | None:
         """Publish everything up to the last whole transaction; return the position after it.
 
-        Raises: ChangeLogUnavailable, ChangeLogGone; nothing unpublished is kept then.
+        Raises: FilesUnavailable, ChangeLogGone; nothing unpublished is kept then.
         """
         with self._fail_stop, self._abandoning():
             position = self._publish()
@@ -530,8 +530,10 @@ class ChangeLogSink(Sink):
         """Keep nothing unpublished after a failure."""
         try:
             yield
-        except ChangeLogUnavailable as error:
+        except FilesUnavailable as error:
             self._abandon()
+            if self._mark.end_lsn:
+                error.problem += f"; committed up to {lsn_text(self._mark.end_lsn)}"
             if self._store.locked():
                 raise
             raise self._gone("was moved or deleted while it was written") from error

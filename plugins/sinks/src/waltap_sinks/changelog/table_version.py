@@ -28,12 +28,12 @@ from waltap.events import (
     Run,
     runs,
 )
+from waltap.files.store import safe_name
 from waltap.sink.sink import SinkContext
 from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_sinks.changelog.store import safe_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

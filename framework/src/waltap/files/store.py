@@ -1,4 +1,4 @@
-"""Files of a change log on any filesystem that pyarrow knows; the only module here that does I/O.
+"""Files below one folder, on any filesystem that pyarrow knows.
 
 Durability: on a local disk a file counts once it, and the name of it, were synchronised. Object
 stores make an object visible, whole, when its upload ends; there is nothing to synchronise.
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
+from waltap.files.location import opened
+from waltap.files.place import refusal
+from waltap.files.properties import StorageProperties
 from waltap.offsets.durable_file import sync
 from waltap.offsets.lock_file import LockFile, holder
-from waltap.sink.place import refusal
-from waltap_sinks.changelog.errors import ChangeLogInUse, ChangeLogUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +25,9 @@ __all__ = ["Store", "safe_name"]
 
 RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
 """Filesystems that rename atomically; elsewhere an upload itself is atomic."""
+
+OBJECTS: Final = frozenset({"s3", "gcs", "abfs"})
+"""Object stores: they have no folders."""
 
 LARGE_BYTES: Final = 8 << 20
 """A file that is made durable as soon as it is complete."""
@@ -40,26 +45,23 @@ class Store:
     """Files below one folder. Paths are relative to it and use ``/``.
 
     ``location`` is a plain path or a URI of a filesystem (``s3://bucket/folder``,
-    ``file:///…``, ``hdfs://…``, ``gs://…``, ``abfs://…``).
-    Every method raises ChangeLogUnavailable when the filesystem refuses.
+    ``file:///…``, ``hdfs://…``, ``gs://…``, ``abfs://…``), ``storage`` how an object store is reached.
+    Every method raises FilesUnavailable when the filesystem refuses.
     """
 
-    def __init__(self, location: str) -> None:
-        from pyarrow import fs
-
-        self.location = location
-        if not location.strip():
-            raise ChangeLogUnavailable("the path of the change log is empty", path=location)
+    def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
+        self.location = location.partition("?")[0]
+        self._remote = "://" in location
         try:
-            if "://" in location:
-                self._fs, base = fs.FileSystem.from_uri(location)
-            else:
-                self._fs, base = fs.LocalFileSystem(), str(Path(location).absolute())
+            place = opened(location, storage or StorageProperties())
         except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
             raise self._failure("cannot be opened", cause) from cause
+        self._fs, base, self.location = place
         self._base = base.rstrip("/")
         self.local: bool = self._fs.type_name == "local"
+        self._remote = not self.local
         self._renames = self._fs.type_name in RENAMING
+        self._objects = self._fs.type_name in OBJECTS
         self._folders: set[str] = set()
         self._files: set[str] = set()
         self._unsynced: set[str] = set()
@@ -119,7 +121,7 @@ class Store:
     def read(self, path: str) -> bytes:
         """Return the content of a small file."""
         try:
-            with self._fs.open_input_stream(self.path(path)) as stream:
+            with self._fs.open_input_stream(self.path(path), compression=None) as stream:
                 return bytes(stream.read())
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
@@ -164,13 +166,13 @@ class Store:
             if self.takes_over and self.local:
                 # who lost the lease may have it open: what it writes there goes nowhere
                 Path(self.path(path)).unlink(missing_ok=True)
-            return self._fs.open_output_stream(self.path(path))
+            return self._fs.open_output_stream(self.path(path), compression=None)
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[None]:
-        """Turn what the filesystem refuses while ``path`` is written into a `ChangeLogUnavailable`."""
+        """Turn what the filesystem refuses while ``path`` is written into a `FilesUnavailable`."""
         try:
             yield
         except OSError as cause:
@@ -231,7 +233,7 @@ class Store:
         try:
             self._make_folder(folder)
             self._settle()
-            with self._fs.open_output_stream(written) as stream:
+            with self._fs.open_output_stream(written, compression=None) as stream:
                 stream.write(data)
             if self.local:
                 sync(written)
@@ -240,6 +242,25 @@ class Store:
                 self._fs.move(written, target)
             if self.local:
                 sync(self.path(folder))
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make a file appear whole, or not at all; its name is durable after `settle`, or a `publish`.
+        May be called by several threads at a time."""
+        self.may_write()
+        folder, _, name = path.rpartition("/")
+        target = self.path(path)
+        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
+        try:
+            self._make_folder(folder)
+            with self._fs.open_output_stream(written, compression=None) as stream:
+                stream.write(data)
+            if self.local:
+                sync(written)
+                self._unsynced.add(folder)
+            if self._renames:
+                self._fs.move(written, target)
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
@@ -269,8 +290,10 @@ class Store:
         self._files = {known for known in self._files if not known.startswith(inside)}
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it, durably."""
+        """Make a folder and those above it, durably; in an object store, what stands for it."""
         try:
+            if self._objects:
+                self._fs.create_dir(self.path(path), recursive=True)
             self._make_folder(path)
             self._settle()
         except OSError as cause:
@@ -279,7 +302,8 @@ class Store:
     def _make_folder(self, path: str) -> None:
         if path in self._folders:
             return
-        self._fs.create_dir(self.path(path), recursive=True)
+        if not self._objects:  # an object store has names alone: nothing to make
+            self._fs.create_dir(self.path(path), recursive=True)
         if self.local:
             steps = path.split("/") if path else []
             self._unsynced.update("/".join(steps[:count]) for count in range(len(steps) + 1))
@@ -290,9 +314,11 @@ class Store:
     def check(self, name: str) -> None:
         """Look whether files could be written, and `lock` would succeed (local disks only).
 
-        Leaves nothing. Raises: ChangeLogInUse.
+        Elsewhere, whether the bucket is there and lets itself be listed. Leaves nothing.
+        Raises: FilesInUse, FilesUnavailable.
         """
         if not self.local:
+            self._check_bucket()
             return
         cause = refusal(Path(self.path("")), folder=True)
         if cause is not None:
@@ -301,14 +327,28 @@ class Store:
         if pid is not None and not self.takes_over:
             raise self._in_use(pid)
 
-    def _in_use(self, pid: str) -> ChangeLogInUse:
+    def _check_bucket(self) -> None:
+        """Raises: BucketMissing, AccessRefused, FilesAway."""
+        if self._entries("") or not self._objects:
+            return
+        from pyarrow import fs
+
+        bucket = self._base.partition("/")[0]
+        try:
+            found = self._fs.get_file_info(bucket)
+        except OSError as cause:
+            raise self._failure("cannot be reached", cause) from cause
+        if found.type == fs.FileType.NotFound:
+            raise BucketMissing(f"{self.location}: there is no bucket {bucket}", path=self.location)
+
+    def _in_use(self, pid: str) -> FilesInUse:
         text = f"{self.location} is in use by process {pid}"
-        return ChangeLogInUse(text, path=self.path(""))
+        return FilesInUse(text, path=self.path(""))
 
     def lock(self, name: str) -> None:
         """Hold the lock file ``name`` until `unlock` or the end of the process (local disks only).
 
-        Raises: ChangeLogInUse, with the holder's process id.
+        Raises: FilesInUse, with the holder's process id.
         """
         if not self.local or self._lock is not None:
             return
@@ -335,5 +375,6 @@ class Store:
             self._lock.release()
             self._lock = None
 
-    def _failure(self, what: str, cause: Exception) -> ChangeLogUnavailable:
-        return ChangeLogUnavailable(f"{self.location} {what}: {cause}", path=self.location)
+    def _failure(self, what: str, cause: Exception) -> FilesUnavailable:
+        kind = kind_of(cause, remote=self._remote)
+        return kind(f"{self.location} {what}: {cause}", path=self.location)

@@ -1,0 +1,114 @@
+"""What a filesystem may refuse, told apart by what its library says.
+
+SinkError
+├── FilesUnavailable        WT-5101   files cannot be read or written
+│   ├── FilesAway           WT-5111   the object store does not answer
+│   ├── BucketMissing       WT-5112   its bucket or container is not there
+│   ├── AccessRefused       WT-5113   it refuses the credentials, or what they may do
+│   └── LocationUnknown     WT-5114   the location or its settings cannot be used
+└── FilesInUse              WT-5103   another process writes there
+"""
+
+import re
+from typing import Final
+
+from waltap.errors import Retry, SinkError
+
+__all__ = [
+    "AccessRefused",
+    "BucketMissing",
+    "FilesAway",
+    "FilesInUse",
+    "FilesUnavailable",
+    "LocationUnknown",
+    "kind_of",
+]
+
+
+class FilesUnavailable(SinkError):
+    """A file of a destination cannot be listed, read, written or made durable."""
+
+    code = "WT-5101"
+    retry = Retry.RECONNECT
+    remedy = (
+        "Check that {path} can be written and has room; delivery resumes from what was published last, "
+        "nothing is lost or doubled."
+    )
+
+
+class FilesAway(FilesUnavailable):
+    """The object store does not answer, or not in time."""
+
+    code = "WT-5111"
+    remedy = (
+        "waltap tries again by itself; if this lasts, check storage.endpoint, the network and the "
+        "store's own state. Delivery of {path} resumes from what was published last."
+    )
+
+
+class BucketMissing(FilesUnavailable):
+    """The bucket (or container) does not exist; nothing makes one unasked."""
+
+    code = "WT-5112"
+    retry = Retry.NEVER
+    remedy = (
+        "Make the bucket of {path}, or correct sink.path and storage.region, and start again. Where it "
+        "was deleted, what was published is gone: `waltap offsets clear FILE` begins with a new snapshot."
+    )
+
+
+class AccessRefused(FilesUnavailable):
+    """The object store refuses the credentials: wrong, expired, or without the right to do this."""
+
+    code = "WT-5113"
+    retry = Retry.NEVER
+    remedy = (
+        "Give credentials that hold (storage.access.key, storage.secret.key, or the environment's own) "
+        "and that may list, read, write and delete objects below {path}, and start again: delivery "
+        "resumes from what was published last."
+    )
+
+
+class LocationUnknown(FilesUnavailable):
+    """A location is none that is known, or what is said of its store does not fit together."""
+
+    code = "WT-5114"
+    retry = Retry.NEVER
+    remedy = (
+        "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, abfs://container@account/folder, "
+        "hdfs://host/folder; `waltap explain FILE` shows the properties storage.*."
+    )
+
+
+class FilesInUse(SinkError):
+    """Another process holds the lock of this folder."""
+
+    code = "WT-5103"
+    remedy = "Stop the other process (see {path}), or give this pipeline a folder of its own."
+
+
+_BUCKET: Final = re.compile(
+    r"NO_SUCH_BUCKET|Bucket '[^']*' not found|The specified bucket does not exist|ContainerNotFound"
+    r"|specified container does not exist"
+)
+_ACCESS: Final = re.compile(
+    r"EXPIRED_?TOKEN|ExpiredToken|InvalidToken|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|ACCESS_DENIED"
+    r"|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE"
+    r"|REQUEST_EXPIRED|AuthenticationFailed|AuthorizationFailure|PERMISSION_DENIED|UNAUTHENTICATED"
+    r"|HTTP status 40[13]|40[13] (?:Forbidden|Unauthorized)"
+)
+_AWAY: Final = re.compile(
+    r"NETWORK_CONNECTION|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|SLOW_DOWN|INTERNAL_FAILURE|THROTTLING"
+    r"|HTTP status 5\d\d|curlCode|UNAVAILABLE|Could not resolve|Connection refused"
+)
+
+
+def kind_of(cause: Exception, *, remote: bool) -> type[FilesUnavailable]:
+    """Return the error that ``cause`` is; a library of an object store tells it by words alone."""
+    if not remote:
+        return FilesUnavailable
+    text = str(cause)
+    for pattern, kind in ((_BUCKET, BucketMissing), (_ACCESS, AccessRefused), (_AWAY, FilesAway)):
+        if pattern.search(text):
+            return kind
+    return FilesUnavailable

@@ -1,0 +1,141 @@
+"""Locations: a path or a URI, and the filesystem of pyarrow that is behind it."""
+
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from waltap.files.errors import LocationUnknown
+from waltap.files.properties import StorageProperties
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+__all__ = ["Place", "opened"]
+
+S3: Final = ("s3", "s3a", "s3n")
+GCS: Final = ("gs", "gcs")
+AZURE: Final = ("abfs", "abfss", "az")
+OTHERS: Final = ("file", "hdfs", "viewfs", "mock")
+
+
+class Place(NamedTuple):
+    """A filesystem, the path of the location in it, and the location as it may be shown and extended."""
+
+    filesystem: "fs.FileSystem"
+    base: str
+    shown: str
+
+
+def opened(location: str, storage: StorageProperties) -> Place:
+    """Return where ``location`` is.
+
+    Raises: LocationUnknown; OSError and ValueError of pyarrow, which looks up the region of a bucket.
+    """
+    from pyarrow import fs
+
+    if not location.strip():
+        raise LocationUnknown("the path of the destination is empty", path=location)
+    if "://" not in location:
+        return Place(fs.LocalFileSystem(), str(Path(location).absolute()), location)
+    parts = urllib.parse.urlsplit(location)
+    shown = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+    if parts.password is not None:
+        host = parts.netloc.rpartition("@")[2]
+        raise LocationUnknown(
+            f"{parts.scheme}://{host}{parts.path} was given with a password in it, which messages would "
+            "show: give it by storage.access.key and storage.secret.key",
+            path=f"{parts.scheme}://{host}{parts.path}",
+        )
+    scheme = parts.scheme.lower()
+    if scheme not in (*S3, *GCS, *AZURE, *OTHERS):
+        raise LocationUnknown(f"{shown} is of a kind that is not known: {scheme}", path=shown)
+    if scheme in (*S3, *GCS) and not parts.netloc:
+        raise LocationUnknown(f"{shown} names no bucket", path=shown)
+    if parts.query or scheme in OTHERS:
+        found, base = fs.FileSystem.from_uri(location)
+        return Place(found, base, shown)
+    base = f"{parts.netloc}{parts.path}"
+    if scheme in S3:
+        return Place(_s3(parts.netloc, storage), base, shown)
+    if scheme in GCS:
+        return Place(_gcs(storage), base, shown)
+    container, _, host = parts.netloc.rpartition("@")
+    return Place(
+        _azure(shown, host if container else "", storage),
+        f"{container or host}{parts.path}",
+        shown,
+    )
+
+
+def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
+    from pyarrow import fs
+
+    given: dict[str, Any] = {
+        "access_key": storage.storage_access_key,
+        "secret_key": storage.storage_secret_key,
+        "session_token": storage.storage_session_token,
+        "role_arn": storage.storage_role,
+        "endpoint_override": storage.storage_endpoint,
+        "region": storage.storage_region or _region(bucket, storage),
+    }
+    if storage.storage_role is not None:
+        given["session_name"] = "waltap"
+    return fs.S3FileSystem(
+        **{name: value for name, value in given.items() if value is not None},
+        anonymous=storage.storage_anonymous,
+        connect_timeout=storage.storage_connect_ms / 1000,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=storage.storage_attempts),
+        allow_delayed_open=True,  # small objects in one request
+    )
+
+
+def _region(bucket: str, storage: StorageProperties) -> str | None:
+    """Return the region of ``bucket``; Amazon's own store tells it, others have none to speak of."""
+    import os
+
+    from pyarrow import fs
+
+    if storage.storage_endpoint or any(
+        os.environ.get(name)
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
+    ):
+        return None
+    found: str = fs.resolve_s3_region(bucket)
+    return found
+
+
+def _gcs(storage: StorageProperties) -> "fs.FileSystem":
+    from pyarrow import fs
+
+    given: dict[str, Any] = {}
+    if storage.storage_endpoint:
+        scheme, _, host = storage.storage_endpoint.rpartition("://")
+        given = {"endpoint_override": host, "scheme": scheme or "https"}
+    return fs.GcsFileSystem(anonymous=storage.storage_anonymous, **given)
+
+
+def _azure(shown: str, host: str, storage: StorageProperties) -> "fs.FileSystem":
+    from pyarrow import fs
+
+    account = storage.storage_access_key or host.partition(".")[0]
+    if not account:
+        raise LocationUnknown(
+            f"{shown} names no account: abfs://container@account/folder, or storage.access.key",
+            path=shown,
+        )
+    given: dict[str, Any] = {}
+    if storage.storage_endpoint:
+        scheme, _, authority = storage.storage_endpoint.rpartition("://")
+        for kind in ("blob", "dfs"):
+            given[f"{kind}_storage_authority"] = authority
+            given[f"{kind}_storage_scheme"] = scheme or "https"
+    if storage.storage_secret_key and storage.storage_session_token:
+        raise LocationUnknown(
+            f"{shown} is given an account key and a SAS token: one of them", path=shown
+        )
+    return fs.AzureFileSystem(
+        account,
+        account_key=storage.storage_secret_key,
+        sas_token=storage.storage_session_token,
+        **given,
+    )

@@ -1,0 +1,112 @@
+"""Lines on their way into files, by the folder that they go to."""
+
+import datetime as dt
+import gzip
+import urllib.parse
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from waltap.format.record_block import RecordBlock
+from waltap.json.lines import JsonLines
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+
+__all__ = ["Gathered", "compressed", "day_of"]
+
+GZIP_LEVEL: Final = 4
+_topic_of = attrgetter("topic")
+
+
+class Gathered:
+    """Blocks of whole lines, by folder. ``bytes`` are those of all."""
+
+    def __init__(self, layout: str, prefix: str, *, values: bool) -> None:
+        """``prefix``: what topics begin with, which {table} leaves out. ``values``: lines are values."""
+        self._layout, self._prefix, self._values = layout, f"{prefix}.", values
+        self._lines = JsonLines()
+        self._folders: dict[tuple[str, str], str] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self.bytes = 0
+        self._blocks: dict[str, tuple[list[bytes | memoryview], list[int]]] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Take the records of ``batch``."""
+        records = batch.records
+        if not records:
+            return
+        hour = day_of(batch)
+        if isinstance(records, RecordBlock) and not self._values:
+            self._keep(records.topic, hour, self._lines.lines(records), len(records))
+            return
+        for topic, of_topic in groupby(records, _topic_of):
+            run = list(of_topic)
+            if not self._values:
+                self._keep(topic, hour, self._lines.lines(run), len(run))
+                continue
+            values = [record.value for record in run if record.value is not None]
+            if values:
+                self._keep(topic, hour, b"\n".join([*values, b""]), len(values))
+
+    def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
+        """Return folder, blocks and count of lines of what is there, and forget it."""
+        taken = [(folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()]
+        self.forget()
+        return taken
+
+    def _keep(self, topic: str, hour: str, block: bytes | memoryview, count: int) -> None:
+        try:
+            folder = self._folders[topic, hour]
+        except KeyError:
+            folder = self._folder(topic, hour)
+        blocks, counts = self._blocks.setdefault(folder, ([], []))
+        blocks.append(block)
+        counts.append(count)
+        self.bytes += len(block)
+
+    def _folder(self, topic: str, hour: str) -> str:
+        if len(self._folders) > 20_000:
+            self._folders.clear()
+        folder = self._layout.format(
+            table=_value(topic.removeprefix(self._prefix)),
+            topic=_value(topic),
+            date=hour[:10],
+            hour=hour[11:],
+        )
+        self._folders[topic, hour] = folder
+        return folder
+
+
+def compressed(blocks: list[bytes | memoryview], compression: str) -> bytes:
+    """Return the content of a file; the same for the same blocks."""
+    data = b"".join(blocks)
+    if compression == "gzip":
+        return gzip.compress(data, GZIP_LEVEL, mtime=0)
+    if compression == "zstd":
+        import pyarrow as pa
+
+        made: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+        return made
+    return data
+
+
+def day_of(batch: Batch) -> str:
+    """Return the hour of the last commit in ``batch``, or of when its rows were read, in UTC:
+    ``2026-03-01T14``; that of now, where it has neither."""
+    for part in reversed(batch.parts):
+        stamp = 0
+        if type(part) is TransactionPart:
+            stamp = part.commit_ts
+        elif type(part) is SnapshotRows:
+            stamp = part.ts
+        if stamp:
+            moment = dt.datetime.fromtimestamp(stamp / 1_000_000, dt.UTC)
+            return moment.strftime("%Y-%m-%dT%H")
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H")
+
+
+def _value(text: str) -> str:
+    """Return ``text`` as the value of a folder name KEY=VALUE, as readers of such layouts decode it."""
+    return urllib.parse.quote(text, safe=" .,@+")

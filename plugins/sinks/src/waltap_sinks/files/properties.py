@@ -1,0 +1,72 @@
+"""Properties of the sink of files."""
+
+import string
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator
+
+from waltap.config.property import declare
+from waltap.files.properties import StorageProperties
+
+__all__ = ["FilesProperties"]
+
+PARTS: Final = ("table", "topic", "date", "hour")
+
+
+def _layout(text: str) -> str:
+    named = [
+        name for _text, name, _spec, _kind in string.Formatter().parse(text) if name is not None
+    ]
+    unknown = sorted(set(named).difference(PARTS))
+    if unknown:
+        problem = f"{{{unknown[0]}}} is none of " + ", ".join(f"{{{part}}}" for part in PARTS)
+        raise ValueError(problem)
+    if not {"table", "topic"}.intersection(named):
+        problem = "it must name {table} or {topic}: rows of one table are files of their own"
+        raise ValueError(problem)
+    if text.startswith(("/", "_", ".")) or ".." in text.split("/"):
+        problem = "it must be a folder below the sink's, whose name begins with neither _ nor a dot"
+        raise ValueError(problem)
+    return text
+
+
+class FilesProperties(StorageProperties):
+    """Where the files lie, and when one ends."""
+
+    path: str = declare(
+        "path",
+        summary="Folder of the files: a path, or a URI such as s3://bucket/folder.",
+        examples=("./events", "s3://lake/orders"),
+        path=True,
+    )
+    compression: Literal["gzip", "zstd", "none"] = declare(
+        "compression", default="gzip", summary="Compression of the files."
+    )
+    line: Literal["record", "value"] = declare(
+        "line",
+        default="record",
+        summary="What a line is: the record with topic, key, value and headers, or its value alone; then "
+        "tombstones are left out.",
+    )
+    layout: Annotated[str, AfterValidator(_layout)] = declare(
+        "layout",
+        default="table={table}/date={date}",
+        summary="Folders of the files, of {table} (the topic without topic.prefix), {topic}, {date} and "
+        "{hour} (UTC, of the commit).",
+    )
+    max_bytes: int = declare(
+        "file.max.bytes",
+        default=32 * 1024 * 1024,
+        ge=1,
+        summary="Files are written when so much has come in all of them together, before compression; "
+        "also the most that is kept in memory, but for one batch.",
+        unit="bytes",
+    )
+    max_age_ms: int = declare(
+        "file.max.age.ms",
+        default=60_000,
+        ge=0,
+        summary="Files are written at the latest so long after their first record; the server keeps the "
+        "WAL until then.",
+        unit="ms",
+    )

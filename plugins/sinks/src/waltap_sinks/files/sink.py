@@ -1,0 +1,301 @@
+"""The sink of files: lines and their position become durable together, by one commit."""
+
+import contextlib
+import datetime as dt
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from waltap.files.errors import FilesUnavailable
+from waltap.files.store import Store
+from waltap.sink.fail_stop import FailStop
+from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import Check
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.files.commit import (
+    BEGUN,
+    COMMITS,
+    VERSION,
+    Begun,
+    Commit,
+    WrittenFile,
+    file_name,
+    parse,
+)
+from waltap_sinks.files.errors import FilesGone, FilesOfAnother
+from waltap_sinks.files.lines import Gathered, compressed
+from waltap_sinks.files.properties import FilesProperties
+
+__all__ = ["FilesSink"]
+
+log = logging.getLogger(__name__)
+
+KEPT_COMMITS: Final = 1000
+UPLOADS: Final = 8
+"""Files that are sent at a time."""
+
+Content = tuple[str, list[bytes | memoryview], int]
+"""Path of a file, its blocks of lines, how many lines."""
+
+
+class FilesSink(Sink):
+    """Writes JSON lines as whole files, and commits them with their position.
+
+    Life cycle: open, (write*, flush)*, close. `write` gathers lines by folder; `flush` writes a file for
+    each, then the commit, which names them. Exactly once: `open` removes files that no commit names and
+    returns the position of the last commit. Single-threaded; files go out by several threads at a time.
+    """
+
+    capabilities = SinkCapabilities(
+        records=True,
+        json_only=True,
+        exactly_once=True,
+        partitions=True,
+        whole_transactions=True,
+        resumes_snapshots=True,
+    )
+
+    def __init__(self, properties: FilesProperties, context: SinkContext) -> None:
+        self._properties, self._context = properties, context
+        self._store = Store(properties.path, properties)
+        self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
+        capture = context.capture
+        prefix = "" if capture is None else capture.properties.topic_prefix
+        self._gathered = Gathered(properties.layout, prefix, values=properties.line == "value")
+        self._fail_stop = FailStop(self._store.location)
+        self._note = context.state_dir / "files.committed"
+        self._forget()
+
+    def _forget(self) -> None:
+        self._number = 0
+        self._commits: list[str] = []
+        self._committed = self._accepted = self._held = Positions()
+        self._written: list[WrittenFile] = []
+        self._since: float | None = None
+        self._in_snapshot = self._committed_in_snapshot = False
+        self._gathered.forget()
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    def check(self) -> list[Check]:
+        """Look whether the folder can be written, and is this pipeline's.
+
+        Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesGone."""
+        self._store.check(".lock")
+        self._last(self._store.names(COMMITS))
+        return [Check(name="sink files", verdict="ok", found=self._store.location)]
+
+    def open(self) -> Positions | None:
+        """Lock the folder, remove what no commit names, and return the position of the last commit.
+
+        Without a stored offset (``SinkContext.resumes``) that is another history's: files are only added.
+
+        Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesDamaged, FilesGone.
+        """
+        self._store.lock(".lock")
+        self._fail_stop.reset()
+        self._forget()
+        self._store.make_folder(COMMITS)
+        self._commits = self._store.names(COMMITS)
+        last = self._last(self._commits)
+        if last is not None:
+            self._number = last.number
+        self._remove_begun(last)
+        if last is None or not self._context.resumes:
+            return None
+        self._in_snapshot = self._committed_in_snapshot = last.snapshot
+        if last.snapshot:
+            return None  # it goes on from what the offset has, or is taken anew
+        self._committed = self._accepted = self._held = Positions(last.positions)
+        return self._held or None
+
+    def _last(self, names: list[str]) -> Commit | None:
+        """Return the newest commit. Raises: FilesDamaged, FilesOfAnother, FilesGone."""
+        known = self._known()
+        path = f"{COMMITS}/{names[-1]}" if names else ""
+        last = parse(self._store.read(path), self._store.uri(path)) if path else None
+        if last is not None and last.pipeline != self._context.pipeline:
+            raise FilesOfAnother(
+                f"{self._store.location} is written by pipeline {last.pipeline!r}",
+                owner=last.pipeline,
+                path=self._store.location,
+            )
+        if self._context.resumes and known > (0 if last is None else last.number):
+            found = "no commits" if last is None else f"commits up to {last.number} only"
+            raise FilesGone(
+                f"{self._store.location} has {found}; this pipeline has made {known}",
+                path=self._store.location,
+            )
+        return last
+
+    def _remove_begun(self, last: Commit | None) -> None:
+        """Remove files of a commit that a crash has prevented: their lines come again."""
+        if BEGUN.rpartition("/")[2] not in self._store.names("_waltap"):
+            return
+        try:
+            begun = msgspec.json.decode(self._store.read(BEGUN), type=Begun)
+        except msgspec.DecodeError:
+            return  # it appears whole: somebody else's
+        if last is not None and begun.number <= last.number:
+            return
+        for path in begun.paths:
+            self._store.delete(path)
+        log.info(
+            "%s: %d files of a run that broke off removed", self._store.location, len(begun.paths)
+        )
+
+    def close(self) -> None:
+        """Let go of the folder; writes nothing. May be called twice."""
+        self._store.forget_unsynced()
+        self._gathered.forget()
+        self._store.unlock()
+
+    # --- taking batches ---------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Take the records of ``batch``; what is too much for memory goes to files that do not count yet.
+
+        Raises: FilesUnavailable.
+        """
+        self._fail_stop.check()
+        if self._is_there(batch):
+            return
+        with self._fail_stop, self._placed():
+            if self._in_snapshot and _begins(batch):
+                self._drop()
+            self._gathered.add(batch)
+            self._accepted = self._accepted.moved(batch.partition, batch.position)
+            self._in_snapshot = batch.snapshot and bool(batch.parts)
+            if self._since is None and self._gathered.bytes:
+                self._since = time.monotonic()
+            if self._gathered.bytes >= 2 * self._properties.max_bytes:
+                self._send()
+
+    def _is_there(self, batch: Batch) -> bool:
+        """Tell whether the transactions of ``batch`` were committed here before `open`."""
+        held = self._held.get(batch.partition)
+        return (
+            held is not None
+            and batch.position <= held
+            and any(isinstance(part, TransactionPart) for part in batch.parts)
+            and all(
+                isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts
+            )
+        )
+
+    def _drop(self) -> None:
+        """Forget rows of a snapshot that broke off and is taken anew, as far as no commit has them."""
+        self._gathered.forget()
+        for file in self._written:
+            self._store.delete(file.path)
+        self._written = []
+
+    def holds_back(self) -> bool:
+        """Tell whether the files are neither large nor old enough to be written."""
+        if self._since is None or self._written or self._context.stopping():
+            return False
+        waited = time.monotonic() - self._since
+        return (
+            self._gathered.bytes < self._properties.max_bytes
+            and waited * 1000 < self._properties.max_age_ms
+        )
+
+    def flush(self) -> Positions | None:
+        """Write everything taken to files, and commit them; return the position.
+
+        Raises: FilesUnavailable, FilesGone.
+        """
+        with self._fail_stop, self._placed():
+            ended = self._committed_in_snapshot and not self._in_snapshot
+            if self._gathered.bytes or self._written or ended:
+                self._send()
+                self._commit()
+            if not self._store.locked():
+                raise FilesGone(
+                    f"{self._store.location} was moved or deleted while it was written",
+                    path=self._store.location,
+                )
+        return self._accepted or None
+
+    def _send(self) -> None:
+        """Write files; they do not count before their commit."""
+        if not self._gathered.bytes:
+            return
+        behind = next(iter(self._committed.values()), None)
+        number, compression = self._number + 1, self._properties.compression
+        contents: list[Content] = []
+        for folder, blocks, lines in self._gathered.take():
+            part = len(self._written) + len(contents) + 1
+            name = file_name(number, behind, part, compression)
+            contents.append((f"{folder}/{name}", blocks, lines))
+        paths = tuple(path for path, _blocks, _lines in contents)
+        begun = Begun(number=number, paths=tuple(each.path for each in self._written) + paths)
+        self._store.publish(BEGUN, msgspec.json.encode(begun))
+        if len(contents) == 1:
+            self._written.append(self._put(contents[0]))
+            return
+        with ThreadPoolExecutor(UPLOADS, "waltap-files") as pool:
+            self._written += pool.map(self._put, contents)
+
+    def _put(self, content: Content) -> WrittenFile:
+        path, blocks, lines = content
+        data = compressed(blocks, self._properties.compression)
+        self._store.put(path, data)
+        return WrittenFile(path, lines, len(data))
+
+    def _commit(self) -> None:
+        commit = Commit(
+            version=VERSION,
+            number=self._number + 1,
+            pipeline=self._context.pipeline,
+            at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            positions={**self._committed, **self._accepted},
+            snapshot=self._in_snapshot,
+            files=tuple(self._written),
+        )
+        self._store.publish(commit.name, msgspec.json.encode(commit) + b"\n")
+        self._number, self._committed = commit.number, Positions(commit.positions)
+        self._written, self._since = [], None
+        self._committed_in_snapshot = commit.snapshot
+        self._keep(commit.number)
+        self._commits.append(commit.name.rpartition("/")[2])
+        while len(self._commits) > KEPT_COMMITS:
+            self._store.delete(f"{COMMITS}/{self._commits.pop(0)}")
+
+    # --- what is known of the folder --------------------------------------------------------------
+
+    def _keep(self, number: int) -> None:
+        """Note in the pipeline's own state how far it has committed; what fails is only a check."""
+        with contextlib.suppress(OSError):
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._note.with_suffix(".new")
+            draft.write_text(f"{self._store.path('')}\n{number}")
+            draft.replace(self._note)
+
+    def _known(self) -> int:
+        """Return the number of the last commit that this pipeline made here, 0 where it is not known."""
+        try:
+            place, _, number = self._note.read_text().rpartition("\n")
+            return int(number) if place == self._store.path("") else 0
+        except (OSError, ValueError):
+            return 0
+
+    @contextlib.contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Let a failure say up to where what was delivered is durable."""
+        try:
+            yield
+        except FilesUnavailable as error:
+            if self._committed:
+                error.problem += f"; committed up to {self._committed}"
+            raise
+
+
+def _begins(batch: Batch) -> bool:
+    """Tell whether a snapshot begins with ``batch``."""
+    return any(isinstance(part, SnapshotRows) and part.opens for part in batch.parts)

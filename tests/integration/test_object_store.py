@@ -1,0 +1,317 @@
+"""Files and change logs in a real S3 server: written by a real engine, faults included."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset, fs
+from waltap.errors import SinkError
+from waltap.files import (
+    AccessRefused,
+    BucketMissing,
+    FilesAway,
+    FilesUnavailable,
+    StorageProperties,
+    Store,
+)
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.files.commit import parse
+from waltap_sinks.files.errors import FilesGone, FilesOfAnother
+
+from tests.rigs.pipeline import Pipeline
+from tests.rigs.s3_proxy import S3Door, s3_door
+from tests.servers.postgres import Database
+from tests.servers.s3 import Login, S3Server
+
+KINDS = ("files", "changelog")
+
+
+@pytest.fixture
+def door(s3: S3Server) -> Iterator[S3Door]:
+    with s3_door(s3.url) as made:
+        yield made
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path, s3: S3Server, bucket: str) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
+    made = Pipeline(database, tmp_path)
+    made.settings |= sink_settings(s3, bucket, "files")
+    return made
+
+
+def sink_settings(s3: S3Server, bucket: str, kind: str, **given: Any) -> dict[str, Any]:
+    """Return properties of a sink; those of the other kind are taken away."""
+    settings: dict[str, Any] = {
+        **s3.properties(**given),
+        "type": kind,
+        "path": f"s3://{bucket}/orders",
+    }
+    settings["storage.max.attempts"] = "2"
+    settings["file.max.age.ms"] = "0" if kind == "files" else None
+    return {f"sink.{name}": value for name, value in settings.items()}
+
+
+def database_of(pipeline: Pipeline) -> Database:
+    assert pipeline.database is not None
+    return pipeline.database
+
+
+def lines(s3: S3Server, bucket: str, table: str = "public.t") -> list[dict[str, Any]]:
+    """Return the lines of every file of a table, as whoever reads every file has them."""
+    store, found = s3.files(), []
+    selector = fs.FileSelector(
+        f"{bucket}/orders/table={table}", allow_not_found=True, recursive=True
+    )
+    for info in sorted(store.get_file_info(selector), key=lambda info: info.path):
+        if info.path.endswith(".jsonl.gz"):
+            with store.open_input_stream(info.path, compression=None) as stream:
+                text = gzip.decompress(stream.read()).decode()
+            assert text.endswith("\n"), info.path
+            found += [json.loads(line) for line in text.splitlines()]
+    return found
+
+
+def ids(s3: S3Server, bucket: str) -> list[int]:
+    return [line["value"]["after"]["id"] for line in lines(s3, bucket)]
+
+
+def committed_ids(s3: S3Server, bucket: str) -> list[int]:
+    """Return the ids in files that commits name: what counts while a pipeline runs."""
+    store, found = s3.files(), []
+    selector = fs.FileSelector(f"{bucket}/orders/_waltap/commits", allow_not_found=True)
+    for info in sorted(store.get_file_info(selector), key=lambda info: info.path):
+        with store.open_input_stream(info.path) as stream:
+            commit = parse(bytes(stream.read()), info.path)
+        for file in commit.files:
+            with store.open_input_stream(f"{bucket}/orders/{file.path}") as stream:
+                found += [json.loads(line) for line in bytes(stream.read()).splitlines()]
+    return [line["value"]["after"]["id"] for line in found if line["value"]["after"]]
+
+
+def logged_ids(s3: S3Server, bucket: str) -> list[int]:
+    """Return the ids of the rows of the change log, by its own reader."""
+    storage = StorageProperties.model_validate(s3.properties())
+    log = ChangeLog(Store(f"s3://{bucket}/orders", storage))
+    return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]
+
+
+def delivered(s3: S3Server, bucket: str, kind: str) -> list[int]:
+    return ids(s3, bucket) if kind == "files" else logged_ids(s3, bucket)
+
+
+def promised(s3: S3Server, bucket: str, kind: str) -> list[int]:
+    return committed_ids(s3, bucket) if kind == "files" else logged_ids(s3, bucket)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_snapshot_and_changes_arrive_once_over_several_runs(
+    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, kind)
+    database = database_of(pipeline)
+    database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
+    pipeline.catch_up()
+    for start in (101, 201):
+        database.execute(f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 99) n")
+        pipeline.catch_up()
+    assert delivered(s3, bucket, kind) == list(range(1, 301))
+
+
+def test_files_are_read_as_a_partitioned_dataset(
+    pipeline: Pipeline, s3: S3Server, bucket: str
+) -> None:
+    """As DuckDB, Polars and Athena do: partitions by the names of folders, `_waltap` not looked at."""
+    database = database_of(pipeline)
+    pipeline.catch_up()
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'); INSERT INTO u VALUES (7)")
+    pipeline.settings["sink.compression"] = "none"
+    pipeline.settings["sink.line"] = "value"
+    pipeline.catch_up()
+    schema = pa.schema({"op": pa.string(), "table": pa.string(), "date": pa.date32()})
+    found = dataset.dataset(
+        f"{bucket}/orders",
+        filesystem=s3.files(),
+        format="json",
+        schema=schema,
+        partitioning=dataset.partitioning(flavor="hive"),
+    ).to_table()
+    assert sorted(found["table"].to_pylist()) == ["public.t", "public.t", "public.u"]
+    assert set(found["op"].to_pylist()) == {"c"}
+    assert found["date"].null_count == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_requests_that_fail_at_random_lose_and_double_nothing(
+    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str, share: float
+) -> None:
+    """5 % are answered 500 or 503, or the link breaks before or behind the request; 30 % as well, so that
+    the client's own tries do not suffice and the pipeline connects anew."""
+    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
+    database = database_of(pipeline)
+    pipeline.catch_up()
+    with pipeline.running() as run:
+        door.share = share
+        for start in range(0, 400, 20):
+            database.execute(
+                f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 19) n"
+            )
+        ((end,),) = database.execute("SELECT max(id) FROM t")
+        run.until(lambda: end in promised(s3, bucket, kind), "the last row")
+    door.share = 0
+    pipeline.catch_up()
+    assert Counter(delivered(s3, bucket, kind)) == Counter(range(400))
+    assert delivered(s3, bucket, kind) == list(range(400))
+    assert sum(count for what, count in door.did.items() if what != "passed") > 0
+
+
+# --- refusals ---------------------------------------------------------------------------------------
+
+
+def refused(pipeline: Pipeline, kind: type[SinkError]) -> SinkError:
+    with pytest.raises(kind) as caught:
+        pipeline.run(**{"errors.max.retries": 0})
+    assert "anything" not in str(caught.value), "a secret is told"
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bucket_that_is_not_there_is_told_at_the_start(
+    pipeline: Pipeline, s3: S3Server, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
+    error = refused(pipeline, BucketMissing)
+    assert error.code == "WT-5112"
+    assert "no-such-bucket" in error.problem
+    assert "Make the bucket" in error.advice()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
+    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, kind)
+    database = database_of(pipeline)
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    offset = pipeline.offset()
+    with pytest.raises(BucketMissing) as caught, pipeline.running() as run:
+        s3.files().delete_dir_contents(bucket)
+        s3.files().delete_dir(bucket)
+        database.execute("INSERT INTO t VALUES (2)")
+        run.join()
+    assert caught.value.code == "WT-5112"
+    assert "committed up to " in caught.value.problem
+    after = pipeline.offset()
+    assert offset is not None
+    assert after is not None
+    s3.files().create_dir(bucket)  # back, and empty: what was confirmed is gone with it
+    refused(pipeline, SinkError)
+
+
+def test_an_emptied_bucket_is_told_not_gone_on_with(
+    pipeline: Pipeline, s3: S3Server, bucket: str
+) -> None:
+    database = database_of(pipeline)
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    s3.files().delete_dir_contents(bucket)
+    error = refused(pipeline, FilesGone)
+    assert error.code == "WT-5117"
+    assert "no commits" in error.problem
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_credentials_are_told_at_the_start(
+    pipeline: Pipeline, s3: S3Server, bucket: str, kind: str
+) -> None:
+    good = s3.make_login()
+    s3.ask_for_login(True)
+    try:
+        for wrong in (Login("nobody", "anything"), Login(good.key, "anything")):
+            pipeline.settings |= sink_settings(s3, bucket, kind, login=wrong)
+            error = refused(pipeline, AccessRefused)
+            assert error.code == "WT-5113"
+            assert "storage.secret.key" in error.advice()
+        pipeline.settings |= sink_settings(s3, bucket, kind, login=good)
+        pipeline.catch_up()
+    finally:
+        s3.ask_for_login(False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_credentials_that_expire_end_the_run_and_lose_nothing(
+    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
+    database = database_of(pipeline)
+    pipeline.catch_up()
+    with pytest.raises(AccessRefused) as caught, pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: promised(s3, bucket, kind) == [1], "the first row")
+        door.answer = 400, "ExpiredToken"
+        database.execute("INSERT INTO t VALUES (2)")
+        run.join()
+    assert "committed up to " in caught.value.problem
+    door.answer = None
+    pipeline.catch_up()
+    assert delivered(s3, bucket, kind) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
+    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
+    database = database_of(pipeline)
+    door.away = True
+    error = refused(pipeline, FilesAway)
+    assert error.code == "WT-5111"
+    door.away = False
+    pipeline.catch_up()
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: promised(s3, bucket, kind) == [1], "the first row")
+        door.away = True
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(
+            lambda: any(isinstance(e, FilesAway) for e, _ in run.notices.failures), "a failure"
+        )
+        door.away = False
+        run.until(lambda: promised(s3, bucket, kind) == [1, 2], "the second row")
+
+
+def test_another_pipeline_is_refused(pipeline: Pipeline, s3: S3Server, bucket: str) -> None:
+    database = database_of(pipeline)
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+    commit = f"{bucket}/orders/_waltap/commits/0000000001.json"
+    store = s3.files()
+    with store.open_input_stream(commit) as stream:
+        text = bytes(stream.read()).replace(b'"pipeline":"p"', b'"pipeline":"q"')
+    for info in store.get_file_info(fs.FileSelector(f"{bucket}/orders/_waltap/commits")):
+        if info.type == fs.FileType.File:
+            with store.open_output_stream(info.path) as stream:
+                stream.write(text)
+    (pipeline.folder / "state" / "p" / "files.committed").unlink(missing_ok=True)
+    error = refused(pipeline, FilesOfAnother)
+    assert "'q'" in error.problem
+
+
+def test_an_answer_that_nobody_knows_is_tried_again(
+    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, "files", url=door.url)
+    door.answer = 418, "Teapot"
+    refused(pipeline, FilesUnavailable)
+    door.answer = None
+    pipeline.catch_up()
