@@ -39,16 +39,17 @@ class Gathered:
             return
         hour = day_of(batch)
         if isinstance(records, RecordBlock) and not self._values:
-            self._keep(records.topic, hour, self._lines.lines(records), len(records))
+            blocks = list(self._lines.portions(records))
+            self._keep(records.topic, hour, blocks, len(records))
             return
         for topic, of_topic in groupby(records, _topic_of):
             run = list(of_topic)
             if not self._values:
-                self._keep(topic, hour, self._lines.lines(run), len(run))
+                self._keep(topic, hour, [self._lines.lines(run)], len(run))
                 continue
             values = [record.value for record in run if record.value is not None]
             if values:
-                self._keep(topic, hour, b"\n".join([*values, b""]), len(values))
+                self._keep(topic, hour, [b"\n".join([*values, b""])], len(values))
 
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
         """Return folder, blocks and count of lines of what is there, and forget it."""
@@ -56,15 +57,15 @@ class Gathered:
         self.forget()
         return taken
 
-    def _keep(self, topic: str, hour: str, block: bytes | memoryview, count: int) -> None:
+    def _keep(self, topic: str, hour: str, lines: list[bytes | memoryview], count: int) -> None:
         try:
             folder = self._folders[topic, hour]
         except KeyError:
             folder = self._folder(topic, hour)
         blocks, counts = self._blocks.setdefault(folder, ([], []))
-        blocks.append(block)
+        blocks += lines
         counts.append(count)
-        self.bytes += len(block)
+        self.bytes += sum(map(len, lines))
 
     def _folder(self, topic: str, hour: str) -> str:
         if len(self._folders) > 20_000:
