@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,7 @@ def test_files_are_read_as_a_partitioned_dataset(
     assert found["date"].null_count == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize(("kind", "share"), [("files", 0.05), ("files", 0.3), ("changelog", 0.3)])
 def test_requests_that_fail_at_random_lose_and_double_nothing(
     pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str, share: float
 ) -> None:
@@ -160,17 +160,21 @@ def test_requests_that_fail_at_random_lose_and_double_nothing(
     pipeline.catch_up()
     with pipeline.running() as run:
         door.share = share
-        for start in range(0, 400, 20):
-            database.execute(
-                f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 19) n"
-            )
-        ((end,),) = database.execute("SELECT max(id) FROM t")
-        run.until(lambda: end in promised(s3, bucket, kind), "the last row")
+        rows = 0
+        while rows < 400 or door.failed < 3:
+            insert = f"INSERT INTO t SELECT n FROM generate_series({rows}, {rows} + 19) n"
+            rows, before = rows + 20, door.did.total()
+            database.execute(insert)
+            run.until(partial(more, door, before), "a request")
+        run.until(lambda: rows - 1 in promised(s3, bucket, kind), "the last row")
     door.share = 0
     pipeline.catch_up()
-    assert Counter(delivered(s3, bucket, kind)) == Counter(range(400))
-    assert delivered(s3, bucket, kind) == list(range(400))
-    assert sum(count for what, count in door.did.items() if what != "passed") > 0
+    assert Counter(delivered(s3, bucket, kind)) == Counter(range(rows))
+    assert delivered(s3, bucket, kind) == list(range(rows))
+
+
+def more(door: S3Door, before: int) -> bool:
+    return door.did.total() > before
 
 
 # --- refusals ---------------------------------------------------------------------------------------

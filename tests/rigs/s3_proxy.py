@@ -39,6 +39,11 @@ class S3Door:
         """Return the endpoint behind the door."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def failed(self) -> int:
+        """Return how many requests have failed."""
+        return self.did.total() - self.did["passed"]
+
     def fault(self) -> str | None:
         """Return what becomes of this request, None when it is passed on."""
         with self._lock:
