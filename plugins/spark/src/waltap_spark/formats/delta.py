@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap_sinks.changelog.errors import ChangeLogUnavailable
+from waltap_sinks.changelog.errors import FilesUnavailable
 from waltap_spark.errors import FormatNotReady, FormatUnsupported
 from waltap_spark.expression import quoted
 from waltap_spark.formats.merging import Commit, MergingFormat, Note
@@ -147,7 +147,7 @@ class DeltaFormat(MergingFormat):
     def _entry(self, path: str) -> bytes | None:
         try:
             return self._output.store.read(path)
-        except ChangeLogUnavailable as error:
+        except FilesUnavailable as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
