@@ -532,8 +532,7 @@ class ChangeLogSink(Sink):
             yield
         except FilesUnavailable as error:
             self._abandon()
-            if self._mark.end_lsn:
-                error.problem += f"; committed up to {lsn_text(self._mark.end_lsn)}"
+            error.problem += f"; committed up to {lsn_text(self._mark.end_lsn)}"
             if self._store.locked():
                 raise
             raise self._gone("was moved or deleted while it was written") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap_sinks.changelog.errors import FilesUnavailable
+from waltap.files.errors import FilesUnavailable
 from waltap_spark.errors import FormatNotReady, FormatUnsupported
 from waltap_spark.expression import quoted
 from waltap_spark.formats.merging import Commit, MergingFormat, Note
