@@ -193,7 +193,7 @@ def test_a_bucket_that_is_not_there_is_told_at_the_start(
 ) -> None:
     pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
     error = refused(pipeline, BucketMissing)
-    assert error.code == "WT-5112"
+    assert error.code == "WT-5122"
     assert "no-such-bucket" in error.problem
     assert "Make the bucket" in error.advice()
 
@@ -213,7 +213,7 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
         s3.files().delete_dir(bucket)
         database.execute("INSERT INTO t VALUES (2)")
         run.join()
-    assert caught.value.code == "WT-5112"
+    assert caught.value.code == "WT-5122"
     assert "committed up to " in caught.value.problem
     after = pipeline.offset()
     assert offset is not None
@@ -230,7 +230,7 @@ def test_an_emptied_bucket_is_told_not_gone_on_with(
     pipeline.catch_up()
     s3.files().delete_dir_contents(bucket)
     error = refused(pipeline, FilesGone)
-    assert error.code == "WT-5117"
+    assert error.code == "WT-5127"
     assert "no commits" in error.problem
 
 
@@ -244,7 +244,7 @@ def test_wrong_credentials_are_told_at_the_start(
         for wrong in (Login("nobody", "anything"), Login(good.key, "anything")):
             pipeline.settings |= sink_settings(s3, bucket, kind, login=wrong)
             error = refused(pipeline, AccessRefused)
-            assert error.code == "WT-5113"
+            assert error.code == "WT-5123"
             assert "storage.secret.key" in error.advice()
         pipeline.settings |= sink_settings(s3, bucket, kind, login=good)
         pipeline.catch_up()
@@ -279,7 +279,7 @@ def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
     database = database_of(pipeline)
     door.away = True
     error = refused(pipeline, FilesAway)
-    assert error.code == "WT-5111"
+    assert error.code == "WT-5121"
     door.away = False
     pipeline.catch_up()
     with pipeline.running() as run:

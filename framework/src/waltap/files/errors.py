@@ -2,10 +2,10 @@
 
 SinkError
 ├── FilesUnavailable        WT-5101   files cannot be read or written
-│   ├── FilesAway           WT-5111   the object store does not answer
-│   ├── BucketMissing       WT-5112   its bucket or container is not there
-│   ├── AccessRefused       WT-5113   it refuses the credentials, or what they may do
-│   └── LocationUnknown     WT-5114   the location or its settings cannot be used
+│   ├── FilesAway           WT-5121   the object store does not answer
+│   ├── BucketMissing       WT-5122   its bucket or container is not there
+│   ├── AccessRefused       WT-5123   it refuses the credentials, or what they may do
+│   └── LocationUnknown     WT-5124   the location or its settings cannot be used
 └── FilesInUse              WT-5103   another process writes there
 """
 
@@ -39,7 +39,7 @@ class FilesUnavailable(SinkError):
 class FilesAway(FilesUnavailable):
     """The object store does not answer, or not in time."""
 
-    code = "WT-5111"
+    code = "WT-5121"
     remedy = (
         "waltap tries again by itself; if this lasts, check storage.endpoint, the network and the "
         "store's own state. Delivery of {path} resumes from what was published last."
@@ -49,7 +49,7 @@ class FilesAway(FilesUnavailable):
 class BucketMissing(FilesUnavailable):
     """The bucket (or container) does not exist; nothing makes one unasked."""
 
-    code = "WT-5112"
+    code = "WT-5122"
     retry = Retry.NEVER
     remedy = (
         "Make the bucket of {path}, or correct sink.path and storage.region, and start again. Where it "
@@ -60,7 +60,7 @@ class BucketMissing(FilesUnavailable):
 class AccessRefused(FilesUnavailable):
     """The object store refuses the credentials: wrong, expired, or without the right to do this."""
 
-    code = "WT-5113"
+    code = "WT-5123"
     retry = Retry.NEVER
     remedy = (
         "Give credentials that hold (storage.access.key, storage.secret.key, or the environment's own) "
@@ -72,7 +72,7 @@ class AccessRefused(FilesUnavailable):
 class LocationUnknown(FilesUnavailable):
     """A location is none that is known, or what is said of its store does not fit together."""
 
-    code = "WT-5114"
+    code = "WT-5124"
     retry = Retry.NEVER
     remedy = (
         "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, abfs://container@account/folder, "
