@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from waltap.mapping.type_registry import TypeRegistry
+    from waltap.pipeline.setup import Stages
     from waltap.source.connector import Check
     from waltap.source.setup_plan import PlannedTable, SetupPlan
 
@@ -60,11 +61,11 @@ def command(
         found = [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
         plan = connector.plan(stages.store.load())
     if as_json:
-        typer.echo(json.dumps(_document(plan, found, stages.types, rate), indent=2))
+        typer.echo(json.dumps(_document(plan, found, stages, rate), indent=2))
     elif as_sql:
         typer.echo("\n".join(_sql(plan)))
     else:
-        _print(plan, found, stages.types, rate, types_too=types)
+        _print(plan, found, stages, rate, types_too=types)
     if any(check.verdict == "error" for check in found):
         raise typer.Exit(1)
 
@@ -97,8 +98,14 @@ def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str
             yield column.name, of_type, schema_text(mapping.schema), str(arrow.type())
 
 
+def _before(table: "PlannedTable", stages: "Stages") -> str:
+    """Say what events of updates and deletes tell of the row as it was."""
+    identity = stages.relations.identity(table.relation)
+    return f"{identity.name.upper()}: {identity.before}"
+
+
 def _document(
-    plan: "SetupPlan", found: "list[Check]", types: "TypeRegistry", rate: int
+    plan: "SetupPlan", found: "list[Check]", stages: "Stages", rate: int
 ) -> dict[str, Any]:
     rows = sum(table.rows or 0 for table in plan.tables if table.read)
     return {
@@ -114,13 +121,13 @@ def _document(
             {
                 "table": table.relation.name,
                 "key": list(table.relation.primary_key or ()),
-                "before": table.before,
+                "before": _before(table, stages),
                 "rows": table.rows,
                 "bytes": table.bytes,
                 "read": table.read,
                 "columns": [
                     dict(zip(("name", "type", "schema", "arrow"), column, strict=True))
-                    for column in _columns(table, types)
+                    for column in _columns(table, stages.types)
                 ],
             }
             for table in plan.tables
@@ -129,7 +136,7 @@ def _document(
 
 
 def _print(
-    plan: "SetupPlan", found: "list[Check]", types: "TypeRegistry", rate: int, *, types_too: bool
+    plan: "SetupPlan", found: "list[Check]", stages: "Stages", rate: int, *, types_too: bool
 ) -> None:
     from rich import box
     from rich.table import Table
@@ -150,7 +157,7 @@ def _print(
             "" if each.rows is None else f"{each.rows:,}",
             "" if each.bytes is None else _size(each.bytes),
             "yes" if each.read else "",
-            each.before,
+            _before(each, stages),
         )
     console.print(shown)
     read_ = [each for each in plan.tables if each.read]
@@ -170,7 +177,7 @@ def _print(
             title=each.relation.name,
             box=box.SIMPLE_HEAD,
         )
-        for name, of_type, schema, arrow in _columns(each, types):
+        for name, of_type, schema, arrow in _columns(each, stages.types):
             columns.add_row(name, of_type, schema or "left out", arrow)
         console.print(columns)
 

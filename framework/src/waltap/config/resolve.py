@@ -322,10 +322,8 @@ class _Resolver:
         for kind, _ in missing:
             space = self._sink if kind is SinkSpec else self._flat
             space.tolerate(self._models(kind))
-        others = [meant for kind, meant in missing if kind is not SinkSpec]
-        self._flat.leftovers(
-            likely=not all(others), elsewhere=self._declared_elsewhere, beside=self._sink
-        )
+        likely = not all(meant for kind, meant in missing if kind is not SinkSpec)
+        self._flat.leftovers(likely=likely, elsewhere=self._declared_elsewhere, beside=self._sink)
         if sink or self._missing:
             self._sink.leftovers(likely=not sink)
 

@@ -41,6 +41,8 @@ class ReplicaIdentity(abc.ABC):
     """The meaning of one replica identity for one relation version; made once per version."""
 
     name: str
+    before: str = ""
+    """What events of updates and deletes tell of the row as it was, in a clause: for whoever plans."""
     partial: bool = False
     """Updates may lack any column but the key's, also one that is never NULL."""
 

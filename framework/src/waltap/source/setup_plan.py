@@ -11,13 +11,11 @@ __all__ = ["PlannedTable", "SetupPlan"]
 class PlannedTable:
     """One captured table, described.
 
-    ``before`` says in a sentence what events of its updates and deletes tell of the row as it was.
     ``rows`` is an estimate and ``bytes`` the size on the server, each None where nobody knows.
     ``read``: its rows are read by the snapshot of this start.
     """
 
     relation: Relation
-    before: str
     rows: int | None = None
     bytes: int | None = None
     read: bool = False

@@ -28,13 +28,21 @@ from waltap.source.position import Position, lsn_text
 from waltap.source.setup_plan import SetupPlan
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres import heartbeat
-from waltap_postgres.catalog.autoset import identity_statements, set_identities
+from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.catalog.description import Descriptions
 from waltap_postgres.catalog.preflight import tables_unreadable
 from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
 from waltap_postgres.connection import Session, connect, watch
-from waltap_postgres.decision import Decision, belonging, given_up, situation, tell_loss, unfit
+from waltap_postgres.decision import (
+    Decision,
+    belonging,
+    given_up,
+    situation,
+    take,
+    tell_loss,
+    unfit,
+)
 from waltap_postgres.dialect import POSTGRESQL, Dialect
 from waltap_postgres.errors import (
     PublicationGone,
@@ -46,7 +54,7 @@ from waltap_postgres.replication.slot import Slot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import Transport, open_transport
 from waltap_postgres.resumption import Resumption
-from waltap_postgres.setup_plan import planned_tables, statements_of_others, with_member
+from waltap_postgres.setup_plan import Planner
 from waltap_postgres.snapshot.blocking import BlockingRead
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.initial import InitialSnapshot
@@ -150,29 +158,13 @@ class PostgresConnector(Connector):
         )
 
     def plan(self, offset: Offset | None) -> SetupPlan:
-        decision, captured, slot = self._decide(offset), self.captured(), None
-        statements = list(identity_statements(self.properties, captured))
-        if decision.stream:
-            statements += self._publications.statements(new_slot=decision.exports)
-        if decision.exports:
-            name, two_phase = self.properties.slot_name, self.context.decoder.two_phase
-            slot = self._slots.create_sql(name, self._plugin, two_phase=two_phase)
-        others = statements_of_others(self.check(offset))
-        signal = self.context.capture.signal_table
-        if signal and self._publications.adds_tables() and self.catalogue.relation(*signal) is None:
-            others = with_member(others, statements, self.properties.publication_name, signal)
-        read = self._snapshot_tables() if decision.snapshot else []
-        return SetupPlan(
-            statements=tuple(each for each in statements if each not in others),
-            by_others=others,
-            slot=slot,
-            tables=planned_tables(self.catalogue, captured, read, self.dialect.preflight.before),
-        )
+        decision, parts = self._decide(offset), (self.catalogue, self._publications, self._slots)
+        planner = Planner(self.properties, self.context, *parts)
+        return planner.plan(decision, self.captured(), self._snapshot_tables, self.check(offset))
 
     def offset_at(self, position: Position) -> Offset:
-        slot = self._read_slot()
-        identity = slot.identity if slot else ""
-        offset = self._offset(position.end_lsn, created=0, progress=None, identity=identity)
+        slot, at = self._read_slot(), position.end_lsn
+        offset = self._offset(at, created=0, progress=None, identity=slot.identity if slot else "")
         return offset.with_sole(position=position)
 
     def lost(self, offset: Offset) -> WaltapError | None:
@@ -247,7 +239,7 @@ class PostgresConnector(Connector):
             if slot.temporary:
                 slot = self._read_slot()  # it went with the connection that made it
             else:
-                self._take(slot, decision, offset)
+                take(self.context, self._belonging("slot", slot.name), decision, offset)
                 if self.properties.slot_failover and not (slot.failover or decision.anew):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
@@ -281,19 +273,6 @@ class PostgresConnector(Connector):
 
     def _resumption(self) -> Resumption:
         return Resumption(self.catalogue, self.properties, self.server, self._identity.history)
-
-    def _take(self, slot: Slot, decision: Decision, offset: Offset | None) -> None:
-        """Keep in mind that the slot is ours from now on, and who made it."""
-        entry = self._belonging("slot", slot.name)
-        if decision.adopts:
-            log.warning(
-                "slot %s was there before and is taken over; what its reader had not confirmed comes here",
-                slot.name,
-                extra={"slot": slot.name},
-            )
-        if self.context.belongings.find(*entry.place) is None:
-            made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.adopts
-            self.context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
     def _belonging(self, kind: str, name: str) -> Belonging:
         return belonging(self.properties, self.server, kind, name)
@@ -356,17 +335,14 @@ class PostgresConnector(Connector):
         """Go on with a slot that exists. A snapshot beside it cannot use an exported snapshot: the
         stream leaves out, up to where the server stood, the transactions that the snapshot saw."""
         begin = slot.confirmed_flush_lsn
-        if offset is not None and offset.snapshot is None:
-            begin = max(begin, offset.sole.position.end_lsn)
+        whole = None if offset is None or offset.snapshot is not None else offset
+        if whole is not None:
+            begin = max(begin, whole.sole.position.end_lsn)
             if self.properties.offset_mismatch_strategy == "trust_slot":
                 begin = slot.confirmed_flush_lsn
         if not snapshot:
-            if (
-                offset is not None
-                and offset.snapshot is None
-                and offset.sole.position.end_lsn >= begin
-            ):
-                start = offset.with_sole(timeline=self.server.timeline)
+            if whole is not None and whole.sole.position.end_lsn >= begin:
+                start = whole.with_sole(timeline=self.server.timeline)
             else:
                 start = self._offset(begin, created=0, progress=None, identity=slot.identity)
             return Start(snapshot=False, stream=True, offset=start)

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from waltap.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
 from waltap.offsets.belongings import Belonging
@@ -32,6 +34,7 @@ __all__ = [
     "decide",
     "given_up",
     "situation",
+    "take",
     "tell_loss",
     "unfit",
 ]
@@ -223,6 +226,21 @@ def situation(
         repairs=context.repairs,
         unreadable=unreadable,
     )
+
+
+def take(
+    context: ConnectorContext, entry: Belonging, decision: Decision, offset: Offset | None
+) -> None:
+    """Keep in mind that a slot, ``entry``, is ours from now on, and who made it."""
+    if decision.adopts:
+        log.warning(
+            "slot %s was there before and is taken over; what its reader had not confirmed comes here",
+            entry.name,
+            extra={"slot": entry.name},
+        )
+    if context.belongings.find(*entry.place) is None:
+        made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.adopts
+        context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
 
 def tell_loss(decision: Decision, slot: str) -> None:

@@ -1,11 +1,13 @@
 """What a start would make on the server, told before it: the SQL, and each captured table."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from waltap.errors import WaltapError
-from waltap.source.connector import Check
-from waltap.source.setup_plan import PlannedTable
+from waltap.source.connector import Check, ConnectorContext
+from waltap.source.setup_plan import PlannedTable, SetupPlan
+from waltap_postgres.catalog.autoset import identity_statements
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
+from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
     PrivilegeMissing,
     PublicationNotPermitted,
@@ -14,9 +16,12 @@ from waltap_postgres.errors import (
     TableUnreadable,
     WalLevelTooLow,
 )
+from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
+from waltap_postgres.replication.publications import Publications
+from waltap_postgres.replication.slot import Slots
 
-__all__ = ["planned_tables", "statements_of_others", "with_member"]
+__all__ = ["Planner"]
 
 SIZES_SQL = """
 SELECT c.oid::int8,
@@ -30,52 +35,73 @@ SELECT c.oid::int8,
 leaves; of no partition tree are the others."""
 
 
-def planned_tables(
-    catalogue: PostgresCatalogue,
-    captured: Sequence[Table],
-    read: Iterable[Table],
-    before: Mapping[str, str],
-) -> tuple[PlannedTable, ...]:
-    """Return ``captured`` as a plan tells of them, by name. ``read`` are those that a snapshot reads,
-    ``before`` what events tell of old rows, by the letter of a replica identity."""
-    sizes = {
-        oid: own if leaves is None else leaves
-        for oid, leaves, own in catalogue.query(
-            SIZES_SQL, ([table.relation.oid for table in captured],)
+class Planner:
+    """Tells what a connector with these parts would make. It changes nothing."""
+
+    def __init__(
+        self,
+        properties: PostgresProperties,
+        context: ConnectorContext,
+        catalogue: PostgresCatalogue,
+        publications: Publications,
+        slots: Slots,
+    ) -> None:
+        self._properties, self._context, self._catalogue = properties, context, catalogue
+        self._publications, self._slots = publications, slots
+
+    def plan(
+        self,
+        decision: Decision,
+        captured: Sequence[Table],
+        snapshot_tables: Callable[[], Iterable[Table]],
+        checks: Iterable[Check],
+    ) -> SetupPlan:
+        """Return what a start by ``decision`` makes. ``snapshot_tables`` gives those of which its
+        snapshot reads the rows, ``checks`` tell what stands in its way.
+
+        Raises: SourceError, OffsetError.
+        """
+        properties, slot = self._properties, None
+        read = snapshot_tables() if decision.snapshot else ()
+        statements = list(identity_statements(properties, captured))
+        if decision.stream:
+            statements += self._publications.statements(new_slot=decision.exports)
+        if decision.exports:
+            decoder = self._context.decoder
+            slot = self._slots.create_sql(
+                properties.slot_name, decoder.output_plugin, two_phase=decoder.two_phase
+            )
+        others = [each for check in checks if check.error for each in _mending(check.error)]
+        signal = self._context.capture.signal_table
+        if signal and set(statements) & set(others) and self._catalogue.relation(*signal) is None:
+            # they make both: the publication's statement names the tables that are there now
+            member = identifier(*signal)
+            others.append(
+                f"ALTER PUBLICATION {identifier(properties.publication_name)} ADD TABLE {member}"
+            )
+        return SetupPlan(
+            statements=tuple(each for each in statements if each not in others),
+            by_others=tuple(others),
+            slot=slot,
+            tables=self._tables(captured, {table.relation.oid for table in read}),
         )
-    }
-    reads = {table.relation.oid for table in read}
-    found = [
-        PlannedTable(
-            relation=table.relation,
-            before=before.get(table.relation.identity, table.relation.identity),
-            rows=table.estimate or None,
-            bytes=sizes.get(table.relation.oid),
-            read=table.relation.oid in reads,
-        )
-        for table in captured
-    ]
-    return tuple(sorted(found, key=lambda each: each.relation.name))
 
-
-def statements_of_others(checks: Iterable[Check]) -> tuple[str, ...]:
-    """Return what somebody else has to run before a start is not refused, as far as SQL mends it."""
-    return tuple(
-        statement
-        for check in checks
-        if check.error is not None
-        for statement in _mending(check.error)
-    )
-
-
-def with_member(
-    others: tuple[str, ...], statements: Iterable[str], publication: str, table: tuple[str, str]
-) -> tuple[str, ...]:
-    """Return ``others`` with a table that they make as a member of the publication, where they make that
-    too, by one of ``statements``: these name the tables that are there now."""
-    if not set(statements) & set(others):
-        return others
-    return (*others, f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {identifier(*table)}")
+    def _tables(self, captured: Sequence[Table], read: set[int]) -> tuple[PlannedTable, ...]:
+        oids = [table.relation.oid for table in captured]
+        sizes = {
+            oid: own if leaves is None else leaves
+            for oid, leaves, own in self._catalogue.query(SIZES_SQL, (oids,))
+        }
+        found = [
+            PlannedTable(
+                relation=table.relation,
+                rows=table.estimate or None,
+                bytes=sizes.get(table.relation.oid),
+                read=table.relation.oid in read,
+            )
+            for table in captured
+        ]
+        return tuple(sorted(found, key=lambda each: each.relation.name))
 
 
 def _mending(error: WaltapError) -> Iterator[str]:

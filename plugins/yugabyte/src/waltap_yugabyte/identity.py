@@ -18,6 +18,7 @@ class ChangeIdentity(ReplicaIdentity):
     """CHANGE: updates hold key and written columns, the rest is UNCHANGED; deletes hold the key."""
 
     name = "change"
+    before = "of a delete the key; of an update nothing"
     partial = True
 
     def __init__(self, relation: Relation) -> None:

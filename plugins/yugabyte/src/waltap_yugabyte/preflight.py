@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
 from waltap.source.connector import Check
@@ -33,8 +33,6 @@ BEFORE = {
 
 class YugabytePreflight(Preflight):
     """What WAL and walsenders are elsewhere, says nothing here."""
-
-    before: ClassVar[Mapping[str, str]] = BEFORE
 
     facts_sql: ClassVar[str] = re.sub(
         r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", Preflight.facts_sql

@@ -3,7 +3,7 @@
 Each remedy suffices: carried out as it stands, the check passes and so does the start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
 from waltap.decode.decoder import ServerInfo
@@ -144,14 +144,6 @@ class Preflight:
             )
             return [*checks, Check.failed("publication", refused)]
         return [*checks, self._publication(planned), *self._identities(planned)]
-
-    before: ClassVar[Mapping[str, str]] = {
-        "d": "DEFAULT: the old key, of an update only where the key changes",
-        "f": "FULL: the whole row",
-        "i": "INDEX: the index's columns, of an update only where they change",
-        "n": "NOTHING: nothing; the server refuses UPDATE and DELETE of a table that publishes them",
-    }
-    """What events of a table tell of the row as it was, by the letter of its replica identity."""
 
     facts_sql: ClassVar[str] = """
 SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE'),

@@ -69,6 +69,7 @@ class DefaultIdentity(_OldTupleIdentity):
     """DEFAULT: the primary key."""
 
     name = "default"
+    before = "the old key; of an update only where the key changes"
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
@@ -84,12 +85,14 @@ class FullIdentity(_OldTupleIdentity):
     """FULL: the whole row, so that unchanged TOAST values of the new tuple are known too."""
 
     name = "full"
+    before = "the whole row"
 
 
 class IndexIdentity(_OldTupleIdentity):
     """USING INDEX: the columns of one unique index."""
 
     name = "index"
+    before = "the index's columns; of an update only where they change"
 
     @property
     def identifying(self) -> tuple[int, ...]:
@@ -120,6 +123,7 @@ class NothingIdentity(ReplicaIdentity):
     """NOTHING: no old tuples. Updates come as new rows, deletes identify nothing."""
 
     name = "nothing"
+    before = "nothing; the server refuses UPDATE and DELETE of a table that publishes them"
 
     def update(self, message: Update) -> RowImages:
         """Return the new row alone."""
