@@ -149,7 +149,7 @@ class FormatUnsupported(FormatError):
 
     code = "WT-5231"
     remedy = (
-        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1: "
+        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2: "
         "pip install 'pyspark=={wanted}.*', or choose another format."
     )
 
