@@ -200,7 +200,7 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "ValueToKey",
         )
     },
-    "sinks": {"sinks": ("changelog", "files", "http"), "commands": ("changelog",)},
+    "sinks": {"sinks": ("changelog", "files", "http"), "commands": ("changelog", "verify")},
     "sql": {"sinks": ("sql",), "commands": ("sql",)},
     "kafka": {
         "sinks": ("kafka",),
