@@ -115,3 +115,21 @@ def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(
     finally:
         waltap(path, "drop", "--yes")
         shop.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_a_publication_that_others_make_is_in_the_sql(shop: Database, tmp_path: Path) -> None:
+    path = profile(shop, tmp_path, **{"publication.autocreate.mode": "disabled"})
+    script = waltap(path, "plan", "--sql", code=1)
+    assert "CREATE PUBLICATION" in script
+    shop.psql(script)
+    assert plan(path)["by_others"] == []
+    waltap(path, "run", "--until-idle", "0.5")
+
+
+def test_a_table_that_stops_a_start_does_not_stop_the_plan(shop: Database, tmp_path: Path) -> None:
+    shop.execute("CREATE TABLE keyless (a int)")
+    found = plan(profile(shop, tmp_path), code=1)
+    assert "public.keyless" in {each["table"] for each in found["tables"]}
+    assert [each["name"] for each in found["problems"] if each["verdict"] == "error"] == [
+        "publication"
+    ]

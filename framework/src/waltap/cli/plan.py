@@ -165,7 +165,7 @@ def _print(
     if read_:
         size = _size(sum(each.bytes or 0 for each in read_))
         console.print(
-            f"Snapshot: {len(read_)} tables, about {rows:,} rows, {size}; "
+            f"Snapshot: {len(read_)} table{'s' if len(read_) > 1 else ''}, about {rows:,} rows, {size}; "
             f"about {_duration(rows / rate)} at {rate:,} rows a second"
         )
     for each in plan.tables if types_too else ():

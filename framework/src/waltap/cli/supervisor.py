@@ -113,7 +113,9 @@ class Supervisor:
         child.process, child.code = None, code
         if code in {DONE, FAULTY}:
             child.due = None
-            why = "is done" if code == DONE else "has a faulty profile, and waits for SIGHUP"
+            why = (
+                "is done" if code == DONE else "has a faulty profile, and is left out until SIGHUP"
+            )
             log.log(logging.INFO if code == DONE else logging.ERROR, "%s %s", child.path.name, why)
             return
         if now - child.began >= WELL_S:

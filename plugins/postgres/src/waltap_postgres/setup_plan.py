@@ -1,6 +1,7 @@
 """What a start would make on the server, told before it: the SQL, and each captured table."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from waltap.errors import WaltapError
 from waltap.source.connector import Check, ConnectorContext
@@ -9,7 +10,9 @@ from waltap_postgres.catalog.autoset import identity_statements
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
 from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
+    IdentityMissing,
     PrivilegeMissing,
+    PublicationMissing,
     PublicationNotPermitted,
     RowsHidden,
     SignalTableMissing,
@@ -65,7 +68,8 @@ class Planner:
         read = snapshot_tables() if decision.snapshot else ()
         statements = list(identity_statements(properties, captured))
         if decision.stream:
-            statements += self._publications.statements(new_slot=decision.exports)
+            with suppress(PublicationMissing, IdentityMissing):  # which the checks tell of
+                statements += self._publications.statements(new_slot=decision.exports)
         if decision.exports:
             decoder = self._context.decoder
             slot = self._slots.create_sql(
@@ -114,7 +118,12 @@ def _mending(error: WaltapError) -> Iterator[str]:
             yield f"GRANT SELECT ON {facts['tables']} TO {facts['user']}"
         case RowsHidden():
             yield f"ALTER ROLE {facts['user']} BYPASSRLS"
-        case SignalTableMissing() | PublicationNotPermitted() | WalLevelTooLow():
+        case (
+            PublicationMissing()
+            | PublicationNotPermitted()
+            | SignalTableMissing()
+            | WalLevelTooLow()
+        ):
             yield from str(facts["sql"]).split("; ")
         case _:
             return
