@@ -21,10 +21,10 @@ from waltap.format.connect_record import ConnectRecord
 from waltap.format.format import Format, FormatContext
 from waltap.format.record import Record
 from waltap.format.record_stage import RecordStep
-from waltap.notifications.notification import Notification
 from waltap.specs import FormatSpec
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.texts import TEXTS
@@ -34,27 +34,6 @@ __all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
 
 NOW = 1_767_225_601_123_456_789
 Part = TransactionPart | SnapshotRows | Heartbeat
-NOTIFICATIONS = (
-    Notification(
-        identifier="8e3f0a52-0000-4000-8000-000000000001",
-        aggregate_type="Initial Snapshot",
-        kind="STARTED",
-        additional_data={"connector_name": "shop"},
-        timestamp=1_767_225_600_000,
-    ),
-    Notification(
-        identifier="ad-hoc-1",
-        aggregate_type="Incremental Snapshot",
-        kind="IN_PROGRESS",
-        additional_data={
-            "connector_name": "shöp",
-            "data_collections": "public.items,public.orders",
-            "last_processed_key": "<null>,1",
-        },
-        timestamp=1_767_225_600_001,
-    ),
-    Notification(identifier="3", aggregate_type="Initial Snapshot", kind="COMPLETED", timestamp=1),
-)
 
 
 def _strings(value: object) -> Iterator[str]:
