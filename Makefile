@@ -11,7 +11,7 @@ TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/s
   plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \
-  differential differential-nightly fuzz hunt soak golden bench docs clean
+  differential differential-nightly fuzz hunt soak golden bench docs site clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
@@ -82,6 +82,10 @@ bench: setup-test ## waltap, the server's limit and Debezium in one run; writes 
 docs: setup ## write the generated pages under docs/reference anew
 	@WALTAP_PLUGINS=$(OURS) $(BIN)/waltap docs
 	@$(BIN)/python -m tests.differential docs
+
+site: setup ## build the documentation as a site, build/site/index.html; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+	@echo build/site/index.html
 
 clean: ## remove caches and output, not the virtual environment
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo-output

@@ -62,8 +62,9 @@ def errors_page(host: "Host") -> str:
         if error.code[3] != family:
             family = error.code[3]
             lines += [f"## {FAMILIES.get(family, family)}", ""]
-        lines += [f"### {error.code} {error.__name__}", ""]
-        lines += [_flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0]), ""]
+        lines += [f"### {error.code}", ""]  # the code alone: pages link to it
+        about = _flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0])
+        lines += [f"`{error.__name__}`: {about}", ""]
         lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
