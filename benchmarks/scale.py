@@ -1,7 +1,8 @@
-"""``python -m benchmarks.scale`` tables|columns|large-rows|schema-changes|soak|all: how far one process goes.
+"""``python -m benchmarks.scale`` tables|columns|large-rows|schema-changes|soak|all: how far one process
+goes.
 
-A `waltap run` in a process of its own is watched from outside: how long until it streams, its resident memory,
-its file descriptors, its processor time. `--write` keeps what was seen in ``benchmarks/results``.
+A `waltap run` in a process of its own is watched from outside: how long until it streams, its resident
+memory, its file descriptors, its processor time. `--write` keeps what was seen in ``benchmarks/results``.
 """
 
 import argparse
