@@ -11,7 +11,7 @@ TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/s
   plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
 .PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \
-  differential differential-nightly fuzz hunt soak golden bench docs site clean
+  differential differential-nightly fuzz hunt soak golden bench docs site dist audit clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 22
@@ -86,6 +86,13 @@ docs: setup ## write the generated pages under docs/reference anew
 site: setup ## build the documentation as a site, build/site/index.html; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 	@echo build/site/index.html
+
+dist: setup ## wheels and sdists of every distribution, the same bytes each time, their SBOM and hashes: dist/
+	@$(BIN)/python scripts/distributions.py build
+
+audit: dist ## known vulnerabilities of what a release may install; needs the package index's advisories
+	@[ -x .venv-audit/bin/pip-audit ] || { python3 -m venv .venv-audit && .venv-audit/bin/pip -q install pip-audit==2.10.1; }
+	@$(BIN)/python scripts/distributions.py audit --program .venv-audit/bin/pip-audit
 
 clean: ## remove caches and output, not the virtual environment
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo-output

@@ -2,16 +2,17 @@
 
 import email.parser
 import re
-import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
+from scripts.distributions import build
+
+ROOT = Path(__file__).parents[2]
 MEMBERS = {
     "framework": "waltap",
     "plugins/decoders": "waltap_decoders",
@@ -44,14 +45,7 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Return the wheel that is built for a member of the workspace."""
     folder, package = request.param
     built = tmp_path_factory.mktemp(package)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q"),
-            *("--no-deps", "--no-build-isolation", "--no-index", "-w", built, ROOT / folder),
-        ],
-        check=True,
-    )
-    [file] = built.glob("*.whl")
+    file, _ = build(ROOT / folder, built, 1_700_000_000)
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
         (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -95,6 +89,14 @@ def test_wheel_says_whose_it_is_and_what_for(wheel: Wheel) -> None:
     assert page.startswith(f"# {metadata['Name']}")
     links = re.findall(r"\]\(([^)]+)\)", page)
     assert [link for link in links if "://" not in link] == []
+
+
+def test_wheels_of_ours_fit_each_other_alone(wheel: Wheel) -> None:
+    """A release is one set: each requires the others at its own version, and no range of them."""
+    wanted = map(Requirement, wheel.metadata.get_all("Requires-Dist", ()))
+    ours = [each for each in wanted if each.name.startswith("waltap")]
+    assert {str(each.specifier) for each in ours} <= {f"=={wheel.metadata['Version']}"}
+    assert bool(ours)
 
 
 def test_every_distribution_is_tested_here() -> None:

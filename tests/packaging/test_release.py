@@ -1,0 +1,202 @@
+"""What ``make dist`` gives: the same bytes wherever it is built, an SBOM, and wheels that work when installed."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
+from tests.servers.postgres import Database
+
+ROOT = Path(__file__).parents[2]
+TOUCHED = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that ``make dist`` fills."""
+    folder = tmp_path_factory.mktemp("dist")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        build_all(folder)
+    return folder
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != SUMS
+    }
+
+
+def test_another_folder_gives_the_same_bytes(release: Path, tmp_path: Path) -> None:
+    """Another place, other times and modes of the files, another user's mask."""
+    again = tmp_path / "again"
+    before = os.umask(0o077)
+    try:
+        for folder in members():
+            copy = tmp_path / "elsewhere" / folder.relative_to(ROOT)
+            shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+            for path in copy.rglob("*"):
+                os.utime(path, (TOUCHED, TOUCHED))
+            build(copy, again, 1_700_000_000)
+    finally:
+        os.umask(before)
+    told = hashes(release)
+    del told[SBOM]
+    assert hashes(again) == told
+
+
+def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Path) -> None:
+    for source in release.glob("*.tar.gz"):
+        with tarfile.open(source) as archive:
+            assert all(entry.isfile() for entry in archive)
+            archive.extractall(tmp_path, filter="data")
+        wheel, _ = build(
+            tmp_path / source.name.removesuffix(".tar.gz"), tmp_path / "w", 1_700_000_000
+        )
+        assert wheel.read_bytes() == (release / wheel.name).read_bytes(), source.name
+
+
+def test_the_list_of_hashes_is_of_all_files(release: Path) -> None:
+    told = dict(reversed(line.split("  ")) for line in (release / SUMS).read_text().splitlines())
+    assert told == hashes(release)
+    assert len(told) == 2 * len(members()) + 1
+
+
+def test_the_sbom_has_what_the_wheels_require(release: Path) -> None:
+    bom = json.loads((release / SBOM).read_text())
+    parts = {each["name"]: each for each in [bom["metadata"]["component"], *bom["components"]]}
+    told = hashes(release)
+    for wheel in release.glob("*.whl"):
+        name = wheel.name.partition("-")[0].replace("_", "-")
+        assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": told[wheel.name]}]
+        for requirement in map(Requirement, distribution(name).requires or ()):
+            assert canonicalize_name(requirement.name) in parts
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
+    pinned = {canonicalize_name(name): version for name, version in pinned.items()}
+    others = {name: each for name, each in parts.items() if "hashes" not in each}
+    assert {name: each["version"] for name, each in others.items()}.items() <= pinned.items()
+    refs = {each["bom-ref"] for each in parts.values()}
+    assert {each["ref"] for each in bom["dependencies"]} == refs
+    assert not {"pytest-xdist", "mypy", "hatchling"} & parts.keys()
+
+
+AUDITS = {
+    "nothing is known against them": ([], None),
+    "a vulnerability": (
+        [{"id": "GHSA-1", "fix_versions": [], "aliases": [], "description": ""}],
+        "known vulnerabilities:\n  orjson 3.13.0: GHSA-1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*AUDITS, "not reached", "not known"])
+def test_an_audit_that_saw_less_than_all_fails(release: Path, tmp_path: Path, case: str) -> None:
+    """The program in place of pip-audit answers in its form, recorded from 2.10.1."""
+    bom = json.loads((release / SBOM).read_text())
+    pins = [each for each in bom["components"] if "hashes" not in each]
+    answers = [{"name": p["name"], "version": p["version"], "vulns": []} for p in pins]
+    if case in AUDITS:
+        orjson = next(each for each in answers if each["name"] == "orjson")
+        orjson |= {"vulns": AUDITS[case][0], "version": "3.13.0"}
+    if case == "not known":
+        answers[0] = {"name": pins[0]["name"], "skip_reason": "Dependency not found"}
+    program = tmp_path / "pip-audit"
+    said = "no answer" if case == "not reached" else json.dumps({"dependencies": answers})
+    (tmp_path / "said").write_text(said)
+    program.write_text(
+        f"#!/bin/sh\ncat {tmp_path / 'said'}\necho 'name not resolved' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    problem = audit(release, str(program))
+    if case in AUDITS:
+        assert problem == AUDITS[case][1]
+    elif case == "not known":
+        assert f"1 of {len(pins)} packages were not audited" in str(problem)
+    else:
+        assert problem == "the audit did not run: name not resolved"
+
+
+def third_party(name: str, seen: dict[str, Distribution]) -> None:
+    """Add to ``seen`` what ``name`` requires of others; an extra in its name is one of ours."""
+    wanted = Requirement(name)
+    for requirement in map(Requirement, distribution(wanted.name).requires or ()):
+        for extra in wanted.extras or {""}:
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                found = canonicalize_name(requirement.name)
+                if found not in seen:
+                    if not found.startswith("waltap"):
+                        seen[found] = distribution(found)
+                    third_party(str(Requirement(str(requirement).partition(";")[0])), seen)
+                    third_party(found, seen)
+
+
+@pytest.fixture(scope="module")
+def clean(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the program ``waltap`` of a new environment with the wheels of ``waltap[postgres]``.
+
+    pip resolves them from the folder of the release alone. Of others there is what they require and no
+    more: the files that the set-up installed.
+    """
+    place = tmp_path_factory.mktemp("clean")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    seen: dict[str, Distribution] = {}
+    third_party("waltap[postgres]", seen)
+    for found in seen.values():
+        for name in {path.parts[0] for path in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(Path(str(found.locate_file(name))))
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--python", place / "bin/python", "install", "-q"),
+            *("--no-index", "--find-links", release, "waltap[postgres]"),
+        ],
+        env={k: v for k, v in os.environ.items() if not k.startswith("PIP_")},
+        check=True,
+    )
+    return place / "bin/waltap"
+
+
+def waltap(program: Path, *words: str, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WALTAP"))}
+    done = subprocess.run(
+        [program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_installed_wheels_say_what_they_have(clean: Path, tmp_path: Path) -> None:
+    assert "waltap run" in waltap(clean, "--help", cwd=tmp_path)
+    listed = waltap(clean, "plugins", cwd=tmp_path)
+    assert {"framework", "decoders", "postgres", "types"} <= set(
+        re.findall(r"^ *(\w+)", listed, re.M)
+    )
+    assert "spark" not in re.findall(r"^ *(\w+)", listed, re.M)
+
+
+@pytest.mark.needs_postgres
+def test_installed_wheels_take_a_database_to_json_lines(
+    clean: Path, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    waltap(
+        clean, "run", database.dsn, "--sink", "jsonl:out.jsonl", "--set", "name=released",
+        "--set", "topic.prefix=s", "--until-idle", "0.3", cwd=tmp_path,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["value"]["after"]["id"] for line in lines] == [1, 2]
+    waltap(clean, "drop", database.dsn, "--set", "name=released", "--yes", cwd=tmp_path)
