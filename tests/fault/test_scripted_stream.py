@@ -4,12 +4,9 @@ The frames are real: recorded from a slot of a real server, which also answers t
 The engine runs in a process of its own.
 """
 
-import json
-import subprocess
-import sys
-
 import pytest
 
+from tests.rigs.scripted_run import records_of, run_scripted
 from tests.servers.postgres import Database
 from waltap.source.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
@@ -59,37 +56,11 @@ class Stage:
         self.first_end = self.frames[self.first_commit].lsn
 
     def run(self, server, *options):
-        profile = self.folder / "profile.toml"
-        out = self.folder / "out.jsonl"
-        settings = {
-            "database.hostname": "127.0.0.1",
-            "database.port": server.port,
-            "database.user": "postgres",
-            "database.dbname": self.database.name,
-            "database.sslmode": "disable",
-            "slot.name": self.slot,
-            "slot.adopt": True,
-            "publication.name": "scripted",
-            "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",
-            "topic.prefix": "s",
-            "pgoutput.proto_version": 1,
-            "pgoutput.messages": False,
-            "retriable.restart.connector.wait.ms": 50,
-            "waltap.state.dir": str(self.folder / "state"),
-        }
-        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items()]
-        profile.write_text("\n".join(["[source]", 'type = "postgres"', *lines]))
-        ran = subprocess.run(
-            [sys.executable, "-m", "waltap", "run", str(profile), "--sink", f"jsonl:{out}"]
-            + ["--max-seconds", "20", *options],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        lines = out.read_text().splitlines() if out.exists() else []
-        ids = [json.loads(line)["value"]["after"]["id"] for line in lines]
-        return ran, ids
+        ran = run_scripted(
+            "postgres", self.database, self.slot, server.port, self.folder, *options,
+            **{"pgoutput.proto_version": 1, "pgoutput.messages": False},
+        )  # fmt: skip
+        return ran, [value["after"]["id"] for value in records_of(self.folder)]
 
 
 @pytest.fixture

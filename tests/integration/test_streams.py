@@ -264,7 +264,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None
     (port,) = free_ports(1)
     away = sink("nats-jetstream", tmp_path, url=f"nats://127.0.0.1:{port}")
     refused(away, StreamUnavailable, "check", "open")
-    server = NatsServer.create("waltap", "secret")
+    server = NatsServer.create(user="waltap", password="secret")
     try:
         for login in ({}, {"auth.user": "waltap", "auth.password": "wrong"}):
             wrong = nats_sink(tmp_path, server.url, "t", **login)

@@ -1,14 +1,18 @@
 """A server as a child process: it is waited for, stopped, killed, and dies with the test run."""
 
+import abc
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
-__all__ = ["Child", "ChildFailed", "free_ports"]
+__all__ = ["Child", "ChildFailed", "LocalServer", "free_ports"]
 
 WAIT_SECONDS = 120.0
 
@@ -98,3 +102,49 @@ class Child:
             self._process.kill()
         if self._process is not None:
             self._process.wait()
+
+
+class LocalServer(abc.ABC):
+    """A server of one process on one port of the loopback, with a folder of its own."""
+
+    NAME: str
+    """What its folder is called after."""
+
+    def __init__(self, folder: Path, port: int, **options: Any) -> None:
+        self.folder, self.port = folder, port
+        self._child = Child(self.command(**options), folder / "log")
+
+    @classmethod
+    def create(cls, **options: Any) -> Self:
+        """Make one and start it; ``options`` are those of `command`. Raises: MissingProgram, ChildFailed."""
+        made = cls(
+            Path(tempfile.mkdtemp(prefix=f"waltap-{cls.NAME}-")), free_ports(1)[0], **options
+        )
+        try:
+            made.start()
+        except BaseException:
+            made.remove()
+            raise
+        return made
+
+    @abc.abstractmethod
+    def command(self) -> list[str]:
+        """Return how it is started, with its settings written into `folder`. Raises: MissingProgram."""
+
+    @abc.abstractmethod
+    def answers(self) -> bool:
+        """Tell whether it serves."""
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._child.start()
+        self._child.wait_until(self.answers)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._child.kill()
+
+    def remove(self) -> None:
+        """End it, and delete its folder."""
+        self._child.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,16 +2,12 @@
 
 import json
 import re
-import shutil
-import tempfile
-import urllib.error
 import urllib.parse
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.servers.child import Child, free_ports
-from tests.servers.moto import prepare
+from tests.servers.child import free_ports
+from tests.servers.moto import Moto
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -37,32 +33,10 @@ ANYBODY = Login("anybody", "anything")
 """Whom the server lets in while it asks nobody."""
 
 
-class S3Server:
+class S3Server(Moto):
     """One server; ``url`` is its endpoint. What it holds is in memory: `kill` loses it."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
-        self.url = f"http://127.0.0.1:{port}"
-        command = [*prepare(), "-H", "127.0.0.1", "-p", str(port)]
-        self._child = Child(command, folder / "log")
-
-    @classmethod
-    def create(cls) -> "S3Server":
-        """Make one and start it. Raises: MissingProgram, ChildFailed."""
-        folder = Path(tempfile.mkdtemp(prefix="waltap-s3-"))
-        try:
-            made = cls(folder, free_ports(1)[0])
-            made._child.start()
-            made._child.wait_until(made._answers)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return made
-
-    def remove(self) -> None:
-        """Kill it and delete its folder."""
-        self._child.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    NAME = "s3"
 
     def properties(self, login: Login = ANYBODY, url: str | None = None) -> dict[str, str]:
         """Return what a sink is told of this server; ``url``: by another way to it."""
@@ -116,10 +90,3 @@ class S3Server:
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: Any = answer.read()
         return bytes(found)
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False

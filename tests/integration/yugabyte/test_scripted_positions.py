@@ -4,9 +4,6 @@ The catalogue behind it is that of double A's database. Bytes are written from t
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from waltap_testing.walsender import (
 )
 
 from tests.rigs import pgoutput_wire as wire
+from tests.rigs.scripted_run import records_of, run_scripted
 from tests.rigs.yugabyte.server import SETTINGS
 from tests.rigs.yugabyte.wire import FLUSHED
 from tests.rigs.yugabyte.pipeline import cell
@@ -83,40 +81,14 @@ class Stage:
     # --- the engine ---
 
     def run(self, server: Walsender, *options: str, **settings: Any) -> Any:
-        profile, out = self.folder / "profile.toml", self.folder / "out.jsonl"
-        chosen = {
-            "database.hostname": "127.0.0.1",
-            "database.port": server.port,
-            "database.user": "postgres",
-            "database.dbname": self.database.name,
-            "database.sslmode": "disable",
-            "slot.name": self.slot,
-            "slot.adopt": True,
-            "publication.name": "scripted",
-            "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",
-            "topic.prefix": "s",
-            "yb.event.form": "cells",
-            "retriable.restart.connector.wait.ms": 50,
-            "offset.flush.interval.ms": 0,
-            "waltap.state.dir": str(self.folder / "state"),
-            **settings,
-        }
-        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items()]
-        profile.write_text("\n".join(["[source]", 'type = "yugabyte"', *lines]))
-        command = [sys.executable, "-m", "waltap", "run", str(profile), "--sink", f"jsonl:{out}"]
-        return subprocess.run(
-            [*command, "--max-seconds", "60", *options],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        form = {"yb.event.form": "cells", "offset.flush.interval.ms": 0}
+        return run_scripted(
+            "yugabyte", self.database, self.slot, server.port, self.folder, *options,
+            **{**form, **settings},
+        )  # fmt: skip
 
     def values(self) -> list[dict[str, Any]]:
-        out = self.folder / "out.jsonl"
-        lines = out.read_text().splitlines() if out.exists() else []
-        return [json.loads(line)["value"] for line in lines]
+        return records_of(self.folder)
 
     def ids(self) -> list[int]:
         return [value["after"]["id"]["value"] for value in self.values()]
