@@ -87,6 +87,12 @@ def test_prometheus_reads_what_happened(pipeline: Pipeline, seen: tuple[Run, Mon
     assert found["waltap_state", "failed"] == 0
     assert found["waltap_schema_changes_total",] >= 1
     assert found["waltap_batch_seconds_count",] >= 2
+    assert found["waltap_flush_seconds_count",] >= 1
+    assert found["waltap_event_lag_seconds_count",] >= 1
+    assert found["waltap_table_lsn", "public.t"] <= found["waltap_lsn", "", "written"]
+    assert found["waltap_snapshot_state", "completed"] == 1
+    assert found["waltap_snapshot_tables",] == 2
+    assert found["waltap_snapshot_tables_remaining",] <= 1  # an empty one may count as never begun
     assert found["waltap_lsn", "", "written"] >= found["waltap_lsn", "", "durable"] > 0
     assert found["waltap_captured_tables",] == 2
     assert 0 < found["waltap_slot_retained_bytes",] < found["waltap_slot_left_bytes",]
@@ -94,7 +100,7 @@ def test_prometheus_reads_what_happened(pipeline: Pipeline, seen: tuple[Run, Mon
     assert found["waltap_orphan_slots",] == found["waltap_open_gaps",] == 0
     names = {name for name, *_ in found}
     for metric in METRICS:
-        optional = {"filtered_events", "unflushed_seconds", "estimate", "_full_seconds"}
+        optional = {"filtered_events", "unflushed_seconds", "estimate", "_full_seconds", "onward"}
         assert metric.shown in names or any(word in metric.name for word in optional)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waltap.offsets.connect_offsets import ConnectOffsets
     from waltap.reading.stored_record import RecordDecoder, RecordStream
     from waltap.sink.comparison import Compared
+    from waltap.source.position import Positions
     from waltap.specs import (
         CheckSpec,
         ColumnConverterSpec,
@@ -226,6 +227,12 @@ def on_state(pipeline: str, state: str, detail: str) -> None:
 @hookspec
 def on_batch(pipeline: str, batch: "Batch", seconds: float) -> None:
     """``batch`` was written to the sink in ``seconds``. It may not be durable yet."""
+
+
+@hookspec
+def on_flush(pipeline: str, durable: "Positions", seconds: float) -> None:
+    """The sink was flushed, in ``seconds``, and promised ``durable``: for each partition the position up
+    to which it has everything. It is stored, and confirmed to the server, after this."""
 
 
 @hookspec

@@ -12,8 +12,10 @@ from waltap.cli.fleet import members, report
 from waltap.cli.status_view import ago, overview, run_view, size
 from waltap.host import Host
 from waltap.pipeline.counts import TableProgress
-from waltap.pipeline.status import Failure, PartitionStatus, Status
+from waltap.pipeline.status import Failure, PartitionStatus, SchemaChange, Status
 from waltap.pipeline.status_document import status_document
+from waltap.pipeline.table_counts import TableStatus
+from waltap.sink.onward import Onward, OnwardTable
 from waltap.source.position import Position
 
 AT = 1_000_000_000
@@ -50,10 +52,30 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
         TableProgress(table="public.big", rows=500, estimate=1000),
         TableProgress(table="public.a", rows=3, estimate=3, complete=True),
     )
-    told = drawn(run_view(document("shop", last_failure=failure, snapshot=tables, reconnects=2)))
+    failure = dataclasses.replace(failure, remedy="Mend it.", times=3)
+    spark = Onward(
+        stage="spark", lsn=0x80, lag_bytes=0x80, current=False, committed_ms=AT - 30_000,
+        tables=(OnwardTable(table="public.a", lsn=0x70, failed="no [key]"),),
+    )  # fmt: skip
+    busy = TableStatus(
+        table="public.a", creates=5, updates=6, deletes=7, truncates=0, reads=3,
+        commit_lsn=0x90, committed_ms=AT - 3000,
+    )  # fmt: skip
+    ddl = SchemaChange(at_ms=AT - 60_000, table="public.b[x]", what="c: added (text)")
+    told = drawn(
+        run_view(
+            document(
+                "shop", failures=(failure,), snapshot=tables, reconnects=2, onward=(spark,),
+                tables=(busy,), schema_changes=(ddl,), dead_letters=2, left_out=4, open_gaps=1,
+            )
+        )
+    )  # fmt: skip
     for said in (
         "streaming for 90 s", "1,234 events", "2 h old", "768 bytes, the last change was 65 s old",
-        "server 0/400, received 0/300", "WT-2001 5 s ago, the run went on: the link [broke]",
+        "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, the run went on: the link [broke]", "Mend it.",
+        "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 tables stand still: no [key]",
+        "5 inserts, 6 updates, 7 deletes; 3 s ago at 0/90", "public.b[x] c: added (text), 60 s ago",
+        "4 events, 2 of them kept as dead letters", "waltap repair",
         "500 rows of about 1,000", "1 tables read", "connected anew 2 times", "public.b[x]",
     ):  # fmt: skip
         assert said in told

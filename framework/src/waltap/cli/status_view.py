@@ -12,6 +12,8 @@ __all__ = ["ago", "overview", "run_view", "size"]
 
 COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
 NAMED = 12
+FAILURES = 3
+BUSY = 5
 
 
 def size(octets: int | None) -> str:
@@ -105,6 +107,7 @@ def _rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
         ("this run", done),
         ("rates", rates),
         *(row for each in run["partitions"] for row in _partition_rows(each)),
+        *(_onward_row(each) for each in run["onward"]),
         *_slot_rows(run.get("slot")),
         *_trouble_rows(run),
         *_table_rows(run),
@@ -137,13 +140,37 @@ def _trouble_rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
             f"connected anew {run['reconnects']:,} times, batches again {run['batch_retries']:,}"
         )
         found.append(("tries", tries))
-    failure = run["last_failure"]
-    if failure:
+    if run["left_out"] or run["dead_letters"]:
+        left = f"{run['left_out']:,} events, {run['dead_letters']:,} of them kept as dead letters"
+        found.append(("left out", f"[yellow]{left}[/]"))
+    if run["open_gaps"]:
+        found.append(("open gaps", f"[red]{run['open_gaps']:,}[/]: waltap repair closes them"))
+    for failure in run["failures"][:FAILURES] or filter(None, [run["last_failure"]]):
+        often = f", {failure['times']:,} times" if failure["times"] > 1 else ""
         went_on = ", the run went on" if failure["retried"] else ""
-        when = f"{ago(run['at_ms'] - failure['at_ms'])} ago{went_on}"
+        when = f"{ago(run['at_ms'] - failure['at_ms'])} ago{often}{went_on}"
         what = f"{failure['code']} {when}: {failure['problem']}"
-        found.append(("last failure", f"[yellow]{escape(what)}[/]"))
+        found.append(("failure", f"[yellow]{escape(what)}[/]"))
+        if failure["remedy"]:
+            found.append(("", f"[dim]{escape(failure['remedy'])}[/]"))
+    for change in run["schema_changes"][:FAILURES]:
+        when = ago(run["at_ms"] - change["at_ms"])
+        found.append(("schema change", escape(f"{change['table']} {change['what']}, {when} ago")))
     return found
+
+
+def _onward_row(stage: dict[str, Any]) -> tuple[str, str]:
+    from rich.markup import escape
+
+    behind = "has everything" if stage["current"] else f"{size(stage['lag_bytes'])} behind the sink"
+    late = f", its last commit is {ago(stage['lag_ms'])} old" if stage["lag_ms"] else ""
+    stopped = [each for each in stage["tables"] if each["failed"]]
+    stands = f"; {len(stopped):,} tables stand still: {stopped[0]['failed']}" if stopped else ""
+    problem = f"; {stage['problem']}" if stage["problem"] else ""
+    text = f"{stage['lsn'] or 'nothing yet'}, {behind}{late}"
+    colour = "yellow" if stopped or problem else ""
+    told = escape(f"{text}{stands}{problem}")
+    return escape(stage["stage"]), f"[{colour}]{told}[/]" if colour else told
 
 
 def _table_rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
@@ -154,9 +181,24 @@ def _table_rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
         if not table["complete"]:
             whole = "" if table["estimate"] is None else f" of about {table['estimate']:,}"
             found.append((f"reads {escape(table['table'])}", f"{table['rows']:,} rows{whole}"))
+    run_of = run["snapshot_run"]
+    if run_of and run_of["state"] in {"running", "paused"}:
+        waits = run["incremental"]["queued"] if run["incremental"] else 0
+        more = f", {waits:,} tables wait" if waits else ""
+        seconds = ago(run_of["seconds"] * 1000)
+        found.append((f"{run_of['kind']} snapshot", f"{run_of['state']} for {seconds}{more}"))
     read = sum(table["complete"] for table in run["snapshot"])
     if read:
         found.append(("snapshot", f"{read:,} tables read"))
+    busiest = sorted(run["tables"], key=lambda each: each["committed_ms"], reverse=True)
+    for each in busiest[:BUSY]:
+        if each["committed_ms"]:
+            counts = (
+                f"{each['creates']:,} inserts, {each['updates']:,} updates, "
+                f"{each['deletes']:,} deletes; {ago(run['at_ms'] - each['committed_ms'])} ago at "
+                f"{each['commit_lsn']}"
+            )
+            found.append((escape(each["table"]), counts))
     return [*found, ("tables", _names(run["captured_tables"]))]
 
 
@@ -168,10 +210,15 @@ def _slot_rows(slot: dict[str, Any] | None) -> "list[tuple[str, str]]":
     limit = "" if slot["limit_bytes"] is None else f" of {size(slot['limit_bytes'])}"
     of = {"": "", "budget": " (waltap.wal.budget)", "slot": " (max_slot_wal_keep_size)"}
     kind = of.get(slot["limit_kind"], f" ({slot['limit_kind']})") if limit else ""
+    stalled = slot["stalled_seconds_left"]
     rows = [
         ("slot", f"{escape(slot['name'])}: {_health(slot)}"),
         ("WAL kept", f"{size(slot['retained_bytes'])}{limit}{kind} {slot['wal_status']}"),
     ]
+    if stalled is not None:
+        rows.append(("if it stalls", f"full in {ago(stalled * 1000)}"))
+    if slot["action"]:
+        rows.append(("guardian", f"[yellow]{escape(slot['action'])}[/]"))
     if slot["orphans"]:
         rows.append(
             ("orphans", f"[yellow]{escape(', '.join(slot['orphans']))}[/]: nobody reads them")

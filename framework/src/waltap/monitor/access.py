@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 __all__ = ["Access", "is_loopback"]
 
+OWN = frozenset({"same-origin", "none"})
+"""What a browser says of requests that our page, or its user, makes."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -42,7 +44,12 @@ class Access:
         origin = headers.get("origin")
         if origin is not None and _place(origin) != headers.get("host", ""):
             return 403, "the page that sent this is another's"
-        if method == "POST" and headers.get("content-type", "").split(";")[0] != "application/json":
+        if method == "POST" and headers.get("sec-fetch-site", "none") not in OWN:
+            return 403, "the page that sent this is another's"
+        if (
+            method == "POST"
+            and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
+        ):
             return 415, "the body must be application/json"
         if open_to_all or self._token is None:
             return None

@@ -1,25 +1,24 @@
 """Metrics in Prometheus' form, of one engine."""
 
-from collections import Counter as Tally
 from collections.abc import Callable, Iterator
+from time import time
 from typing import TYPE_CHECKING, Any
 
-from waltap.decode.message import Truncate
-from waltap.events.run import OPERATIONS, runs
 from waltap.hookspecs import hookimpl
+from waltap.monitor.metric import Observed
 from waltap.monitor.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
+    EVENT_LAG,
     FAILURES,
-    LAST_EVENT,
+    FLUSH_SECONDS,
     METRICS,
     SCHEMA_CHANGES,
-    TABLE_EVENTS,
-    Observed,
 )
 from waltap.pipeline.status import Status
 from waltap.plugin_errors import LibraryMissing
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch, TransactionPart
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -49,9 +48,9 @@ class Exposition:
             )
             return found if metric.labels else found.labels(pipeline)
 
-        self._tables, self._failures = made(TABLE_EVENTS), made(FAILURES)
+        self._failures, self._changes = made(FAILURES), made(SCHEMA_CHANGES)
         self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
-        self._last, self._changes = made(LAST_EVENT), made(SCHEMA_CHANGES)
+        self._flush, self._late = made(FLUSH_SECONDS), made(EVENT_LAG)
         registry.register(self)  # a collector is what has `collect`
 
     def text(self) -> bytes:
@@ -79,27 +78,14 @@ class Exposition:
         """Count what a batch held."""
         self._write.observe(seconds)
         self._size.observe(batch.events)
-        tally: Tally[tuple[str, str]] = Tally()
-        for part in batch.parts:
-            if isinstance(part, SnapshotRows):
-                tally[part.relation.name, "r"] += len(part.rows)
-            elif isinstance(part, TransactionPart):
-                self._count(part, tally)
-        for (table, op), events in tally.items():
-            self._tables.labels(self._pipeline, table, op).inc(events)
-        if batch.events:
-            self._last.set_to_current_time()
+        last = batch.parts[-1] if batch.parts else None
+        if isinstance(last, TransactionPart) and last.commit_ts:
+            self._late.observe(max(0.0, time() - last.commit_ts / 1_000_000))
 
-    @staticmethod
-    def _count(part: TransactionPart, tally: "Tally[tuple[str, str]]") -> None:
-        for kind, relation, changes in runs(part.changes):
-            if relation is not None:
-                tally[relation.name, OPERATIONS[kind]] += len(changes)
-                continue
-            for change in changes:  # a truncate counts for each of its tables, a message for none
-                tables = change.relations if isinstance(change, Truncate) else ()
-                for name in [table.name for table in tables] or [""]:
-                    tally[name, OPERATIONS[kind]] += 1
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Keep how long a flush took."""
+        self._flush.observe(seconds)
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:

@@ -16,12 +16,15 @@ KEPT = 720
 
 
 class Point(msgspec.Struct, frozen=True, rename="camel"):
-    """One sample: ms since 1970 UTC, events a second, lag in bytes and ms (None: unknown)."""
+    """One sample: ms since 1970 UTC, events a second, lag in bytes and ms, WAL that the slot keeps, and
+    how far the last stage behind the sink is behind it, in bytes (None: unknown)."""
 
     at_ms: int
     rate: float
     lag_bytes: int | None
     lag_ms: int | None
+    kept_bytes: int | None
+    onward_bytes: int | None
 
 
 class History:
@@ -44,9 +47,9 @@ class History:
         if self._thread.is_alive():
             self._thread.join(1)
 
-    def points(self) -> list[Point]:
-        """Return the samples, the oldest first."""
-        return list(self._points)
+    def points(self, since_ms: int = 0) -> list[Point]:
+        """Return the samples behind ``since_ms``, the oldest first."""
+        return [point for point in self._points.copy() if point.at_ms > since_ms]
 
     def _run(self) -> None:
         self._sample()
@@ -62,5 +65,15 @@ class History:
         lags = [p.lag_bytes for p in status.partitions if p.lag_bytes is not None]
         times = [p.lag_ms for p in status.partitions if p.lag_ms is not None]
         self._points.append(
-            Point(status.at_ms, round(rate, 1), max(lags, default=None), max(times, default=None))
+            Point(
+                at_ms=status.at_ms,
+                rate=round(rate, 1),
+                lag_bytes=max(lags, default=None),
+                lag_ms=max(times, default=None),
+                kept_bytes=None if status.slot is None else status.slot.retained_bytes,
+                onward_bytes=max(
+                    (each.lag_bytes for each in status.onward if each.lag_bytes is not None),
+                    default=None,
+                ),
+            )
         )

@@ -1,67 +1,27 @@
 """The metrics of a run: each is declared once, with the name that Debezium's MBeans have for it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from waltap.guardian.health import SlotHealth
+from waltap.monitor.metric import Metric, Observed, Sample, one
+from waltap.monitor.table_metrics import ONWARD, SNAPSHOT, TABLES
 from waltap.pipeline.status import Status
 
 __all__ = [
     "BATCH_EVENTS",
     "BATCH_SECONDS",
+    "EVENT_LAG",
     "FAILURES",
-    "LAST_EVENT",
+    "FLUSH_SECONDS",
     "METRICS",
     "OBSERVED",
     "SCHEMA_CHANGES",
     "STATES",
-    "TABLE_EVENTS",
-    "Metric",
-    "Observed",
-    "Sample",
 ]
 
 STATES = (
     "checking", "standby", "snapshot", "streaming", "reconnecting", "stopping", "stopped", "failed",
 )  # fmt: skip
-
-Sample = tuple[dict[str, str], float]
-"""(labels, value)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """A metric that observers keep. ``name`` has no suffix ``_total``; ``mbean`` is the attribute of
-    Debezium's, or ""; ``buckets`` are a histogram's."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    summary: str
-    mbean: str = ""
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def shown(self) -> str:
-        """Return its name as Prometheus has it."""
-        return f"{self.name}_total" if self.kind == "counter" else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric(Observed):
-    """A metric that is read off a status; ``samples`` gives its values, without those nobody knows."""
-
-    samples: Callable[[Status], Iterator[Sample]]
-
-
-def _one(value: Callable[[Status], float | None]) -> Callable[[Status], Iterator[Sample]]:
-    def samples(status: Status) -> Iterator[Sample]:
-        found = value(status)
-        if found is not None:
-            yield {}, float(found)
-
-    return samples
 
 
 def _lsns(status: Status) -> Iterator[Sample]:
@@ -90,6 +50,10 @@ def _lag_seconds(status: Status) -> Iterator[Sample]:
             yield {"partition": partition.name}, partition.lag_ms / 1000
 
 
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
 def _states(status: Status) -> Iterator[Sample]:
     for state in STATES:
         yield {"state": state}, float(state == status.state)
@@ -103,17 +67,6 @@ def _filtered(status: Status) -> Iterator[Sample]:
         yield {"transform": name}, float(events)
 
 
-def _table_rows(status: Status) -> Iterator[Sample]:
-    for table in status.snapshot:
-        yield {"table": table.table}, float(table.rows)
-
-
-def _table_estimates(status: Status) -> Iterator[Sample]:
-    for table in status.snapshot:
-        if table.estimate is not None:
-            yield {"table": table.table}, float(table.estimate)
-
-
 def _limits(status: Status) -> Iterator[Sample]:
     slot = status.slot
     if slot is not None and slot.limit_bytes is not None:
@@ -121,7 +74,7 @@ def _limits(status: Status) -> Iterator[Sample]:
 
 
 def _of_slot(value: Callable[[SlotHealth], float | None]) -> Callable[[Status], Iterator[Sample]]:
-    return _one(lambda status: None if status.slot is None else value(status.slot))
+    return one(lambda status: None if status.slot is None else value(status.slot))
 
 
 METRICS: tuple[Metric, ...] = (
@@ -136,84 +89,80 @@ METRICS: tuple[Metric, ...] = (
         name="waltap_connected",
         kind="gauge",
         summary="Whether the pipeline streams or reads a snapshot.",
-        samples=_one(lambda status: status.state in {"streaming", "snapshot"}),
-        mbean="Connected",
+        samples=one(lambda status: status.state in {"streaming", "snapshot"}),
     ),
     Metric(
         name="waltap_start_time_seconds",
         kind="gauge",
         summary="When the run began, since 1970 UTC.",
-        samples=_one(lambda status: status.started_ms / 1000),
+        samples=one(lambda status: status.started_ms / 1000),
     ),
     Metric(
         name="waltap_events",
         kind="counter",
         summary="Changes and snapshot rows that the sink took.",
-        samples=_one(lambda status: status.events),
-        mbean="TotalNumberOfEventsSeen",
+        samples=one(lambda status: status.events),
     ),
     Metric(
         name="waltap_records",
         kind="counter",
         summary="Records that the format made, for sinks that take records.",
-        samples=_one(lambda status: status.records),
+        samples=one(lambda status: status.records),
     ),
     Metric(
         name="waltap_snapshot_rows",
         kind="counter",
         summary="Rows of snapshots that the sink took.",
-        samples=_one(lambda status: status.snapshot_rows),
+        samples=one(lambda status: status.snapshot_rows),
     ),
     Metric(
         name="waltap_transactions",
         kind="counter",
         summary="Transactions that ended in what the sink took.",
-        samples=_one(lambda status: status.transactions),
-        mbean="NumberOfCommittedTransactions",
+        samples=one(lambda status: status.transactions),
     ),
     Metric(
         name="waltap_batches",
         kind="counter",
         summary="Batches that the sink took.",
-        samples=_one(lambda status: status.batches),
+        samples=one(lambda status: status.batches),
     ),
     Metric(
         name="waltap_filtered_events",
         kind="counter",
         summary="Events that a transform left out.",
         samples=_filtered,
-        mbean="NumberOfEventsFiltered",
         labels=("transform",),
     ),
     Metric(
         name="waltap_reconnects",
         kind="counter",
         summary="Times that the pipeline connected anew.",
-        samples=_one(lambda status: status.reconnects),
+        samples=one(lambda status: status.reconnects),
     ),
     Metric(
         name="waltap_batch_retries",
         kind="counter",
         summary="Times that a batch was given to the sink again.",
-        samples=_one(lambda status: status.batch_retries),
+        samples=one(lambda status: status.batch_retries),
     ),
     Metric(
         name="waltap_events_left_out",
         kind="counter",
         summary="Events that could not be delivered, and were left out.",
-        samples=_one(lambda status: status.left_out),
+        samples=one(lambda status: status.left_out),
     ),
     Metric(
         name="waltap_dead_letters",
         kind="counter",
         summary="Events that could not be delivered, and were written to the dead letters.",
-        samples=_one(lambda status: status.dead_letters),
+        samples=one(lambda status: status.dead_letters),
     ),
     Metric(
         name="waltap_notifications_lost",
         kind="counter",
         summary="Notifications that a channel gave up.",
-        samples=_one(lambda status: status.notifications_lost),
+        samples=one(lambda status: status.notifications_lost),
     ),
     Metric(
         name="waltap_lsn",
@@ -221,7 +170,6 @@ METRICS: tuple[Metric, ...] = (
         summary="How far the pipeline has come, as bytes of WAL: received of the server, written to the "
         "sink, durable and stored, confirmed to the server; and the end of the server's WAL.",
         samples=_lsns,
-        mbean="SourceEventPosition",
         labels=("partition", "point"),
     ),
     Metric(
@@ -236,7 +184,6 @@ METRICS: tuple[Metric, ...] = (
         kind="gauge",
         summary="How old the last change was when the sink took it.",
         samples=_lag_seconds,
-        mbean="MilliSecondsBehindSource",
         labels=("partition",),
     ),
     Metric(
@@ -293,20 +240,49 @@ METRICS: tuple[Metric, ...] = (
         name="waltap_open_gaps",
         kind="gauge",
         summary="Gap certificates that are open: `waltap repair` closes them.",
-        samples=_one(lambda status: status.open_gaps),
+        samples=one(lambda status: status.open_gaps),
     ),
     Metric(
         name="waltap_queued_events",
         kind="gauge",
         summary="Changes that are gathered and not yet written.",
-        samples=_one(lambda status: status.queued_events),
-        mbean="QueueTotalCapacity - QueueRemainingCapacity",
+        samples=one(lambda status: status.queued_events),
+    ),
+    Metric(
+        name="waltap_queue_capacity_events",
+        kind="gauge",
+        summary="How many may be: max.batch.size.",
+        samples=one(lambda status: status.queue_events),
+    ),
+    Metric(
+        name="waltap_held_memory_limit_bytes",
+        kind="gauge",
+        summary="Memory for transactions that wait for their end: waltap.spill.memory.bytes.",
+        samples=one(lambda status: status.spill_memory_bytes),
+    ),
+    Metric(
+        name="waltap_last_transaction_id",
+        kind="gauge",
+        summary="Number of the last transaction that the sink took.",
+        samples=one(lambda status: status.last_transaction),
+    ),
+    Metric(
+        name="waltap_lag_min_seconds",
+        kind="gauge",
+        summary="Least age of a change when the sink took it, in this run.",
+        samples=one(lambda status: _seconds(status.lag_least_ms)),
+    ),
+    Metric(
+        name="waltap_lag_max_seconds",
+        kind="gauge",
+        summary="Greatest age of a change when the sink took it, in this run.",
+        samples=one(lambda status: _seconds(status.lag_most_ms)),
     ),
     Metric(
         name="waltap_unflushed_seconds",
         kind="gauge",
         summary="How long the oldest batch has waited for its flush.",
-        samples=_one(
+        samples=one(
             lambda status: None if status.unflushed_ms is None else status.unflushed_ms / 1000
         ),
     ),
@@ -314,72 +290,37 @@ METRICS: tuple[Metric, ...] = (
         name="waltap_open_transactions",
         kind="gauge",
         summary="Transactions that have begun and have not ended.",
-        samples=_one(lambda status: status.open_transactions),
+        samples=one(lambda status: status.open_transactions),
     ),
     Metric(
         name="waltap_held_bytes",
         kind="gauge",
         summary="Size of transactions that wait for their end.",
-        samples=_one(lambda status: status.held_bytes),
+        samples=one(lambda status: status.held_bytes),
     ),
     Metric(
         name="waltap_spilled_bytes",
         kind="gauge",
         summary="How much of that is in files.",
-        samples=_one(lambda status: status.spilled_bytes),
+        samples=one(lambda status: status.spilled_bytes),
     ),
     Metric(
         name="waltap_captured_tables",
         kind="gauge",
         summary="Tables that are captured.",
-        samples=_one(lambda status: len(status.captured_tables)),
-        mbean="CapturedTables",
+        samples=one(lambda status: len(status.captured_tables)),
     ),
-    Metric(
-        name="waltap_snapshot_tables",
-        kind="gauge",
-        summary="Tables of the initial snapshot that have begun to be read.",
-        samples=_one(lambda status: len(status.snapshot)),
-        mbean="TotalTableCount",
-    ),
-    Metric(
-        name="waltap_snapshot_tables_completed",
-        kind="gauge",
-        summary="Of these, those that were read.",
-        samples=_one(lambda status: sum(table.complete for table in status.snapshot)),
-        mbean="TotalTableCount - RemainingTableCount",
-    ),
-    Metric(
-        name="waltap_snapshot_table_rows",
-        kind="gauge",
-        summary="Rows of a table that the initial snapshot has read.",
-        samples=_table_rows,
-        mbean="RowsScanned",
-        labels=("table",),
-    ),
-    Metric(
-        name="waltap_snapshot_table_rows_estimate",
-        kind="gauge",
-        summary="The planner's estimate of all.",
-        samples=_table_estimates,
-        labels=("table",),
-    ),
+    *TABLES,
+    *SNAPSHOT,
+    *ONWARD,
 )
 """What is read off a status."""
 
-TABLE_EVENTS = Observed(
-    name="waltap_table_events",
-    kind="counter",
-    summary="Events of a table, by operation: c, u, d, r, t, m.",
-    labels=("table", "op"),
-    mbean="NumberOfCreateEventsSeen and the like",
-)
 FAILURES = Observed(
     name="waltap_failures",
     kind="counter",
     summary="What went wrong, by error code, and whether the run went on.",
     labels=("code", "retried"),
-    mbean="NumberOfErroneousEvents",
 )
 SCHEMA_CHANGES = Observed(
     name="waltap_schema_changes",
@@ -398,11 +339,17 @@ BATCH_EVENTS = Observed(
     summary="Events of a batch.",
     buckets=(1, 10, 100, 1000, 10_000, 100_000),
 )
-LAST_EVENT = Observed(
-    name="waltap_last_event_time_seconds",
-    kind="gauge",
-    summary="When the last event was written, since 1970 UTC.",
-    mbean="MilliSecondsSinceLastEvent, from time()",
+FLUSH_SECONDS = Observed(
+    name="waltap_flush_seconds",
+    kind="histogram",
+    summary="Time to make what was written durable at the sink.",
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60),
 )
-OBSERVED = (TABLE_EVENTS, FAILURES, SCHEMA_CHANGES, BATCH_SECONDS, BATCH_EVENTS, LAST_EVENT)
+EVENT_LAG = Observed(
+    name="waltap_event_lag_seconds",
+    kind="histogram",
+    summary="How old the last change of a batch was when the sink had taken it.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 86_400),
+)
+OBSERVED = (FAILURES, SCHEMA_CHANGES, BATCH_SECONDS, BATCH_EVENTS, FLUSH_SECONDS, EVENT_LAG)
 """What only observers know; `Exposition` is one."""

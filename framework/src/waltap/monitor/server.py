@@ -1,13 +1,14 @@
 """The HTTP server of a run: a page for people, metrics, health, status and signals."""
 
+import base64
+import hashlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar, Self
-from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -15,6 +16,8 @@ from waltap.errors import ConfigurationError, Problem
 from waltap.monitor.access import Access, is_loopback
 from waltap.monitor.exposition import Exposition
 from waltap.monitor.history import History
+from waltap.monitor.listener import JSON, Answer, Listener
+from waltap.monitor.requests import Request
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
 
@@ -25,15 +28,12 @@ __all__ = ["Monitor", "address_of"]
 
 log = logging.getLogger(__name__)
 
-LONGEST_BODY = 1 << 20
 WAIT_S = 10.0
 WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting", "stopping"})
 READY = frozenset({"streaming", "snapshot", "standby"})
-JSON = "application/json"
+INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
-
-Handle = Callable[["Monitor", bytes], tuple[int, str, bytes]]
-"""What answers a request, of its body: status, content type, body."""
+Handle = Callable[["Monitor", Request], Answer]
 
 
 class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "type"}):
@@ -46,7 +46,7 @@ class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 def address_of(text: str) -> tuple[str, int]:
     """Return (host, port) of ``HOST:PORT`` or ``:PORT``. Raises: ConfigurationError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         problem = Problem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
         raise ConfigurationError([problem])
     return host.strip("[]") or "127.0.0.1", int(port)
@@ -70,37 +70,19 @@ class Monitor:
         self.exposition = Exposition(engine.profile.name, engine.status)
         self._history = History(engine.status)
         self._page = files("waltap.monitor").joinpath("page.html").read_bytes()
-        self._server: ThreadingHTTPServer | None = None
+        self._listener: Listener | None = None
+        engine.watch()
 
     @property
     def port(self) -> int:
         """Return the port, also where 0 was asked for."""
-        assert self._server is not None
-        return int(self._server.server_address[1])
+        assert self._listener is not None
+        return int(self._listener.server_address[1])
 
     def __enter__(self) -> Self:
-        monitor = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = 30
-
-            def do_GET(self) -> None:
-                monitor._answer(self, b"")
-
-            def do_POST(self) -> None:
-                length = self.headers.get("content-length", "")
-                if not length.isdigit() or int(length) > LONGEST_BODY:
-                    self.close_connection = True
-                    monitor._send(self, 413, JSON, _error("the body is too long, or has no length"))
-                    return
-                monitor._answer(self, self.rfile.read(int(length)))
-
-            def log_message(self, *_arguments: object) -> None:
-                """Requests are not logged: they may have a token in their address."""
-
+        place = self._host, self._port
         try:
-            server = ThreadingHTTPServer((self._host, self._port), Handler)
+            self._listener = listener = Listener(place, self._answer, _headers(self._page))
         except OSError as cause:
             problem = Problem(
                 "waltap.http",
@@ -108,70 +90,66 @@ class Monitor:
                 value=f"{self._host}:{self._port}",
             )
             raise ConfigurationError([problem]) from cause
-        server.daemon_threads = True
-        self._server = server
         self._history.start()
-        threading.Thread(target=server.serve_forever, name="waltap-http", daemon=True).start()
-        log.info("http://%s:%d/ shows the pipeline", self._host, self.port)
+        threading.Thread(target=listener.serve_forever, name="waltap-http", daemon=True).start()
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        log.info("http://%s:%d/ shows the pipeline", host, self.port)
         return self
 
     def __exit__(self, *_details: object) -> None:
         self._history.stop()
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+        if self._listener is not None:
+            self._listener.shutdown()
+            self._listener.server_close()
 
     # --- answers -------------------------------------------------------------------------------------
 
-    def _answer(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
-        try:
-            parts = urlsplit(request.path)
-        except ValueError:
-            self._send(request, 400, JSON, _error("the request's address is none"))
-            return
-        query = parse_qs(parts.query)
-        headers = {name.lower(): value for name, value in request.headers.items()}
+    def _answer(self, request: Request) -> Answer:
         refused = self._access.refusal(
-            request.command,
-            headers,
-            query.get("token", [None])[0],
-            open_to_all=parts.path in {"/healthz", "/readyz"},
+            request.method,
+            request.headers,
+            request.query.get("token"),
+            open_to_all=request.path in {"/healthz", "/readyz"},
         )
         if refused is not None:
-            self._send(request, refused[0], JSON, _error(refused[1]))
-            return
-        answer = self._ANSWERS.get((request.command, parts.path))
+            return refused[0], JSON, _error(refused[1])
+        answer = self._ANSWERS.get((request.method, request.path))
         if answer is None:
-            self._send(request, 404, JSON, _error("there is nothing here"))
-            return
-        self._send(request, *answer(self, body))
+            return 404, JSON, _error("there is nothing here")
+        return answer(self, request)
 
-    def _show(self, _body: bytes) -> tuple[int, str, bytes]:
+    def _show(self, _request: Request) -> Answer:
         return 200, "text/html; charset=utf-8", self._page
 
-    def _metrics(self, _body: bytes) -> tuple[int, str, bytes]:
+    def _metrics(self, _request: Request) -> Answer:
         return 200, "text/plain; version=0.0.4; charset=utf-8", self.exposition.text()
 
-    def _health(self, _body: bytes) -> tuple[int, str, bytes]:
+    def _health(self, _request: Request) -> Answer:
         return self._state(WELL | {"stopped"})
 
-    def _ready(self, _body: bytes) -> tuple[int, str, bytes]:
+    def _ready(self, _request: Request) -> Answer:
         return self._state(READY)
 
-    def _state(self, good: frozenset[str]) -> tuple[int, str, bytes]:
+    def _state(self, good: frozenset[str]) -> Answer:
         state = self._engine.state
         return 200 if state in good else 503, JSON, msgspec.json.encode({"state": state})
 
-    def _status(self, _body: bytes) -> tuple[int, str, bytes]:
+    def _status(self, request: Request) -> Answer:
+        since = request.query.get("since", "0")
+        if not (since.isascii() and since.isdigit() and len(since) < 16):
+            return 400, JSON, _error("since is a time in ms")
         document = status_document(self._engine.status())
-        document["history"] = [msgspec.to_builtins(point) for point in self._history.points()]
+        points = self._history.points(int(since))
+        document["history"] = [msgspec.to_builtins(point) for point in points]
         return 200, JSON, msgspec.json.encode(document)
 
-    def _signal(self, body: bytes) -> tuple[int, str, bytes]:
+    def _signal(self, request: Request) -> Answer:
         try:
-            asked = msgspec.json.decode(body, type=SignalAsked)
+            asked = msgspec.json.decode(request.body, type=SignalAsked)
         except msgspec.MsgspecError as cause:
             return 400, JSON, _error(f"this is no signal: {cause}")
+        except RecursionError:
+            return 400, JSON, _error("this is no signal: it is nested too deeply")
         future: Future[SignalAnswer] = self._engine.signal(asked.kind, asked.data)
         try:
             given = future.result(WAIT_S)
@@ -189,19 +167,27 @@ class Monitor:
         ("POST", "/api/signal"): _signal,
     }
 
-    def _send(self, request: BaseHTTPRequestHandler, status: int, kind: str, body: bytes) -> None:
-        request.send_response(status)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(body)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "Content-Security-Policy": "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-        }.items():
-            request.send_header(name, value)
-        request.end_headers()
-        request.wfile.write(body)
+
+def _headers(page: bytes) -> dict[str, str]:
+    """Return what every answer has: a browser runs the page's own script, and nothing else."""
+    allowed = {b"script": "", b"style": ""}
+    for kind, text in INLINE.findall(page):
+        digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
+        allowed[kind] += f" 'sha256-{digest}'"
+    policy = (
+        f"default-src 'none'; script-src{allowed[b'script']}; style-src{allowed[b'style']}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return {
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Content-Security-Policy": policy,
+    }
 
 
 def _error(text: str) -> bytes:

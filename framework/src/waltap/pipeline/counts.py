@@ -1,9 +1,20 @@
 """What a run counts, over its reconnects. Written by the engine's thread, read by any."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["RATE_WINDOWS_S", "Counts", "Meter", "StreamGauges", "TableProgress"]
+from waltap.pipeline.table_counts import TableCounts
+
+__all__ = [
+    "RATE_WINDOWS_S",
+    "Counts",
+    "Meter",
+    "SnapshotStatus",
+    "SnapshotTimes",
+    "StreamGauges",
+    "TableProgress",
+]
 
 RATE_WINDOWS_S = (3, 10, 60)
 """Rates are told over so many seconds."""
@@ -18,6 +29,58 @@ class TableProgress:
     rows: int
     estimate: int | None
     complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStatus:
+    """The snapshot that runs, or the last one of this run. ``kind``: initial, blocking or incremental;
+    ``state``: running, paused, completed or aborted; ``seconds`` it took so far, ``paused_seconds`` of
+    them it stood still."""
+
+    kind: str
+    state: str
+    seconds: float
+    paused_seconds: float
+
+
+class SnapshotTimes:
+    """When snapshots began and ended; ``now`` is a clock that never goes back, in seconds."""
+
+    __slots__ = ("_began", "_ended", "_kind", "_now", "_paused", "_paused_at", "_state")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._kind = self._state = ""
+        self._began = self._ended = self._paused = 0.0
+        self._paused_at: float | None = None
+
+    def told(self, kind: str, event: str) -> None:
+        """Take note of ``event``: started, paused, resumed, completed or aborted."""
+        now = self._now()
+        goes_on = event == "in_progress" and self._state not in {"running", "paused"}
+        if event == "started" or goes_on:
+            self._kind, self._state, self._began = kind, "running", now
+            self._paused, self._paused_at = 0.0, None
+        elif event == "paused" and self._state == "running":
+            self._state, self._paused_at = "paused", now
+        elif event in {"resumed", "completed", "aborted"} and self._state in {"running", "paused"}:
+            if self._paused_at is not None:
+                self._paused, self._paused_at = self._paused + now - self._paused_at, None
+            self._state = "running" if event == "resumed" else event
+            self._ended = now
+
+    def status(self) -> SnapshotStatus | None:
+        """Return it as it is now; None where none was begun."""
+        if not self._state:
+            return None
+        now, paused_at = self._now(), self._paused_at
+        end = now if self._state in {"running", "paused"} else self._ended
+        return SnapshotStatus(
+            kind=self._kind,
+            state=self._state,
+            seconds=max(0.0, end - self._began),
+            paused_seconds=self._paused + (0.0 if paused_at is None else max(0.0, now - paused_at)),
+        )
 
 
 class StreamGauges(Protocol):
@@ -71,7 +134,7 @@ class Meter:
 @dataclass(slots=True)
 class Counts:
     """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
-    by name."""
+    by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`)."""
 
     events: int = 0
     records: int = 0
@@ -83,6 +146,17 @@ class Counts:
     left_out: int = 0
     dead_letters: int = 0
     lag_ms: int | None = None
+    lag_least_ms: int | None = None
+    lag_most_ms: int | None = None
+    last_xid: int | None = None
     filtered: list[int] = field(default_factory=list)
     tables: dict[str, TableProgress] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
+    snapshot: SnapshotTimes = field(default_factory=lambda: SnapshotTimes(lambda: 0.0))
+    by_table: TableCounts | None = None
+
+    def lag(self, lag_ms: int) -> None:
+        """The last change of a batch was so old when the sink took it."""
+        self.lag_ms = lag_ms
+        self.lag_least_ms = lag_ms if self.lag_least_ms is None else min(self.lag_least_ms, lag_ms)
+        self.lag_most_ms = lag_ms if self.lag_most_ms is None else max(self.lag_most_ms, lag_ms)

@@ -19,6 +19,7 @@ from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
 from waltap.pipeline.snapshot_state import ReadSoFar
+from waltap.sink.onward import Onward
 from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
@@ -173,7 +174,11 @@ class Delivery:
             counts.records += len(batch.records)
         last = batch.parts[-1] if batch.parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
-            counts.lag_ms = max(0, self._clock.time_ns() // 1_000_000 - last.commit_ts // 1000)
+            now_ms = self._clock.time_ns() // 1_000_000
+            counts.lag(max(0, now_ms - last.commit_ts // 1000))
+            counts.last_xid = last.xid
+        if counts.by_table is not None:
+            counts.by_table.count(batch.parts, self._clock.time_ns() // 1_000_000)
         rows = transactions = 0
         for part in batch.parts:
             if isinstance(part, TransactionPart):
@@ -249,16 +254,28 @@ class Delivery:
             self.store(self._reading.stored(self.offset, self.partition))
         return moved
 
+    def onward(self) -> tuple[Onward, ...]:
+        """Return how far those have come who read on from the sink. Any thread may ask."""
+        return tuple(self._sink.onward())
+
+    def committed_ms(self, partition: str) -> int | None:
+        """Return when the last transaction committed that the sink took whole; ms since 1970 UTC."""
+        return self._committed_ms.get(partition)
+
     def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
         self.check()
+        started = self._clock.monotonic()
         try:
             durable = self._sink.flush()
         except BaseException:
             self.failed = True
             raise
         self.unflushed_since = None
-        return Positions.of(durable, self.partition)
+        found = Positions.of(durable, self.partition)
+        seconds = self._clock.monotonic() - started
+        self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
+        return found
 
     def advance(self, partition: str, position: Position) -> None:
         """Store ``position``, up to where may then be confirmed.

@@ -32,6 +32,7 @@ from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
 from waltap.pipeline.status import Status
+from waltap.pipeline.table_counts import TableCounts
 from waltap.pipeline.tenure import LOOK_S, LeaseLost
 from waltap.signals.inbox import SignalAnswer
 from waltap.signals.signal import Signal
@@ -75,6 +76,7 @@ class Engine:
             ready_file,
             repairs=repairs,
         )
+        host.register(self._run.journal, f"journal of run {self.run_id}")
 
     @property
     def state(self) -> str:
@@ -85,6 +87,12 @@ class Engine:
         """Return what the run does and has done, as an object that does not change. Any thread may ask,
         before, during and after `run`; nothing is computed for it until then."""
         return self._run.status()
+
+    def watch(self) -> None:
+        """Count the events of each table from now on, and keep the last one: for who looks at the status
+        (`Status.tables`). It costs some time per batch."""
+        if self._run.counts.by_table is None:
+            self._run.counts.by_table = TableCounts()
 
     @property
     def delivery(self) -> Delivery | None:

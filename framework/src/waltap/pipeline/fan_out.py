@@ -8,11 +8,13 @@ paused, the others leave out what they have.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from waltap.clock import Clock
 from waltap.errors import Retry, SinkError
 from waltap.offsets.outlet_positions import OutletPositions
 from waltap.pipeline.outlet import Outlet, OutletStages
+from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import Check
 from waltap.source.position import Positions
@@ -95,6 +97,26 @@ class FanOut(Sink):
                 outlet.go_on(kept, stored)
                 self._pause(outlet, error)
         return self._slowest() if stored and self.capabilities.exactly_once else None
+
+    def onward(self) -> Sequence[Onward]:
+        """Tell how far each sink has got, and those behind it."""
+        found = []
+        for outlet in self.outlets:
+            durable, written = outlet.durable, self._written
+            lsn = min((each.end_lsn for each in durable.values()), default=0)
+            whole = max((each.end_lsn for each in written.values()), default=lsn)
+            found.append(
+                Onward(
+                    stage=outlet.name,
+                    lsn=lsn,
+                    lag_bytes=max(0, whole - lsn) if lsn else None,
+                    current=all(durable.get(n, p) >= p for n, p in written.items()),
+                    problem="" if outlet.paused is None else outlet.paused.problem,
+                )
+            )
+            behind = outlet.sink.onward()
+            found += [replace(each, stage=f"{outlet.name}/{each.stage}") for each in behind]
+        return found
 
     def write(self, batch: Batch) -> None:
         """Give ``batch`` to each sink that runs; given again, to those that have not taken it.

@@ -1,7 +1,7 @@
 """One run of a profile: what lasts over its reconnects, and what its surroundings are told."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,17 @@ from waltap.offsets.gaps import Gaps
 from waltap.offsets.offset import PartitionOffset
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.channels import Channels
-from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, StreamGauges
+from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, SnapshotTimes, StreamGauges
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.guarding import guardian_of
+from waltap.pipeline.journal import Journal
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
-from waltap.pipeline.status import Failure, PartitionStatus, Status
+from waltap.pipeline.status import Failure, PartitionStatus, Status, Waiting
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.tenure import LeaseUnavailable, Tenure
+from waltap.snapshot.incremental_state import State
 from waltap.source.connector import MadeByRun
 from waltap.source.lease import LeaseContext
 from waltap.specs import EventTransformSpec, RecordTransformSpec
@@ -66,7 +68,10 @@ class Run:
             for use in profile.transforms
             if not isinstance(use.spec, EventTransformSpec | RecordTransformSpec)
         )
-        self.counts = Counts(filtered=[0] * len(self.transform_names))
+        self.counts = Counts(
+            filtered=[0] * len(self.transform_names), snapshot=SnapshotTimes(clock.monotonic)
+        )
+        self.journal = Journal(profile.name, lambda: clock.time_ns() // 1_000_000)
         self.delivery: Delivery | None = None
         self.streaming: StreamGauges | None = None
         self.captured_tables: tuple[str, ...] = ()
@@ -204,6 +209,7 @@ class Run:
         now, now_ns = self.clock.monotonic(), self.clock.time_ns()
         state, since_ns = self.entered
         waiting = None if delivery is None else delivery.unflushed_since
+        by_table = counts.by_table
         return Status(
             pipeline=self.profile.name,
             at_ms=now_ns // 1_000_000,
@@ -233,6 +239,18 @@ class Run:
             last_failure=self.last_failure,
             slot=self.guard.health,
             open_gaps=self.gaps.open,
+            failures=self.journal.failures,
+            schema_changes=self.journal.schema_changes,
+            onward=() if delivery is None or not self.sink_open else delivery.onward(),
+            snapshot_run=counts.snapshot.status(),
+            incremental=None if delivery is None else _waiting(delivery.signals),
+            tables=() if by_table is None else by_table.status(),
+            last_event=None if by_table is None else by_table.last,
+            last_transaction=counts.last_xid,
+            lag_least_ms=counts.lag_least_ms,
+            lag_most_ms=counts.lag_most_ms,
+            queue_events=self.profile.engine.batch_events,
+            spill_memory_bytes=self.profile.engine.spill_memory_bytes,
         )
 
     def _partitions(self, delivery: Delivery) -> tuple[PartitionStatus, ...]:
@@ -249,6 +267,7 @@ class Run:
                 server_lsn=server,
                 lag_bytes=None if server is None else max(0, server - position.end_lsn),
                 lag_ms=self.counts.lag_ms,
+                committed_ms=delivery.committed_ms(name),
             )
             for name, position in durable.items()
         )
@@ -259,6 +278,14 @@ class Run:
             with _usable(self._ready_file):
                 self._ready_file.parent.mkdir(parents=True, exist_ok=True)
                 self._ready_file.touch()
+
+
+def _waiting(signals: Mapping[str, object]) -> Waiting | None:
+    """Return what of incremental snapshots is to be read, of the state that goes into the offset."""
+    state = State.restored(signals)
+    if not state.queue:
+        return None
+    return Waiting(table=state.queue[0].name, queued=len(state.queue) - 1, paused=state.paused)
 
 
 @contextmanager

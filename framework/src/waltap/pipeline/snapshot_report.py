@@ -27,6 +27,7 @@ class SnapshotReport:
         """It begins with ``tables`` (schema.table)."""
         self._tables = ",".join(tables)
         self._counts.tables.clear()
+        self._counts.snapshot.told(self._kind, "started")
         self._tell("started", "", 0, None)
         self._channels.tell(INITIAL, "STARTED")
 
@@ -57,11 +58,13 @@ class SnapshotReport:
     def completed(self) -> None:
         """Every table was delivered."""
         self._table_done()
+        self._counts.snapshot.told(self._kind, "completed")
         self._tell("completed", "", self._rows, None)
         self._channels.tell(INITIAL, "COMPLETED")
 
     def aborted(self) -> None:
         """It ends before that."""
+        self._counts.snapshot.told(self._kind, "aborted")
         self._tell("aborted", "", self._rows, None)
         self._channels.tell(INITIAL, "ABORTED")
 
@@ -119,6 +122,7 @@ class IncrementalReport:
         """Tell of one step; ``rows`` are those read of the table, ``identifier`` is the signal's.
         ``observed`` False: it is for notifications alone."""
         self._channels.tell(INCREMENTAL, kind, identifier, **data)
+        self._counts.snapshot.told("incremental", kind.lower())
         if not observed:
             return
         if kind == "IN_PROGRESS":

@@ -9,28 +9,58 @@ from dataclasses import dataclass
 
 from waltap.errors import WaltapError
 from waltap.guardian.health import SlotHealth
-from waltap.pipeline.counts import TableProgress
+from waltap.pipeline.counts import SnapshotStatus, TableProgress
+from waltap.pipeline.table_counts import LastEvent, TableStatus
+from waltap.sink.onward import Onward
 from waltap.source.position import Position
 
-__all__ = ["Failure", "PartitionStatus", "Status"]
+__all__ = ["Failure", "PartitionStatus", "SchemaChange", "Status", "Waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The last thing that went wrong; ``at_ms`` since 1970 UTC, ``retried``: the run went on."""
+    """Something that went wrong; ``at_ms`` since 1970 UTC, ``retried``: the run went on. ``times``: how
+    often in a row, ``remedy``: what to do."""
 
     at_ms: int
     code: str
     problem: str
     retried: bool
+    remedy: str = ""
+    times: int = 1
 
     @classmethod
     def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "Failure":
         """Return what is told of an error."""
         if isinstance(error, WaltapError):
-            return cls(at_ms=at_ms, code=error.code, problem=error.problem, retried=retried)
+            return cls(
+                at_ms=at_ms,
+                code=error.code,
+                problem=error.problem,
+                retried=retried,
+                remedy=error.advice(),
+            )
         problem = f"{type(error).__name__}: {error}"
         return cls(at_ms=at_ms, code=WaltapError.code, problem=problem, retried=retried)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """A table changed its shape, or joined; ``what``, in words."""
+
+    at_ms: int
+    table: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The incremental snapshot that is under way: the table that is read, and how many wait behind it.
+    Keys of rows are no part of a status."""
+
+    table: str
+    queued: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +69,8 @@ class PartitionStatus:
 
     ``received_lsn``: of the last transaction of which something has arrived. ``written``: taken
     by the sink; ``durable``: flushed and stored; ``confirmed_lsn``: told to the server in this run, 0 for
-    nothing. ``server_lsn`` and ``lag_bytes``, the WAL that is not confirmed, are those of the last look,
+    nothing. ``committed_ms``: when the last transaction committed that was written, since 1970 UTC.
+    ``server_lsn`` and ``lag_bytes``, the WAL that is not confirmed, are those of the last look,
     None before it. ``lag_ms`` is how old the last change was when the sink took it, None before any.
     """
 
@@ -51,6 +82,7 @@ class PartitionStatus:
     server_lsn: int | None
     lag_bytes: int | None
     lag_ms: int | None
+    committed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +100,12 @@ class Status:
     as far as it has come. ``left_out`` are events that could not be delivered, ``dead_letters`` those of
     them that are kept as such, both of this run. ``reconnects`` and ``batch_retries`` count tries,
     ``notifications_lost`` those that a channel did not take. ``slot`` is the slot as of the last look,
-    None before it. ``open_gaps`` counts gap certificates that are open.
+    None before it. ``open_gaps`` counts gap certificates that are open. ``failures`` and
+    ``schema_changes`` are the newest, the last one first. ``onward``: how far those have come who read
+    on from the sink. ``snapshot_run`` is the snapshot that runs or the last one, None where none was
+    begun. ``tables`` and ``last_event`` are there where somebody watches (`Engine.watch`).
+    ``lag_least_ms`` and ``lag_most_ms`` are of this run. ``queue_events`` and ``spill_memory_bytes`` are
+    what ``queued_events`` and ``held_bytes`` in memory are bounded by.
     """
 
     pipeline: str
@@ -99,6 +136,18 @@ class Status:
     last_failure: Failure | None = None
     slot: SlotHealth | None = None
     open_gaps: int = 0
+    failures: tuple[Failure, ...] = ()
+    schema_changes: tuple[SchemaChange, ...] = ()
+    onward: tuple[Onward, ...] = ()
+    snapshot_run: SnapshotStatus | None = None
+    incremental: Waiting | None = None
+    tables: tuple[TableStatus, ...] = ()
+    last_event: LastEvent | None = None
+    last_transaction: int | None = None
+    lag_least_ms: int | None = None
+    lag_most_ms: int | None = None
+    queue_events: int = 0
+    spill_memory_bytes: int = 0
 
     @property
     def changes(self) -> int:

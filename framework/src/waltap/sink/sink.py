@@ -1,7 +1,7 @@
 """The contract of a sink. Life cycle: check, open, (write*, flush)*, close. Single-threaded."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from waltap.decode.relation import Relation
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.mapping.type_mapping import TypeMapper
+    from waltap.sink.onward import Onward
     from waltap.source.connector import Check
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
@@ -159,6 +160,12 @@ class Sink(abc.ABC):
     def tend(self) -> None:
         """Do what is due while nothing comes: called about every ``status.update.interval.ms``, every ten
         seconds at least, between two batches. Raises: SinkError, as `flush` does."""
+
+    def onward(self) -> "Sequence[Onward]":
+        """Tell how far those have come who read on from what was flushed, such as another process that
+        applies it to tables. Called by any thread, when somebody looks at the status: it only reads, and
+        does not wait for the engine's thread. Raises nothing."""
+        return ()
 
     @abc.abstractmethod
     def close(self) -> None:

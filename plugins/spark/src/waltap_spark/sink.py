@@ -6,15 +6,18 @@ again; the tables go on from their last commit.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from waltap.errors import SinkError
 from waltap.sink.fail_stop import FailStop
+from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applied import AppliedSoFar
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import Output, applied_by_all
@@ -50,6 +53,7 @@ class SparkSink(Sink):
         )
         self._fail_stop = FailStop(path)
         self._tables = tables_of(path)
+        self._applied = AppliedSoFar(self._tables)
         self._driver: DriverProcess | None = None
         self._went = False
         """Whether the run got beyond its start: what was given came here."""
@@ -103,6 +107,10 @@ class SparkSink(Sink):
         with self._fail_stop:
             if self._driver is not None:
                 self._driver.look_after()
+
+    def onward(self) -> Sequence[Onward]:
+        """Tell how far Spark has come."""
+        return [self._applied.onward(self._log.mark)]
 
     def close(self) -> None:
         """Wait until Spark has applied everything, then let go; may be called twice.

@@ -81,7 +81,7 @@ class ChangeLogSink(Sink):
     where they grow too many for memory; `flush` completes the files and publishes, in one atomic
     step, everything up to the last whole transaction. A transaction that is still going on stays
     unpublished. Exactly once: `open` returns the published position, and whatever is delivered
-    again below it is left out. Single-threaded.
+    again below it is left out. ``mark`` is that of the last manifest. Single-threaded.
     """
 
     capabilities = SinkCapabilities(
@@ -109,7 +109,7 @@ class ChangeLogSink(Sink):
         self._reset()
 
     def _reset(self) -> None:
-        self._mark = NOTHING
+        self.mark = NOTHING
         self._epoch = 1
         self._bucket = ""
         self._paths = SegmentPath()
@@ -169,7 +169,7 @@ class ChangeLogSink(Sink):
             self._start_bucket()
             return None
         self._check_owner(last)
-        self._mark, self._bucket = last.mark, last.bucket
+        self.mark, self._bucket = last.mark, last.bucket
         self._next_generation = last.last_generation + 1
         self._start_bucket()
         log.remove_started_after(last)
@@ -321,7 +321,7 @@ class ChangeLogSink(Sink):
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
                 # they stand behind every transaction taken so far and before the next
-                lsn = self._mark.end_lsn if self._position is None else self._position.end_lsn
+                lsn = self.mark.end_lsn if self._position is None else self._position.end_lsn
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
@@ -394,7 +394,7 @@ class ChangeLogSink(Sink):
         A position before the last mark is one of another server history, or of an older slot that
         is read again: a new epoch begins.
         """
-        if end_lsn < self._mark.end_lsn and self._epoch == self._mark.epoch:
+        if end_lsn < self.mark.end_lsn and self._epoch == self.mark.epoch:
             self._publish()
             self._epoch += 1
         for key in [key for key in self._whole.current if key[2] is not None]:
@@ -532,7 +532,7 @@ class ChangeLogSink(Sink):
             yield
         except FilesUnavailable as error:
             self._abandon()
-            error.problem += f"; committed up to {lsn_text(self._mark.end_lsn)}"
+            error.problem += f"; committed up to {lsn_text(self.mark.end_lsn)}"
             if self._store.locked():
                 raise
             raise self._gone("was moved or deleted while it was written") from error
@@ -558,7 +558,7 @@ class ChangeLogSink(Sink):
             if key not in chunks:
                 self._finish(self._whole, buffer)
         end_lsn = self._position.end_lsn
-        previous = self._mark
+        previous = self.mark
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
         mark = Mark(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
         entries = tuple(self._whole.finished)
@@ -582,7 +582,7 @@ class ChangeLogSink(Sink):
         return self._position
 
     def _published(self, manifest: Manifest) -> None:
-        self._mark = manifest.mark
+        self.mark = manifest.mark
         self._published_note.write(manifest.mark)
         if manifest.transactions:
             self._published_below = manifest.mark.end_lsn
@@ -597,4 +597,4 @@ class ChangeLogSink(Sink):
     def _start_bucket(self) -> None:
         """Choose the folder of new files: that of this time, never one before the last."""
         self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
-        self._paths.start(self._bucket, str(self._mark))
+        self._paths.start(self._bucket, str(self.mark))

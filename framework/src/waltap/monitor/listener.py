@@ -1,0 +1,146 @@
+"""The sockets of the status page: few connections, little time for each request."""
+
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import msgspec
+
+from waltap.monitor.requests import Request, Unfit, body_length, taken_apart
+
+__all__ = ["JSON", "Answer", "Listener"]
+
+log = logging.getLogger(__name__)
+
+MOST: Final = 64
+"""Connections at a time; more are closed at once."""
+REQUEST_S: Final = 30.0
+"""Time for a request, from the end of the one before it: whoever sends byte by byte is cut off."""
+JSON: Final = "application/json"
+
+Answer = tuple[int, str, bytes]
+"""Status, content type, body."""
+
+
+class Listener(ThreadingHTTPServer):
+    """Has ``answer`` give what each request gets, with ``headers`` besides. Raises: OSError."""
+
+    daemon_threads = True
+    request_queue_size = MOST
+
+    def __init__(
+        self,
+        place: tuple[str, int],
+        answer: Callable[[Request], Answer],
+        headers: Mapping[str, str],
+    ) -> None:
+        self.answer, self.headers = answer, headers
+        self._reading: dict[socket.socket, float] = {}
+        self._open = 0
+        self._lock = threading.Lock()
+        if ":" in place[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(place, Handler)
+
+    def reads(self, connection: socket.socket) -> None:
+        """A request on ``connection`` is waited for from now on."""
+        self._reading[connection] = time.monotonic()
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long; called twice a second."""
+        limit = time.monotonic() - REQUEST_S
+        for connection, since in list(self._reading.items()):
+            if since < limit:
+                self._reading.pop(connection, None)
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection where there are not too many."""
+        with self._lock:
+            full = self._open >= MOST
+            self._open += not full
+        if full:
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._reading.pop(request, None)
+            with self._lock:
+                self._open -= 1
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked has gone, in most cases: nobody has to know."""
+        log.debug("a request for the status page failed: %s", sys.exc_info()[1])
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_S
+    server: Listener
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, and answer it."""
+        self.server.reads(self.connection)
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self._answer()
+
+    def do_POST(self) -> None:
+        """Answer."""
+        self._answer()
+
+    def _answer(self) -> None:
+        try:
+            asked = taken_apart(
+                self.command,
+                self.path,
+                list(self.headers.items()),
+                malformed=bool(self.headers.defects),
+            )
+            length = body_length(asked)
+        except Unfit as error:
+            self.close_connection = True
+            self._send((error.status, JSON, msgspec.json.encode({"error": error.reason})))
+            return
+        body = self.rfile.read(length) if length else b""
+        if len(body) < length:
+            self.close_connection = True
+            return
+        self._send(self.server.answer(replace(asked, body=body)))
+
+    def _send(self, answer: Answer) -> None:
+        status, kind, body = answer
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            **({"Connection": "close"} if self.close_connection else {}),
+            **self.server.headers,
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Return the name of this server; its version is nobody's business."""
+        return "waltap"
+
+    def log_message(self, *_arguments: object) -> None:
+        """Requests are not logged: they may have a token in their address."""

@@ -1,0 +1,46 @@
+"""What a metric is: declared once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from waltap.pipeline.status import Status
+
+__all__ = ["Metric", "Observed", "Sample", "one"]
+
+Sample = tuple[dict[str, str], float]
+"""(labels, value)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A metric that observers keep. ``name`` has no suffix ``_total``; ``buckets`` are a histogram's."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    summary: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Return its name as Prometheus has it."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Observed):
+    """A metric that is read off a status; ``samples`` gives its values, without those nobody knows."""
+
+    samples: Callable[[Status], Iterator[Sample]]
+
+
+def one(value: Callable[[Status], float | None]) -> Callable[[Status], Iterator[Sample]]:
+    """Return what gives one value without labels, or none."""
+
+    def samples(status: Status) -> Iterator[Sample]:
+        found = value(status)
+        if found is not None:
+            yield {}, float(found)
+
+    return samples

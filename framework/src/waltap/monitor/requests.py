@@ -1,0 +1,86 @@
+"""Requests, taken apart with distrust. Sans-IO.
+
+Whoever stands before us (a proxy, a browser) must see the same requests in a stream of bytes as we do;
+what could be read in two ways is refused, and the connection ends.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+__all__ = ["LONGEST_BODY", "Request", "Unfit", "body_length", "taken_apart"]
+
+LONGEST_BODY: Final = 1 << 20
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DIGITS: Final = re.compile(r"[0-9]{1,15}")
+_ONCE: Final = ("host", "content-length", "content-type", "origin", "authorization")
+
+
+class Unfit(Exception):
+    """A request that is answered with ``status``, and nothing more is read of its connection."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """``headers`` have lower-case names, ``query`` the last value of each name."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+def taken_apart(
+    method: str, target: str, headers: Sequence[tuple[str, str]], *, malformed: bool = False
+) -> Request:
+    """Return a request without its body; ``malformed``: lines of its headers were left out.
+
+    Raises: Unfit.
+    """
+    if malformed:
+        raise Unfit(400, "the headers are malformed")
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or "\r" in value or "\n" in value:
+            raise Unfit(400, "a header is malformed")
+        lower = name.lower()
+        if lower in found and lower in _ONCE:
+            raise Unfit(400, f"there is more than one {lower} header")
+        found[lower] = value.strip(" \t")
+    if not target.startswith("/"):
+        raise Unfit(400, "the request's address is not a path")
+    try:
+        parts = urlsplit(target)
+    except ValueError as cause:
+        raise Unfit(400, "the request's address is none") from cause
+    if parts.netloc:
+        raise Unfit(400, "the request's address is not a path")
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    return Request(method=method, path=parts.path, query=query, headers=found)
+
+
+def body_length(request: Request) -> int:
+    """Return how many bytes follow the headers. Raises: Unfit."""
+    if "transfer-encoding" in request.headers:
+        raise Unfit(501, "a body needs Content-Length, and no Transfer-Encoding")
+    text = request.headers.get("content-length")
+    if text is None:
+        if request.method == "POST":
+            raise Unfit(411, "the body has no length")
+        return 0
+    if not _DIGITS.fullmatch(text):
+        raise Unfit(400, "Content-Length is no number")
+    length = int(text)
+    if length and request.method != "POST":
+        raise Unfit(400, f"{request.method} has no body")
+    if length > LONGEST_BODY:
+        raise Unfit(413, f"the body is longer than {LONGEST_BODY} bytes")
+    return length

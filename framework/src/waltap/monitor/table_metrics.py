@@ -1,0 +1,247 @@
+"""Metrics of tables: what came of them, how far a snapshot is, and where those are who read on from the
+sink."""
+
+from collections.abc import Iterator
+
+from waltap.monitor.metric import Metric, Sample, one
+from waltap.pipeline.counts import SnapshotStatus
+from waltap.pipeline.status import Status
+
+__all__ = ["ONWARD", "SNAPSHOT", "SNAPSHOT_STATES", "TABLES"]
+
+SNAPSHOT_STATES = ("running", "paused", "completed", "aborted", "skipped")
+
+
+def _events(status: Status) -> Iterator[Sample]:
+    for table in status.tables:
+        found = {
+            "c": table.creates,
+            "u": table.updates,
+            "d": table.deletes,
+            "t": table.truncates,
+            "r": table.reads,
+        }
+        for op, events in found.items():
+            if events:
+                yield {"table": table.table, "op": op}, float(events)
+
+
+def _positions(status: Status) -> Iterator[Sample]:
+    for table in status.tables:
+        if table.commit_lsn:
+            yield {"table": table.table}, float(table.commit_lsn)
+
+
+def _committed(status: Status) -> Iterator[Sample]:
+    for table in status.tables:
+        if table.committed_ms:
+            yield {"table": table.table}, table.committed_ms / 1000
+
+
+TABLES: tuple[Metric, ...] = (
+    Metric(
+        name="waltap_table_events",
+        kind="counter",
+        summary="Events of a table, by operation: c, u, d, t, and r for rows of snapshots.",
+        samples=_events,
+        labels=("table", "op"),
+    ),
+    Metric(
+        name="waltap_table_lsn",
+        kind="gauge",
+        summary="Commit LSN of the last transaction that changed the table.",
+        samples=_positions,
+        labels=("table",),
+    ),
+    Metric(
+        name="waltap_table_last_commit_time_seconds",
+        kind="gauge",
+        summary="When that transaction was committed, since 1970 UTC.",
+        samples=_committed,
+        labels=("table",),
+    ),
+    Metric(
+        name="waltap_last_event_time_seconds",
+        kind="gauge",
+        summary="When the last event was written, since 1970 UTC.",
+        samples=one(
+            lambda status: None if status.last_event is None else status.last_event.at_ms / 1000
+        ),
+    ),
+)
+"""Of the stream and of snapshots."""
+
+
+def _run(status: Status) -> SnapshotStatus | None:
+    return status.snapshot_run
+
+
+def _states(status: Status) -> Iterator[Sample]:
+    run = _run(status)
+    state = "" if run is None else run.state
+    if run is None and status.state == "streaming":
+        state = "skipped"
+    for each in SNAPSHOT_STATES:
+        yield {"state": each}, float(each == state)
+
+
+def _total(status: Status) -> int:
+    run = _run(status)
+    captured = len(status.captured_tables) if run is not None and run.kind == "initial" else 0
+    waiting = 0 if status.incremental is None else status.incremental.queued
+    return max(captured, len(status.snapshot) + waiting)
+
+
+def _read(status: Status) -> int:
+    return sum(table.complete for table in status.snapshot)
+
+
+def _rows(status: Status) -> Iterator[Sample]:
+    for table in status.snapshot:
+        yield {"table": table.table}, float(table.rows)
+
+
+def _estimates(status: Status) -> Iterator[Sample]:
+    for table in status.snapshot:
+        if table.estimate is not None:
+            yield {"table": table.table}, float(table.estimate)
+
+
+SNAPSHOT: tuple[Metric, ...] = (
+    Metric(
+        name="waltap_snapshot_state",
+        kind="gauge",
+        summary="1 for what the snapshot that runs, or was the last of this run, does: running, paused, "
+        "completed, aborted; skipped: none was taken.",
+        samples=_states,
+        labels=("state",),
+    ),
+    Metric(
+        name="waltap_snapshot_duration_seconds",
+        kind="gauge",
+        summary="How long it has taken.",
+        samples=one(
+            lambda status: None if status.snapshot_run is None else status.snapshot_run.seconds
+        ),
+    ),
+    Metric(
+        name="waltap_snapshot_paused_seconds",
+        kind="gauge",
+        summary="For how much of that it stood still.",
+        samples=one(
+            lambda status: (
+                None if status.snapshot_run is None else status.snapshot_run.paused_seconds
+            )
+        ),
+    ),
+    Metric(
+        name="waltap_snapshot_tables",
+        kind="gauge",
+        summary="Tables that it reads.",
+        samples=one(_total),
+    ),
+    Metric(
+        name="waltap_snapshot_tables_remaining",
+        kind="gauge",
+        summary="Of these, those that are not read to their end.",
+        samples=one(lambda status: _total(status) - _read(status)),
+    ),
+    Metric(
+        name="waltap_snapshot_table_rows",
+        kind="gauge",
+        summary="Rows of a table that it has read.",
+        samples=_rows,
+        labels=("table",),
+    ),
+    Metric(
+        name="waltap_snapshot_table_rows_estimate",
+        kind="gauge",
+        summary="The planner's estimate of all.",
+        samples=_estimates,
+        labels=("table",),
+    ),
+)
+"""Of the snapshot that runs, or of the last one."""
+
+
+def _onward_lsn(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        if stage.lsn:
+            yield {"stage": stage.stage}, float(stage.lsn)
+
+
+def _onward_bytes(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        if stage.lag_bytes is not None:
+            yield {"stage": stage.stage}, float(stage.lag_bytes)
+
+
+def _onward_seconds(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        lag_ms = stage.lag_ms(status.at_ms)
+        if lag_ms is not None:
+            yield {"stage": stage.stage}, lag_ms / 1000
+
+
+def _onward_tables(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        for table in stage.tables:
+            yield {"stage": stage.stage, "table": table.table}, float(table.lsn)
+
+
+def _onward_stopped(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        for table in stage.tables:
+            yield {"stage": stage.stage, "table": table.table}, float(bool(table.failed))
+
+
+def _onward_problem(status: Status) -> Iterator[Sample]:
+    for stage in status.onward:
+        yield {"stage": stage.stage}, float(bool(stage.problem))
+
+
+ONWARD: tuple[Metric, ...] = (
+    Metric(
+        name="waltap_onward_lsn",
+        kind="gauge",
+        summary="How far a stage behind the engine has come: spark, or one of several sinks.",
+        samples=_onward_lsn,
+        labels=("stage",),
+    ),
+    Metric(
+        name="waltap_onward_lag_bytes",
+        kind="gauge",
+        summary="WAL between that and what there is for it.",
+        samples=_onward_bytes,
+        labels=("stage",),
+    ),
+    Metric(
+        name="waltap_onward_lag_seconds",
+        kind="gauge",
+        summary="Age of the last transaction that it has, while there are others; 0 where it has all.",
+        samples=_onward_seconds,
+        labels=("stage",),
+    ),
+    Metric(
+        name="waltap_onward_problem",
+        kind="gauge",
+        summary="Whether it gets nothing now.",
+        samples=_onward_problem,
+        labels=("stage",),
+    ),
+    Metric(
+        name="waltap_onward_table_lsn",
+        kind="gauge",
+        summary="Up to where a table has everything there.",
+        samples=_onward_tables,
+        labels=("stage", "table"),
+    ),
+    Metric(
+        name="waltap_onward_table_stopped",
+        kind="gauge",
+        summary="Whether it stands still while others go on.",
+        samples=_onward_stopped,
+        labels=("stage", "table"),
+    ),
+)
+"""Of those who read on from the sink."""

@@ -1,0 +1,68 @@
+"""How far Spark has applied the change log, for whoever looks at the status."""
+
+import threading
+import time
+
+from waltap.errors import SinkError
+from waltap.sink.onward import Onward, OnwardTable
+from waltap_sinks.changelog.manifest import NOTHING, Mark
+from waltap_spark.output import Output, OutputState, applied_by_all
+
+__all__ = ["AppliedSoFar"]
+
+LOOK_S = 2.0
+"""The newest commit is looked for at most this often."""
+
+
+class AppliedSoFar:
+    """Reads the commits of an output at ``location``; any thread may ask."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._output: Output | None = None
+        self._state: OutputState | None = None
+        self._problem = ""
+        self._looked: float | None = None
+        self._lock = threading.Lock()
+
+    def onward(self, log: Mark) -> Onward:
+        """Return it; ``log`` is where the change log ends."""
+        with self._lock:
+            now = time.monotonic()
+            if self._looked is None or now - self._looked >= LOOK_S:
+                self._look()
+                self._looked = now
+            state, problem = self._state, self._problem
+        mark = NOTHING if state is None else applied_by_all(state)
+        same = mark.epoch == log.epoch  # LSNs of two histories cannot be compared
+        return Onward(
+            stage="spark",
+            lsn=mark.end_lsn,
+            lag_bytes=max(0, log.end_lsn - mark.end_lsn) if same else None,
+            current=mark >= log,
+            committed_ms=None if state is None else _ms(state.last_commit_ts),
+            applied_ms=None if state is None else round(state.committed_at * 1000),
+            tables=() if state is None else _tables(state),
+            problem=problem,
+        )
+
+    def _look(self) -> None:
+        try:
+            if self._output is None:
+                self._output = Output(self._location)
+            self._state = self._output.state() or self._state
+        except SinkError as error:
+            self._problem = error.problem
+        else:
+            self._problem = ""
+
+
+def _tables(state: OutputState) -> tuple[OnwardTable, ...]:
+    return tuple(
+        OnwardTable(table=name, lsn=(table.mark or state.mark).end_lsn, failed=table.failed)
+        for name, table in state.tables.items()
+    )
+
+
+def _ms(us: int | None) -> int | None:
+    return None if us is None else us // 1000
