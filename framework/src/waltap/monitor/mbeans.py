@@ -10,7 +10,7 @@ _NOTIFIED: Final = "notifications of snapshots: the values are keys of rows, whi
 _EVENTS: Final[Mapping[str, str]] = {
     "LastEvent": "`last_event` of `/api/status`: operation, table, transaction, LSN",
     "MilliSecondsSinceLastEvent": "`time() - waltap_last_event_time_seconds`",
-    "TotalNumberOfEventsSeen": "`waltap_events_total + waltap_filtered_events_total`",
+    "TotalNumberOfEventsSeen": "`waltap_events_total`, and `waltap_filtered_events_total`",
     "TotalNumberOfCreateEventsSeen": '`sum(waltap_table_events_total{op="c"})`',
     "TotalNumberOfUpdateEventsSeen": '`sum(waltap_table_events_total{op="u"})`',
     "TotalNumberOfDeleteEventsSeen": '`sum(waltap_table_events_total{op="d"})`',

@@ -111,6 +111,7 @@ class FanOut(Sink):
                     lsn=lsn,
                     lag_bytes=max(0, whole - lsn) if lsn else None,
                     current=all(durable.get(n, p) >= p for n, p in written.items()),
+                    applied_ms=outlet.flushed_ms,
                     problem="" if outlet.paused is None else outlet.paused.problem,
                 )
             )

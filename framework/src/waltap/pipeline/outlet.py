@@ -45,7 +45,7 @@ class Outlet:
     """Gives one sink what it lacks, and knows how far it has got. Single-threaded.
 
     ``reached`` is what the sink has taken and ``durable`` what it has promised, by partition; ``paused``
-    is why it gets nothing now, None while it does.
+    is why it gets nothing now, None while it does; ``flushed_ms`` when it was flushed last.
     """
 
     def __init__(self, stages: OutletStages, clock: Clock) -> None:
@@ -55,6 +55,7 @@ class Outlet:
         self.paused: SinkError | None = None
         self.retry_at = 0.0
         self.unflushed = False
+        self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
         self._rendered: tuple[Batch, Batch, Batch] | None = None
         """A batch that is to be written, what the sink lacks of it, and what that is for the sink."""
@@ -158,7 +159,7 @@ class Outlet:
             self.durable = self.reached
             return
         promised = self.sink.flush()
-        self.unflushed = False
+        self.unflushed, self.flushed_ms = False, self._clock.time_ns() // 1_000_000
         first = next(iter(self.reached), "")
         for name, position in Positions.of(promised, first).items():
             before = self.durable.get(name, position)
