@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import waltap
@@ -75,3 +76,19 @@ def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> Non
     shown = shop._repr_html_()
     assert "<td>public.&lt;t&gt;</td><td>2</td>" in shown
     assert repr(shop) == "<waltap.Pipeline shop: stopped>"
+
+
+def test_a_notebook_draws_it(database: Database, profile: dict[str, Any], tmp_path: Path) -> None:
+    shop = waltap.Pipeline(profile)
+    assert "nothing is known yet" in shop.plot().svg()
+    shop.run(waltap.Limits(max_records=2))
+    first = shop.history()
+    assert first
+    for of in ("rate", "lag", "behind"):
+        shop.plot(of).save(tmp_path / f"{of}.svg")
+        drawn = ElementTree.parse(tmp_path / f"{of}.svg").getroot()
+        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    database.execute("INSERT INTO t VALUES (3)")
+    shop.run(waltap.Limits(max_records=1))
+    assert shop.history()[0].at_ms > first[0].at_ms, "samples are of the last run"
+    assert "<td>public.t</td>" in shop._repr_html_(), "a run without a snapshot has its tables, too"

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted((ROOT / "docs" / "plugin-authors").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "plugin-authors").glob("*.md")), ROOT / "docs/howto/python.md"]
 QUOTE = re.compile(r"<!-- quote (\S+) (\S+) -->\n```python\n(.*?)```", re.DOTALL)
 
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.host import Host
+from waltap.monitor.history import History, Point
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.limits import Limits
+from waltap.pipeline.plots import Plot
 from waltap.pipeline.preflight import checks
 from waltap.pipeline.setup import build
 from waltap.pipeline.status import Status
@@ -35,6 +37,13 @@ __all__ = ["Pipeline", "PipelineEnded"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
+
+PLOTS: Final[Mapping[str, tuple[str, str, Callable[[Point], float | None]]]] = {
+    "rate": ("events", "events/s", lambda point: point.rate),
+    "lag": ("age of the last change", "ms", lambda point: point.lag_ms),
+    "behind": ("WAL that is not confirmed", "bytes", lambda point: point.lag_bytes),
+}
+"""What can be drawn: title, unit, and the value of a sample."""
 
 
 class PipelineEnded(WaltapError):
@@ -75,6 +84,7 @@ class Pipeline:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._listeners: list[Callable[[Notification], object]] = []
+        self._history = History(self.status)
 
     @property
     def name(self) -> str:
@@ -102,7 +112,7 @@ class Pipeline:
 
     def run(self, limits: Limits | None = None) -> None:
         """Capture until ``limits`` say so, or `stop` is called. Raises: WaltapError."""
-        self._begin(limits).run()
+        self._observed(self._begin(limits))
 
     def start(self, limits: Limits | None = None) -> Self:
         """Capture in a thread of its own; what it fails with, `stop` and `wait` raise.
@@ -113,7 +123,7 @@ class Pipeline:
 
         def run() -> None:
             try:
-                engine.run()
+                self._observed(engine)
             except BaseException as error:  # noqa: BLE001 - raised again by `stop` and `wait`
                 self._failure = error
 
@@ -173,6 +183,16 @@ class Pipeline:
         """Return what the pipeline does and has done in this run, as an object that does not change."""
         return self._engine.status()
 
+    def history(self) -> list[Point]:
+        """Return samples of this run's last hour, one every few seconds, the oldest first."""
+        return self._history.points()
+
+    def plot(self, of: Literal["rate", "lag", "behind"] = "rate") -> Plot:
+        """Draw the last hour: events a second, ms that changes are late, or bytes of WAL behind."""
+        title, unit, value = PLOTS[of]
+        points = [(point.at_ms, value(point)) for point in self.history()]
+        return Plot(title=f"{self.name}: {title}", unit=unit, points=points)
+
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
     ) -> "Future[SignalAnswer]":
@@ -197,6 +217,14 @@ class Pipeline:
         """Return the status as a notebook shows it."""
         return status_html(self.status())
 
+    def _observed(self, engine: Engine) -> None:
+        """Run, while samples are taken."""
+        self._history.start()
+        try:
+            engine.run()
+        finally:
+            self._history.stop()
+
     def _begin(self, limits: Limits | None) -> Engine:
         if self.running:
             raise RuntimeError(f"pipeline {self.name} runs already")
@@ -204,6 +232,7 @@ class Pipeline:
         for call in self._listeners:
             self._engine.on_notification(call)
         self._failure = None
+        self._history = History(self.status)
         return self._engine
 
     def _joined(self) -> None:

@@ -1,12 +1,15 @@
 """A status as a piece of HTML, for notebooks: two tables and no outside resource."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from waltap.pipeline.status import Status
 from waltap.source.position import lsn_text
 
 __all__ = ["status_html"]
+
+TABLES_MAX = 50
+"""Tables that are shown."""
 
 
 def status_html(status: Status) -> str:
@@ -30,18 +33,26 @@ def status_html(status: Status) -> str:
         failure = status.last_failure
         facts.append(("last failure", f"{failure.code} {failure.problem}"))
     parts = [f"<b>{escape(status.pipeline)}</b>", _table([], facts)]
-    if status.snapshot:
-        rows = [
-            (
-                each.table,
-                f"{each.rows:,}",
-                "" if each.estimate is None else f"{each.estimate:,}",
-                "yes" if each.complete else "",
-            )
-            for each in status.snapshot
-        ]
-        parts.append(_table(["table", "rows", "of about", "complete"], rows))
+    tables = list(_tables(status))
+    if tables:
+        parts.append(
+            _table(["table", "snapshot rows", "of about", "complete"], tables[:TABLES_MAX])
+        )
+    if len(tables) > TABLES_MAX:
+        parts.append(f"<p>and {len(tables) - TABLES_MAX:,} more tables</p>")
     return "".join(parts)
+
+
+def _tables(status: Status) -> Iterator[tuple[str, ...]]:
+    """Give a line for every captured table, with its part of the snapshot where there was one."""
+    read = {each.table: each for each in status.snapshot}
+    for name in dict.fromkeys((*read, *status.captured_tables)):
+        each = read.get(name)
+        if each is None:
+            yield name, "", "", ""
+            continue
+        estimate = "" if each.estimate is None else f"{each.estimate:,}"
+        yield name, f"{each.rows:,}", estimate, "yes" if each.complete else ""
 
 
 def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
