@@ -67,7 +67,8 @@ class Run:
         path, ready = self.folder / "scale.properties", self.folder / "ready"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         sink = self.sink if self.sink == "null" else f"{self.sink}:{self.folder / 'output'}"
-        command = [Path(sys.executable).parent / "waltap", "run", path, "--sink", sink]
+        waltap = Path(sys.executable).parent / "waltap"
+        command: list[str | Path] = [waltap, "run", path, "--sink", sink]
         started = time.perf_counter()
         with (self.folder / "stderr").open("w") as errors:
             self._process = subprocess.Popen(
@@ -84,7 +85,9 @@ class Run:
     def catch_up(self) -> None:
         """Wait until all that is written by now is confirmed. Raises: Failed."""
         with self.database.connect() as connection:
-            (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ()
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+            assert row is not None
+            (lsn,) = row
 
             def confirmed() -> bool:
                 query = (
