@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.servers import delta as delta_lake
+from tests.servers import iceberg as iceberg_lake
 from tests.servers import output_plugin, postgres
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
@@ -51,7 +52,18 @@ STATE = "WALTAP_TEST_STATE"
 POSTGRES_FIXTURES = frozenset(
     {"server", "database", "private_server", "yb_server", "yb_database", "newest_database"}
 )
-JAVA_FIXTURES = frozenset({"java", "spark", "delta", "peer", "kafka", "private_kafka", "registry"})
+JAVA_FIXTURES = frozenset(
+    {
+        "java",
+        "spark",
+        "delta",
+        "iceberg",
+        "peer",
+        "kafka",
+        "private_kafka",
+        "registry",
+    }
+)
 
 _numbers = itertools.count(1)
 
@@ -176,7 +188,7 @@ def java() -> Path:
 @pytest.fixture(scope="session")
 def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return a local Spark session with two cores, in UTC, without a user interface; it has Delta Lake
-    where the jars can be had (fixture ``delta``)."""
+    where the jars can be had (fixture ``delta``), and Iceberg where it runs (fixture ``iceberg``)."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
@@ -184,7 +196,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     folder = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]")
     with contextlib.suppress(MissingProgram):
-        for name, value in {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}.items():
+        for name, value in _lakes(folder).items():
             builder = builder.config(name, value)
     session = (
         builder.appName("waltap tests")
@@ -203,6 +215,17 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def _lakes(folder: Path) -> dict[str, str]:
+    conf = {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}
+    if iceberg_lake.runs_here():
+        conf["spark.jars"] += f",{iceberg_lake.spark_jars()}"
+        conf["spark.sql.extensions"] += f",{iceberg_lake.EXTENSION}"
+        conf |= iceberg_lake.CONF
+        conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000"
+        conf["spark.sql.catalog.lake.warehouse"] = f"file://{folder}/lake"
+    return conf
 
 
 @pytest.fixture(scope="session")
@@ -228,6 +251,19 @@ def delta(spark: Any) -> Any:
         delta_lake.prepare()
     except MissingProgram as reason:
         missing(f"no Delta Lake: {reason}")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def iceberg(spark: Any) -> Any:
+    """Return the Spark session, which has Iceberg: a catalogue ``lake`` in SQLite, and what paths need.
+
+    Only the environment of `tests.servers.iceberg` has a pyspark that Iceberg runs on.
+    """
+    try:
+        iceberg_lake.prepare()
+    except MissingProgram as reason:
+        missing(f"no Apache Iceberg: {reason}")
     return spark
 
 

@@ -17,13 +17,15 @@ SinkError
     ├── FormatDiffers       WT-5233   the tables are in another format
     ├── FormatLimit         WT-5234   it cannot hold such a table
     ├── TargetChanged       WT-5235   somebody else wrote the table
-    └── VersionGone         WT-5236   the tables as they were then cannot be read any more
+    ├── VersionGone         WT-5236   the tables as they were then cannot be read any more
+    └── CatalogueUnreachable  WT-5245   the catalogue of the tables does not load, or does not answer
 """
 
 from waltap.errors import SinkError
 
 __all__ = [
     "ApplierFailed",
+    "CatalogueUnreachable",
     "FormatDiffers",
     "FormatError",
     "FormatLimit",
@@ -58,8 +60,8 @@ class PysparkUnfit(SinkError):
 
     code = "WT-5210"
     remedy = (
-        "Install it where waltap is: pip install 'pyspark>=4.1,<4.4'. waltap run --sink changelog:PATH "
-        "needs no Spark."
+        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1. Install one where "
+        "waltap is: pip install 'pyspark>=4.1,<4.3'. waltap run --sink changelog:PATH needs no Spark."
     )
 
 
@@ -149,7 +151,7 @@ class FormatUnsupported(FormatError):
 
     code = "WT-5231"
     remedy = (
-        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2: "
+        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1 (with Delta beside it): "
         "pip install 'pyspark=={wanted}.*', or choose another format."
     )
 
@@ -186,7 +188,8 @@ class TargetChanged(FormatError):
     code = "WT-5235"
     remedy = (
         "Stop who writes {table}. Then bring it back to the version of the last commit, {version} "
-        "(RESTORE TABLE … TO VERSION AS OF), or move the output away and take a new snapshot."
+        "(Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … rollback_to_snapshot), or move the "
+        "output away and take a new snapshot."
     )
 
 
@@ -196,4 +199,14 @@ class VersionGone(FormatError):
     code = "WT-5236"
     remedy = (
         "Readable are positions from {oldest} to {newest}, as far as the format keeps old versions."
+    )
+
+
+class CatalogueUnreachable(FormatError):
+    """Spark cannot load the catalogue that the tables are in."""
+
+    code = "WT-5245"
+    remedy = (
+        "See the text. What the catalogue is, and where, say the profile's settings "
+        "spark.sql.catalog.{catalog} and spark.sql.catalog.{catalog}.*; its driver must be among the jars."
     )

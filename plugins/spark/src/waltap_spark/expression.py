@@ -1,11 +1,12 @@
 """Columns as Spark's expressions: by any name, and what the change log's own columns say of a row."""
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["column_of", "held", "order", "quoted", "sent", "the_same"]
+__all__ = ["column_of", "held", "namespace_of", "order", "quoted", "sent", "the_same"]
 
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
 
@@ -20,6 +21,11 @@ def column_of(name: str) -> "Column":
 def quoted(name: str) -> str:
     """Return ``name`` as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def namespace_of(name: str) -> str:
+    """Return what stands before the last part of a name of `quoted` parts, whatever is in them."""
+    return ".".join(re.findall(r"`(?:[^`]|``)*`", name)[:-1])
 
 
 def order() -> "Column":

@@ -14,7 +14,9 @@ from waltap_spark.errors import JavaMissing, PysparkUnfit
 __all__ = ["require_java", "require_pyspark"]
 
 OLDEST: Final = 17
-OLDEST_SPARK: Final = 4
+SPARK: Final = ((4, 1), (4, 4))
+"""The first generation of pyspark that serves, and the first that does not."""
+
 NEEDED_MODULE: Final = "jdk.incubator.vector"
 """Spark 4 starts the JVM with it; a stripped-down runtime does not have it."""
 
@@ -48,8 +50,10 @@ def require_pyspark() -> str:
         found = version("pyspark")
     except PackageNotFoundError as cause:
         raise PysparkUnfit("pyspark is not installed") from cause
-    if int(found.partition(".")[0]) < OLDEST_SPARK:
-        raise PysparkUnfit(f"pyspark is version {found}; needed is {OLDEST_SPARK} or later")
+    told = re.match(r"(\d+)\.(\d+)", found)
+    first, beyond = SPARK
+    if told is None or not first <= (int(told[1]), int(told[2])) < beyond:
+        raise PysparkUnfit(f"pyspark is version {found}")
     return found
 
 

@@ -41,6 +41,18 @@ def _delta_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, st
     return session(pyspark, settings)
 
 
+def _iceberg(properties: Any, context: Any) -> Any:
+    from waltap_spark.formats.iceberg import IcebergFormat
+
+    return IcebergFormat(properties, context)
+
+
+def _iceberg_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+    from waltap_spark.formats.iceberg import session
+
+    return session(pyspark, settings)
+
+
 def _spark_commands() -> Any:
     from waltap_spark.commands import application
 
@@ -65,7 +77,7 @@ def register_sinks() -> Iterable[SinkSpec]:
 @hookimpl
 def register_table_formats() -> Iterable[TableFormatSpec]:
     """Contribute the formats of tables."""
-    from waltap_spark.properties import DeltaProperties
+    from waltap_spark.properties import DeltaProperties, IcebergProperties
 
     yield TableFormatSpec(
         name="parquet",
@@ -78,6 +90,13 @@ def register_table_formats() -> Iterable[TableFormatSpec]:
         properties=DeltaProperties,
         factory=_delta,
         session=_delta_session,
+    )
+    yield TableFormatSpec(
+        name="iceberg",
+        summary="Tables of Apache Iceberg in any catalogue, kept by MERGE, read as of a position.",
+        properties=IcebergProperties,
+        factory=_iceberg,
+        session=_iceberg_session,
     )
 
 

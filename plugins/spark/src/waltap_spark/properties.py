@@ -4,7 +4,7 @@ from typing import Literal
 
 from waltap.config.property import Properties, declare, declare_family
 
-__all__ = ["DeltaProperties", "SparkProperties"]
+__all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties"]
 
 
 class SparkProperties(Properties):
@@ -27,7 +27,7 @@ class SparkProperties(Properties):
     format: str = declare(
         "format",
         default="parquet",
-        summary="Format of the tables: parquet, delta, or that of a plugin.",
+        summary="Format of the tables: parquet, delta, iceberg, or that of a plugin.",
     )
     format_properties: dict[str, str] = declare_family(
         "format.*",
@@ -150,4 +150,32 @@ class DeltaProperties(Properties):
         ge=0,
         summary="How long files of older versions stay, and with them the past that can be read.",
         unit="h",
+    )
+
+
+class IcebergProperties(Properties):
+    """Where Iceberg tables are, and what they keep."""
+
+    catalog: str = declare(
+        "catalog",
+        default="",
+        summary=(
+            "Spark's name of the catalogue (such as lake, or lake.raw with a namespace above) that tables "
+            "are made in, as SCHEMA.TABLE and SCHEMA.TABLE_changes; Spark's own settings say what it is. "
+            "Without it they are in a Hadoop catalogue of our own, the folder iceberg below the output."
+        ),
+        examples=("lake", "lake.raw"),
+    )
+    retention_hours: int = declare(
+        "retention.hours",
+        default=168,
+        ge=0,
+        summary="How long older versions stay, and with them the past that can be read.",
+        unit="h",
+    )
+    retention_snapshots: int = declare(
+        "retention.snapshots",
+        default=500,
+        ge=100,
+        summary="Most versions of a table that stay: each commit writes the list of them anew.",
     )

@@ -7,15 +7,15 @@ alone: so each table that is written has a session to itself. The `Note` is the 
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap_spark.errors import FormatNotReady, FormatUnsupported
-from waltap_spark.expression import quoted
-from waltap_spark.formats.merging import Commit, MergingFormat, Note
+from waltap_spark.expression import namespace_of, quoted
+from waltap_spark.formats.merging import Commit, MergingFormat, Note, retyped
 from waltap_spark.formats.table_format import FormatContext, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import DeltaProperties
@@ -120,12 +120,16 @@ class DeltaFormat(MergingFormat):
     def create(self, spark: "SparkSession", at: str, columns: str) -> None:
         """CREATE TABLE; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
-            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {at.rsplit('.', 1)[0]}")
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
         spark.sql(f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {_properties()}")
 
-    def rewrite(self, spark: "SparkSession", at: str, query: str) -> None:
+    def rewriting(
+        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+    ) -> Sequence[Callable[[], object]]:
         """CREATE OR REPLACE TABLE … AS, which is one commit."""
-        spark.sql(f"CREATE OR REPLACE TABLE {at} USING delta {_properties()} AS {query}")
+        query = f"SELECT {retyped(names, types)} FROM {target.at}"
+        sql = f"CREATE OR REPLACE TABLE {target.at} USING delta {_properties()} AS {query}"
+        return [lambda: spark.sql(sql)]
 
     def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
         """Read Delta's log: by its files where the table is known by its path, which costs no Spark job,
@@ -176,7 +180,7 @@ class DeltaFormat(MergingFormat):
                 _note(row["userMetadata"]),
                 _restored(row["operation"], row["operationParameters"]),
             )
-            for row in rows
+            for row in reversed(rows)
             if row["version"] > target.version
         ]
 

@@ -36,7 +36,7 @@ from waltap_spark.settle import GONE, copies, distinguishing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Commit", "MergingFormat", "Note"]
+__all__ = ["Commit", "MergingFormat", "Note", "retyped"]
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +87,15 @@ class MergingFormat(TableFormat):
         """Make the table; ``columns`` as in CREATE TABLE."""
 
     @abstractmethod
-    def rewrite(self, spark: "SparkSession", at: str, query: str) -> None:
-        """Replace columns and rows of the table by those of ``query``, in one commit."""
+    def rewriting(
+        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+    ) -> Sequence[Callable[[], object]]:
+        """Return what gives columns of ``target`` other types (SQL), and their values with them: actions,
+        each of which is one commit. ``names`` are all columns of the table."""
 
     @abstractmethod
     def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
-        """Return the commits after the version of ``target``, in any order; None when there is no such
+        """Return the commits after the version of ``target``, oldest first; None when there is no such
         table, or not with that version."""
 
     @abstractmethod
@@ -115,6 +118,24 @@ class MergingFormat(TableFormat):
     @abstractmethod
     def vacuum(self, spark: "SparkSession", at: str) -> None:
         """Remove files that no version within the format's retention needs."""
+
+    def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
+        """Rename a column, in one commit."""
+        spark.sql(f"ALTER TABLE {at} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
+        """Add columns (name → type in JSON), in one commit."""
+        spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({', '.join(self.declared(columns))})")
+
+    def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
+        """Give a column a type (JSON) that `widens` its own, in one commit."""
+        declared = next(iter(self.declared({name: kind})))
+        type_ = declared.removeprefix(f"{quoted(name)} ")
+        spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
+
+    def clear(self, spark: "SparkSession", at: str) -> None:
+        """Take all rows out, in one commit."""
+        spark.sql(f"DELETE FROM {at}")
 
     def stored(self, kind: str) -> str:
         """Return the type (JSON) in which values of ``kind`` are stored."""
@@ -171,7 +192,7 @@ class MergingFormat(TableFormat):
         if table.held is None:
             return table
         work = self._work(step, table)
-        work.take("current", lambda: step.spark.sql(f"DELETE FROM {work.at('current')}"))
+        work.take("current", partial(self.clear, step.spark, work.at("current")))
         return work.done(epoch=0)
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
@@ -249,7 +270,7 @@ class MergingFormat(TableFormat):
             return {}
         steps: dict[int, int] = {}
         foreign: Commit | None = None
-        for commit in sorted(later, key=lambda each: each.version):
+        for commit in later:
             if commit.restores == target.version:
                 foreign = None
             elif commit.note is not None and commit.note.waltap == self._identity():
@@ -426,8 +447,8 @@ class _Work:
             pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
         for what in WHATS:
             for old, new in pairs:
-                sql = f"ALTER TABLE {self.at(what)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
-                self.take(what, partial(self._spark.sql, sql))
+                rename = self._format.rename_column
+                self.take(what, partial(rename, self._spark, self.at(what), old, new))
         columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
         self.held = msgspec.structs.replace(self.held, columns=columns)
 
@@ -436,10 +457,9 @@ class _Work:
         new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
         if not new:
             return
-        listed = ", ".join(self._format.declared(new))
         for what in WHATS:
-            sql = f"ALTER TABLE {self.at(what)} ADD COLUMNS ({listed})"
-            self.take(what, partial(self._spark.sql, sql))
+            add = self._format.add_columns
+            self.take(what, partial(add, self._spark, self.at(what), new))
         values = {name: older_value(self._table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
         if known and rows:
@@ -460,10 +480,9 @@ class _Work:
         changed = {n: kind for n, kind in have.items() if stored(had[n]) != stored(kind)}
         for what in WHATS if changed else ():
             if all(self._format.widens(stored(had[n]), stored(k)) for n, k in changed.items()):
-                for declared in self._format.declared(changed):
-                    name, kind = declared.rsplit(" ", 1)
-                    sql = f"ALTER TABLE {self.at(what)} ALTER COLUMN {name} TYPE {kind}"
-                    self.take(what, partial(self._spark.sql, sql))
+                for name, kind in changed.items():
+                    widen = self._format.widen_column
+                    self.take(what, partial(widen, self._spark, self.at(what), name, kind))
             else:
                 self._rewrite(what, changed)
         self.held = msgspec.structs.replace(self.held, columns={**had, **have})
@@ -472,16 +491,21 @@ class _Work:
         own = dict(self.held.columns)
         if what == "changes":
             own |= LOG_FIELDS
-        types = dict(
-            zip(changed, (d.rsplit(" ", 1)[1] for d in self._format.declared(changed)), strict=True)
-        )
-        listed = ", ".join(
-            f"try_cast({quoted(n)} AS {types[n]}) AS {quoted(n)}" if n in types else quoted(n)
-            for n in own
-        )
-        at = self.at(what)
-        query = f"SELECT {listed} FROM {at}"
-        self.take(what, lambda: self._format.rewrite(self._spark, at, query))
+        stored = struct_of({name: self._format.stored(kind) for name, kind in changed.items()})
+        types = {field.name: field.dataType.simpleString() for field in stored.fields}
+        target = self.held.targets[what]
+        for action in self._format.rewriting(self._spark, target, list(own), types):
+            self.take(what, action)
+
+
+def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
+    """Return the columns ``names`` for SELECT, those in ``types`` cast; what does not fit is null."""
+    return ", ".join(
+        f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
+        if name in types
+        else quoted(name)
+        for name in names
+    )
 
 
 def _inserted(names: Sequence[str]) -> str:

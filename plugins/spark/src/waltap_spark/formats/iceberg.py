@@ -1,0 +1,485 @@
+"""Apache Iceberg: tables in a catalogue of Spark's, or in a Hadoop catalogue below the output.
+
+Every step is one snapshot, whose summary has the `Note`. SQL takes it from the session. A change of
+columns makes no snapshot by itself, so it is made by Iceberg's own transaction, together with an empty
+append: one commit, by which the columns, too, are known as of a version.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from waltap_spark.errors import (
+    CatalogueUnreachable,
+    FormatLimit,
+    FormatNotReady,
+    FormatUnsupported,
+    VersionGone,
+)
+from waltap_spark.expression import namespace_of, quoted
+from waltap_spark.formats.merging import Commit, MergingFormat, Note, retyped
+from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
+from waltap_spark.output import TableState, Target
+from waltap_spark.properties import IcebergProperties
+from waltap_spark.schema import struct_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["IcebergFormat", "each_step_once", "session"]
+
+log = logging.getLogger(__name__)
+
+RELEASES: Final = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
+"""Generation of pyspark → the release of Iceberg that runs on it."""
+
+EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
+EXTENSIONS: Final = "spark.sql.extensions"
+JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+OWN: Final = "waltap_iceberg"
+"""Spark's name of the Hadoop catalogue below an output, where the profile names none."""
+
+OWN_SETTING: Final = f"spark.sql.catalog.{OWN}"
+KEY: Final = "waltap"
+"""Where a snapshot's summary has our note, and a table's properties whose it is."""
+
+NOTED: Final = f"spark.sql.iceberg.snapshot-property.{KEY}"
+OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
+
+TABLE: Final = {
+    "format-version": "2",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+"""Changed rows are written beside the files that have the old ones; compaction joins them."""
+
+HARMLESS: Final = "replace"
+"""The operation of snapshots that have the same rows in other files."""
+
+RESERVED: Final = frozenset(
+    {
+        "_file", "_pos", "_deleted", "_spec_id", "_partition", "file_path", "pos", "row",
+        "_change_type", "_change_ordinal", "_commit_snapshot_id", "_row_id",
+        "_last_updated_sequence_number",
+    }
+)  # fmt: skip
+"""Names of Iceberg's own metadata columns."""
+
+KEPT_ALWAYS: Final = 100
+"""Newest snapshots of a table that never expire: a commit in the making has older ones beside it."""
+
+ORPHANS_S: Final = 3 * 86_400
+"""Files that no snapshot names are what a killed driver left, once they are so old."""
+
+_GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
+
+
+def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a session needs for Iceberg besides ``settings``.
+
+    Raises: FormatUnsupported, FormatNotReady.
+    """
+    release = RELEASES.get(".".join(pyspark.split(".")[:2]))
+    if release is None:
+        text = f"Apache Iceberg has no release for pyspark {pyspark}"
+        raise FormatUnsupported(text, wanted="4.1")
+    if not any("iceberg" in settings.get(name, "") for name in JARS) and not _brought():
+        raise _not_ready("Apache Iceberg's jar is in none of " + ", ".join(JARS))
+    known = settings.get(EXTENSIONS, "")
+    found = {}
+    if EXTENSION not in known:
+        found[EXTENSIONS] = f"{known},{EXTENSION}" if known else EXTENSION
+    for name, value in settings.items():
+        if name.startswith("spark.sql.catalog.") and value.startswith("org.apache.iceberg.spark."):
+            # each table is applied in a session of its own: what one remembers would be another's past
+            cache = f"{name}.cache-enabled"
+            found |= {} if cache in settings else {cache: "false"}
+    return found
+
+
+def _not_ready(what: str) -> FormatNotReady:
+    conf = f"{EXTENSIONS}={EXTENSION}"
+    return FormatNotReady(what, packages=next(iter(RELEASES.values())), settings=conf)
+
+
+def _brought() -> bool:
+    """Tell whether the jar lies where Spark has its own."""
+    import importlib.util
+    from pathlib import Path
+
+    spec = importlib.util.find_spec("pyspark")
+    home = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    return home is not None and any(home.glob("jars/iceberg-spark-runtime-*.jar"))
+
+
+class IcebergFormat(MergingFormat):
+    """Tables of Apache Iceberg. Writing needs a session with a JVM of its own, reading any."""
+
+    def __init__(self, properties: IcebergProperties, context: FormatContext) -> None:
+        super().__init__(context)
+        self._properties = properties
+        self._ready: set[int] = set()
+        self._starting = Lock()
+
+    def identifier(self, table: TableState, what: What) -> str:
+        """Return the name in the catalogue. In our own, names are those of folders."""
+        from waltap.files.store import safe_name
+
+        catalog = self._properties.catalog
+        if not catalog:
+            parts = [OWN, safe_name(table.schema), safe_name(table.table), what]
+        else:
+            name = table.table if what == "current" else f"{table.table}_changes"
+            parts = [*catalog.split("."), table.schema, name]
+        return ".".join(map(quoted, parts))
+
+    def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
+        """Refuse what has no place in Iceberg; then as `MergingFormat` does."""
+
+        def learn(before: TableState) -> TableState:
+            learnt = change.learn(before)
+            taken = sorted(RESERVED & {name.lower() for name in learnt.columns})
+            if taken:
+                raise FormatLimit(
+                    f"{table.name} has columns that Iceberg keeps: {', '.join(taken)}"
+                )
+            return learnt
+
+        if self._properties.catalog and "/" in f"{table.schema}{table.table}":
+            raise FormatLimit(f"the name of {table.name} is a path to Iceberg")
+        return super().evolve(step, table, dataclasses.replace(change, learn=learn))
+
+    # --- tables -------------------------------------------------------------------------------------
+
+    def create(self, spark: "SparkSession", at: str, columns: str) -> None:
+        """CREATE TABLE, then an empty snapshot; a schema of a catalogue that is not there is made."""
+        if self._properties.catalog:
+            with self._starting:  # catalogues look first, and insert then
+                spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
+        properties = {**TABLE, KEY: self._identity()}
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
+        )
+        with self._transaction(spark, at):
+            pass
+
+    def rewriting(
+        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+    ) -> Sequence[Callable[[], object]]:
+        """Put new columns in place of the old ones; then write all rows anew from the version before.
+
+        Replacing the table would be one commit, and would end the line of its versions.
+        """
+        at = target.at
+
+        def exchange() -> None:
+            with self._transaction(spark, at) as transaction:
+                columns = transaction.updateSchema()
+                for name, kind in types.items():
+                    columns = columns.deleteColumn(name)
+                    columns = columns.addColumn(None, name, _iceberg_type(spark, kind))
+                columns.commit()
+
+        def fill() -> None:
+            listed = ", ".join(map(quoted, names))
+            query = f"SELECT {retyped(names, types)} FROM {at} VERSION AS OF {target.version}"
+            spark.sql(f"INSERT OVERWRITE {at} ({listed}) {query}")
+
+        return exchange, fill
+
+    def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
+        """Rename; the column keeps Iceberg's id, and its values."""
+        with self._transaction(spark, at) as transaction:
+            transaction.updateSchema().renameColumn(old, new).commit()
+
+    def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
+        """Add columns under ids of their own."""
+        stored = struct_of({name: self.stored(kind) for name, kind in columns.items()})
+        with self._transaction(spark, at) as transaction:
+            change = transaction.updateSchema()
+            for field in stored.fields:
+                kind = _iceberg_type(spark, field.dataType.simpleString())
+                change = change.addColumn(None, field.name, kind)
+            change.commit()
+
+    def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
+        """Promote a type, which no file notices."""
+        field = struct_of({name: self.stored(kind)}).fields[0]
+        type_ = _iceberg_type(spark, field.dataType.simpleString())
+        with self._transaction(spark, at) as transaction:
+            transaction.updateSchema().updateColumn(name, type_).commit()
+
+    def clear(self, spark: "SparkSession", at: str) -> None:
+        """Take all files out."""
+        jvm = _jvm(spark)
+        table = self._load(spark, at)
+        deletion = table.newDelete().set(KEY, spark.conf.get(NOTED))
+        rows = jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+        deletion.deleteFromRowFilter(rows).commit()
+
+    @contextlib.contextmanager
+    def _transaction(self, spark: "SparkSession", at: str) -> Iterator[Any]:
+        """Commit what is done to Iceberg's transaction, with an empty snapshot that has the note."""
+        transaction = self._load(spark, at).newTransaction()
+        yield transaction
+        transaction.newFastAppend().set(KEY, spark.conf.get(NOTED)).commit()
+        transaction.commitTransaction()
+
+    # --- versions -----------------------------------------------------------------------------------
+
+    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+        """Go back from the newest snapshot; what was rolled back is none. Raises: FormatNotReady."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            table = self._load(spark, target.at)
+        except AnalysisException as error:
+            if (error.getCondition() or "") in {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"}:
+                return None
+            raise
+        found: list[Commit] = []
+        snapshot = table.currentSnapshot()
+        if snapshot is None and table.properties().get(KEY) != self._identity():
+            return [Commit(0, "CREATE", None)]  # there before us
+        while snapshot is not None and snapshot.snapshotId() != target.version:
+            summary = snapshot.summary()
+            note = _note(summary.get(KEY))
+            found.append(Commit(snapshot.snapshotId(), snapshot.operation() or "unknown", note))
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        if snapshot is None and target.version >= 0:
+            return None
+        return each_step_once(list(reversed(found)))
+
+    @contextlib.contextmanager
+    def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
+        """Set the note for all snapshots that this session makes meanwhile."""
+        spark.conf.set(NOTED, msgspec.json.encode(note).decode())
+        spark.conf.set(OVERWRITE, "static")
+        try:
+            yield
+        finally:
+            spark.conf.unset(NOTED)
+
+    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+        """Return the rows of a snapshot. Raises: VersionGone, when it has expired."""
+        self._require_iceberg(spark)
+        sql = f"SELECT * FROM {target.at} VERSION AS OF {target.version}"
+        try:
+            return spark.sql(sql)
+        except Exception as error:
+            if "snapshot" not in str(error):
+                raise
+            spark.sql(f"REFRESH TABLE {target.at}")  # a catalogue may remember what it was before
+        try:
+            return spark.sql(sql)
+        except Exception as error:
+            if "snapshot" not in str(error):
+                raise
+            text = f"{target.at} has no snapshot {target.version} any more"
+            raise VersionGone(
+                text, oldest="the oldest snapshot", newest="the last commit"
+            ) from error
+
+    def is_harmless(self, operation: str) -> bool:
+        """Tell whether rows stay as they are."""
+        return operation == HARMLESS
+
+    # --- types --------------------------------------------------------------------------------------
+
+    def widens(self, old: str, new: str) -> bool:
+        """Tell whether Iceberg promotes the type."""
+        before, after = json.loads(old), json.loads(new)
+        if not isinstance(before, str) or not isinstance(after, str):
+            return False
+        if before.startswith("decimal(") and after.startswith("decimal("):
+            (had, had_scale), (digits, scale) = _digits(before), _digits(after)
+            return scale == had_scale and digits >= had
+        return (before, after) in _GROWS
+
+    def stored(self, kind: str) -> str:
+        """Return integers of 32 bits for smaller ones, text for times of day: Iceberg, by Spark, has
+        neither."""
+        if not any(word in kind for word in ("byte", "short", "time(")):
+            return kind
+        return json.dumps(_stored(json.loads(kind)))
+
+    # --- maintenance --------------------------------------------------------------------------------
+
+    def compact(self, spark: "SparkSession", at: str) -> None:
+        """Rewrite small data files and position deletes; let versions go that are too many."""
+        table = self._load(spark, at)
+        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
+        with _active(spark):
+            actions.rewriteDataFiles(table).execute()
+            actions.rewritePositionDeletes(table).execute()
+        table.refresh()
+        self._expire(table)
+
+    def vacuum(self, spark: "SparkSession", at: str) -> None:
+        """Expire snapshots, remove files that none of them names and never did."""
+        from py4j.protocol import Py4JJavaError
+
+        table = self._load(spark, at)
+        self._expire(table)
+        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
+        before = round((time.time() - ORPHANS_S) * 1000)
+        try:
+            with _active(spark):
+                actions.deleteOrphanFiles(table).olderThan(before).execute()
+        except Py4JJavaError as error:  # a catalogue's storage that Hadoop cannot list
+            log.warning("%s: orphan files were not looked for: %s", at, error.java_exception)
+
+    def _expire(self, table: Any) -> None:
+        """Expire snapshots older than the retention, and those beyond the most that are kept."""
+        kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
+        limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
+        times, snapshot = [], table.currentSnapshot()
+        while snapshot is not None:
+            times.append(snapshot.timestampMillis())
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        if len(times) > kept:
+            limit = max(limit, times[kept - 1])
+        if times and times[-1] < limit and len(times) > KEPT_ALWAYS:
+            table.expireSnapshots().expireOlderThan(limit).retainLast(KEPT_ALWAYS).commit()
+
+    # --- sessions -----------------------------------------------------------------------------------
+
+    def _load(self, spark: "SparkSession", at: str) -> Any:
+        self._require_iceberg(spark)
+        with _active(spark):
+            util = _jvm(spark).org.apache.iceberg.spark.Spark3Util
+            return util.loadIcebergTable(_java(spark), at)
+
+    def _require_iceberg(self, spark: "SparkSession") -> None:
+        """See that the session has Iceberg, and our own catalogue where no other is named."""
+        if id(spark) in self._ready:
+            return
+        with self._starting:
+            self._start(spark)
+        self._ready.add(id(spark))
+
+    def _start(self, spark: "SparkSession") -> None:
+        """Set our own catalogue; have any other load, whose failure Iceberg would keep to itself."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        own = {
+            OWN_SETTING: CATALOG,
+            f"{OWN_SETTING}.type": "hadoop",
+            f"{OWN_SETTING}.warehouse": self._output.uri("iceberg"),
+            f"{OWN_SETTING}.cache-enabled": "false",
+        }
+        if not self._properties.catalog:
+            for name, value in own.items():
+                spark.conf.set(name, value)
+        jvm = getattr(spark, "_jvm", None)
+        if jvm is None:
+            return
+        if "JavaClass" not in type(jvm.org.apache.iceberg.Snapshot).__name__:
+            raise _not_ready("this Spark session has no Apache Iceberg")
+        name = self._properties.catalog.partition(".")[0] or OWN
+        try:
+            with _active(spark):
+                _java(spark).sessionState().catalogManager().catalog(name)
+        except (Py4JJavaError, PySparkException) as error:
+            text = f"the catalogue {name} cannot be had: {_reason(error)}"
+            raise CatalogueUnreachable(text, catalog=name) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what went wrong, and of what that came from."""
+    java = getattr(error, "java_exception", None)
+    texts = [str(error if java is None else java.toString()).strip().splitlines()[0]]
+    cause = None if java is None else java.getCause()
+    if cause is not None:
+        texts.append(str(cause.toString()).splitlines()[0])
+    return "; ".join(texts)
+
+
+def _jvm(spark: "SparkSession") -> Any:
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise _not_ready("Iceberg tables are not written by a session of Spark Connect")
+    return jvm
+
+
+def _java(spark: "SparkSession") -> Any:
+    return spark._jsparkSession  # noqa: SLF001 - Iceberg's own entry
+
+
+@contextlib.contextmanager
+def _active(spark: "SparkSession") -> Iterator[None]:
+    """Let ``spark`` be the session whose settings Java code meets that is not called by way of SQL."""
+    sessions = _jvm(spark).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(_java(spark))
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
+    jvm = _jvm(spark)
+    spark_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
+    return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
+
+
+def each_step_once(commits: list[Commit]) -> list[Commit]:
+    """Return ``commits`` in which a step that was taken before is somebody else's: two drivers wrote."""
+    seen: set[tuple[str, int]] = set()
+    found = []
+    for commit in commits:
+        note = commit.note
+        if note is not None and (note.waltap, note.step) in seen:
+            found.append(Commit(commit.version, f"step {note.step} once more", None))
+            continue
+        if note is not None:
+            seen.add((note.waltap, note.step))
+        found.append(commit)
+    return found
+
+
+def _stored(kind: Any) -> Any:
+    """Return a type, as Spark's JSON has it, with those that Iceberg has."""
+    if isinstance(kind, str):
+        if kind in ("byte", "short"):
+            return "integer"
+        return "string" if kind.startswith("time(") else kind
+    nested = {
+        name: _stored(kind[name])
+        for name in ("elementType", "keyType", "valueType")
+        if name in kind
+    }
+    if "fields" in kind:
+        nested["fields"] = [{**each, "type": _stored(each["type"])} for each in kind["fields"]]
+    return {**kind, **nested}
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def _note(text: str | None) -> Note | None:
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Note)
+    except msgspec.DecodeError:
+        return None

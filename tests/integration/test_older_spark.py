@@ -1,0 +1,43 @@
+"""The second environment, pyspark 4.1: Iceberg, which runs on no later one, and the other formats beside it.
+
+One pytest of its own there: a process has one pyspark.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.servers.iceberg import python
+from tests.servers.jars import MissingProgram
+from tests.servers.requirement import missing
+
+ROOT = Path(__file__).parents[2]
+SMOKE = "tests/conformance/test_table_formats_conform.py"
+TESTS = (
+    "tests/spark41",
+    f"{SMOKE}::TestParquet::test_rows_and_history_follow_the_source",
+    f"{SMOKE}::TestDelta::test_rows_and_history_follow_the_source",
+)
+LOST_SOCKETS = (
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+"""What collect() of pyspark 4.1 leaves to the garbage collector, which warns."""
+
+
+def test_iceberg_and_the_other_formats_run_on_pyspark_4_1(java: Path) -> None:
+    try:
+        interpreter = python()
+    except MissingProgram as reason:
+        missing(f"no second environment: {reason}")
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))
+    }
+    options = [word for each in LOST_SOCKETS for word in ("-W", each)]
+    done = subprocess.run(
+        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *TESTS],
+        cwd=ROOT, env=kept, capture_output=True, text=True, check=False, timeout=580,
+    )  # fmt: skip
+    told = done.stdout[-8000:] + done.stderr[-1000:]
+    assert done.returncode == 0, told
+    assert "skipped" not in told, told

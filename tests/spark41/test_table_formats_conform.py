@@ -1,0 +1,16 @@
+"""Iceberg keeps the kit's promises: in a Hadoop catalogue below the output, and in one of JDBC."""
+
+from typing import Any
+
+import pytest
+
+import waltap_spark.plugin
+from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
+
+SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
+
+
+class TestIceberg(TableFormatSuite):
+    @pytest.fixture
+    def rig(self, iceberg: Any) -> TableFormatRig:
+        return TableFormatRig(SPECS["iceberg"], iceberg)
