@@ -91,7 +91,10 @@ def command(
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         engine = Engine(profile, host, limits=limits, ready_file=ready_file)
         show(engine)
-        with stopped_by_signals(engine), _monitored(engine, host, http or profile.engine.http):
+        from waltap.telemetry.observers import observed
+
+        monitored = _monitored(engine, host, http or profile.engine.http)
+        with stopped_by_signals(engine), monitored, observed(engine, host):
             engine.run()
 
 

@@ -187,6 +187,33 @@ class EngineProperties(Properties):
         summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
         "/healthz and /readyz; needed where waltap.http is not this machine alone.",
     )
+    otel_endpoint: str | None = declare(
+        "waltap.otel.endpoint",
+        default=None,
+        pattern=r"^https?://",
+        summary="Where traces and metrics go by OpenTelemetry, as OTLP over HTTP; needs the extra otel. "
+        "The variables OTEL_… say the rest, such as headers and the sampler. Empty: nowhere.",
+        examples=("http://127.0.0.1:4318",),
+    )
+    otel_interval_ms: int = declare(
+        "waltap.otel.interval.ms",
+        default=15000,
+        ge=100,
+        summary="How often metrics go there.",
+        unit="ms",
+    )
+    lineage_to: str | None = declare(
+        "waltap.openlineage.to",
+        default=None,
+        summary="Where OpenLineage events of the run go: a file that they are added to, or the http "
+        "address of a server; needs the extra openlineage. Empty: nowhere.",
+        examples=("lineage.jsonl", "http://127.0.0.1:5000"),
+    )
+    lineage_namespace: str = declare(
+        "waltap.openlineage.namespace",
+        default="waltap",
+        summary="The namespace of the pipeline as a job in OpenLineage.",
+    )
     wal_budget: str | None = declare(
         "waltap.wal.budget",
         default=None,

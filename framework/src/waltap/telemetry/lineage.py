@@ -1,0 +1,223 @@
+"""OpenLineage events of a run: which tables are read, and what becomes of their columns. An extra.
+
+START when the run streams or reads, RUNNING when tables are known or have another shape, and COMPLETE or
+FAIL at its end. Events are sent by a thread of their own: one that cannot be delivered is told of in the
+log and stops nothing.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
+
+from waltap.capture.capture import Capture
+from waltap.decode.relation import Column, Relation
+from waltap.errors import WaltapError
+from waltap.hookspecs import hookimpl
+from waltap.mapping.connect_schema import Kind
+from waltap.plugin_errors import LibraryMissing
+from waltap.source.position import Positions
+from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    from waltap.pipeline import Engine
+
+__all__ = ["Lineage"]
+
+log = logging.getLogger(__name__)
+
+PRODUCER: Final = f"urn:waltap:{VERSION}"
+END_S: Final = 5.0
+"""How long a server may take, and the end of a run waits."""
+STREAMS: Final = frozenset({"streaming", "snapshot"})
+
+
+class Lineage:
+    """An observer of one run; ``to`` is a file that events are added to, or the address of a server of
+    OpenLineage, ``namespace`` that of the job."""
+
+    def __init__(self, engine: "Engine", to: str, namespace: str) -> None:
+        """Raises: LibraryMissing."""
+        try:
+            from openlineage.client import event_v2
+            from openlineage.client.transport.file import FileConfig, FileTransport
+            from openlineage.client.transport.http import HttpConfig, HttpTransport
+        except ImportError as cause:
+            text = "waltap.openlineage.to needs OpenLineage's client"
+            raise LibraryMissing(text, extra="openlineage") from cause
+        if to.startswith(("http://", "https://")):
+            self._transport: Any = HttpTransport(HttpConfig(url=to, timeout=END_S))
+        else:
+            self._transport = FileTransport(FileConfig(log_file_path=to, append=True))
+        self._events = event_v2
+        self._engine, self._namespace, self._pipeline = engine, namespace, engine.profile.name
+        profile = engine.profile
+        naming = profile.topic_naming
+        self._capture = Capture(profile.capture, naming.spec.factory(naming.properties))
+        self._source = _source(profile.connector.properties)
+        found = [each.sink for each in profile.outlets] or [profile.sink]
+        self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
+        self._relations: dict[str, Relation] = {}
+        self._begun = self._over = self._changed = False
+        self._told = False
+        self._waiting: queue.Queue[Any] = queue.Queue()
+        self._thread = threading.Thread(target=self._send, name="waltap-lineage", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        """Send what there is, and end."""
+        self._waiting.put(None)
+        self._thread.join(END_S)
+
+    def _send(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._transport.emit(event)
+            except Exception as error:  # noqa: BLE001 - whatever a transport raises
+                if not self._told:
+                    log.warning("OpenLineage: an event was not delivered: %s", type(error).__name__)
+                self._told = True
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        """Begin and end."""
+        kinds = self._events.RunState
+        if state in STREAMS and not self._begun:
+            self._begun = True
+            self._emit(kinds.START)
+        elif state == "stopped" and self._begun and not self._over:
+            self._over = True
+            self._emit(kinds.COMPLETE)
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """End, where the run does."""
+        if retried or self._over:
+            return
+        from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
+
+        if not self._begun:
+            self._begun = True
+            self._emit(self._events.RunState.START)
+        text = error.problem if isinstance(error, WaltapError) else type(error).__name__
+        code = error.code if isinstance(error, WaltapError) else WaltapError.code
+        facet = ErrorMessageRunFacet(f"{code} {text}", "Python", producer=PRODUCER)
+        self._over = True
+        self._emit(self._events.RunState.FAIL, {"errorMessage": facet})
+
+    @hookimpl
+    def on_schema_change(self, old: Relation | None, new: Relation) -> None:
+        """Keep the shape; it is told with the next flush."""
+        if self._capture.captures(new.schema, new.table):
+            self._relations[new.name] = new
+            self._changed = True
+
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Tell of tables that are new, or have another shape."""
+        if self._changed and self._begun:
+            self._changed = False
+            self._emit(self._events.RunState.RUNNING)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _emit(self, kind: Any, facets: Mapping[str, Any] | None = None) -> None:
+        from openlineage.client.generated.job_type_job import JobTypeJobFacet
+
+        events = self._events
+        job_type = JobTypeJobFacet("STREAMING", "WALTAP", "JOB", producer=PRODUCER)
+        tables = sorted(self._relations.values(), key=lambda relation: relation.name)
+        self._waiting.put(
+            events.RunEvent(
+                eventType=kind,
+                eventTime=datetime.now(UTC).isoformat(),
+                run=events.Run(self._engine.run_id, dict(facets or {})),
+                job=events.Job(self._namespace, self._pipeline, {"jobType": job_type}),
+                producer=PRODUCER,
+                inputs=[self._input(relation) for relation in tables],
+                outputs=[self._output(r, *sink) for sink in self._sinks for r in tables],
+            )
+        )
+
+    def _input(self, relation: Relation) -> Any:
+        namespace, database = self._source
+        name = f"{database}.{relation.name}"
+        facets = {"schema": _schema(relation.columns)}
+        return self._events.InputDataset(namespace, name, facets=facets)
+
+    def _output(self, relation: Relation, kind: str, place: str) -> Any:
+        from openlineage.client.generated.column_lineage_dataset import (
+            ColumnLineageDatasetFacet,
+            Fields,
+            InputField,
+            Transformation,
+        )
+
+        namespace, database = self._source
+        source = f"{database}.{relation.name}"
+        columns = [relation.columns[index] for index in self._capture.columns(relation)]
+        fields = {}
+        for column in columns:
+            hidden = self._masked(relation, column)
+            change = Transformation(
+                "DIRECT", "TRANSFORMATION" if hidden else "IDENTITY", "", masking=hidden
+            )
+            came = InputField(namespace, source, column.name, transformations=[change])
+            fields[column.name] = Fields([came])
+        lineage = ColumnLineageDatasetFacet(fields, producer=PRODUCER)
+        facets = {"schema": _schema(columns), "columnLineage": lineage}
+        topic = self._capture.topic(relation.schema, relation.table)
+        name = topic if kind == "kafka" else relation.name
+        return self._events.OutputDataset(place, name, facets=facets)
+
+    def _masked(self, relation: Relation, column: Column) -> bool:
+        kinds = (Kind.STRING, Kind.BYTES)
+        return any(self._capture.transform(relation, column, kind) for kind in kinds)
+
+
+def _schema(columns: Iterable[Column]) -> Any:
+    from openlineage.client.generated.schema_dataset import (
+        SchemaDatasetFacet,
+        SchemaDatasetFacetFields,
+    )
+
+    fields = [
+        SchemaDatasetFacetFields(column.name, _type(column), column.comment, ordinal)
+        for ordinal, column in enumerate(columns, 1)
+    ]
+    return SchemaDatasetFacet(fields, producer=PRODUCER)
+
+
+def _type(column: Column) -> str:
+    if column.type_text:
+        return column.type_text
+    return column.data_type.name if column.data_type else f"type {column.type_oid}"
+
+
+def _source(properties: object) -> tuple[str, str]:
+    """Return the namespace of a source's tables, as OpenLineage names those of PostgreSQL, and the
+    database."""
+    host = getattr(properties, "hostname", "") or "localhost"
+    port = getattr(properties, "port", 5432)
+    return f"postgres://{host}:{port}", str(getattr(properties, "dbname", "") or "database")
+
+
+def _destination(name: str, properties: object) -> str:
+    """Return the namespace of what a sink writes: the place that its properties name, never what they
+    hide."""
+    if name == "kafka":
+        servers = str(getattr(properties, "bootstrap_servers", "") or "")
+        return f"kafka://{servers.partition(',')[0]}"
+    place = str(getattr(properties, "path", "") or "")
+    if "://" in place:
+        parts = urlsplit(place)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    return f"file:{place}" if place else f"waltap:{name}"

@@ -1,0 +1,188 @@
+"""Traces and metrics by OpenTelemetry: what a run does, to a collector. An extra.
+
+A span for each delivery, from its first batch to what was confirmed, and within it one for each batch
+and one for the flush; never one for a row. Metrics are those of `/metrics`, under the same names.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+from waltap.errors import WaltapError
+from waltap.hookspecs import hookimpl
+from waltap.monitor.metric import Metric, Observed
+from waltap.monitor.metrics import BATCH_EVENTS, BATCH_SECONDS, FAILURES, FLUSH_SECONDS, METRICS
+from waltap.pipeline.status import Status
+from waltap.plugin_errors import LibraryMissing
+from waltap.source.position import Positions, lsn_text
+from waltap.transactions.transaction import Batch
+from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+__all__ = ["Telemetry"]
+
+SCOPE = "waltap"
+END_S = 5
+"""How long the end of a run waits for a collector."""
+
+
+class Telemetry:
+    """An observer of one run. ``endpoint`` is that of OTLP over HTTP, to which ``/v1/traces`` and
+    ``/v1/metrics`` are added; the variables of OpenTelemetry (``OTEL_…``) say the rest, such as headers
+    and the sampler."""
+
+    def __init__(
+        self, pipeline: str, status: Callable[[], Status], endpoint: str, interval_ms: int
+    ) -> None:
+        """Raises: LibraryMissing."""
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as cause:
+            raise LibraryMissing(
+                "waltap.otel.endpoint needs OpenTelemetry", extra="otel"
+            ) from cause
+        self._pipeline, self._status = pipeline, status
+        base = endpoint.rstrip("/")
+        resource = Resource.create(
+            {"service.name": "waltap", "service.version": VERSION, "waltap.pipeline": pipeline}
+        )
+        self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
+        exporter = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=END_S)
+        self._traces.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._traces.get_tracer(SCOPE, VERSION)
+        reader = PeriodicExportingMetricReader(
+            OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=END_S),
+            export_interval_millis=interval_ms,
+            export_timeout_millis=END_S * 1000,
+        )
+        self._metrics = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+        meter = self._metrics.get_meter(SCOPE, VERSION)
+        for metric in METRICS:
+            make = (
+                meter.create_observable_counter
+                if metric.kind == "counter"
+                else meter.create_observable_gauge
+            )
+            make(metric.name, callbacks=[self._reader(metric)], description=metric.summary)
+
+        def histogram(metric: Observed) -> Any:
+            return meter.create_histogram(
+                metric.name,
+                description=metric.summary,
+                explicit_bucket_boundaries_advisory=list(metric.buckets),
+            )
+
+        self._batch_seconds, self._batch_events = histogram(BATCH_SECONDS), histogram(BATCH_EVENTS)
+        self._flush_seconds = histogram(FLUSH_SECONDS)
+        self._failures = meter.create_counter(FAILURES.name, description=FAILURES.summary)
+        self._root: Span | None = None
+        self._events = 0
+        self._ends_ns: int | None = None
+        """When the flush of the present delivery ended, None before."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        """Send what there is, and end."""
+        self._end()
+        self._traces.force_flush(END_S * 1000)
+        self._traces.shutdown()
+        self._metrics.shutdown(END_S * 1000)
+
+    def _reader(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def read(_options: object) -> Iterable[Any]:
+            mine = {"pipeline": self._pipeline}
+            return [
+                Observation(value, {**mine, **labels})
+                for labels, value in metric.samples(self._status())
+            ]
+
+        return read
+
+    # --- spans -----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self._root is not None:
+            self._root.set_attribute("waltap.events", self._events)
+            self._root.end(self._ends_ns or time.time_ns())
+        self._root, self._events, self._ends_ns = None, 0, None
+
+    def _part(self, name: str, start_ns: int, end_ns: int, **attributes: str | int) -> None:
+        """Add what took from ``start_ns`` to ``end_ns`` to the present delivery."""
+        from opentelemetry.trace import set_span_in_context
+
+        if self._root is None:
+            self._root = self._tracer.start_span(
+                "waltap.delivery",
+                start_time=start_ns,
+                attributes={"waltap.pipeline": self._pipeline},
+            )
+        span = self._tracer.start_span(
+            name,
+            context=set_span_in_context(self._root),
+            start_time=start_ns,
+            attributes={f"waltap.{key}": value for key, value in attributes.items()},
+        )
+        span.end(end_ns)
+
+    @hookimpl
+    def on_batch(self, batch: Batch, seconds: float) -> None:
+        """Add its span."""
+        if self._ends_ns is not None:
+            self._end()
+        now = time.time_ns()
+        lsn = lsn_text(batch.position.end_lsn)
+        start = now - int(seconds * 1e9)
+        self._part("waltap.batch", start, now, events=batch.events, lsn=lsn, parts=len(batch.parts))
+        self._events += batch.events
+        mine = {"pipeline": self._pipeline}
+        self._batch_seconds.record(seconds, mine)
+        self._batch_events.record(batch.events, mine)
+
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Add its span; the delivery ends here, or where it is confirmed."""
+        now = time.time_ns()
+        self._part("waltap.flush", now - int(seconds * 1e9), now, durable=str(durable))
+        self._ends_ns = now
+        self._flush_seconds.record(seconds, {"pipeline": self._pipeline})
+
+    @hookimpl
+    def on_slot(self, event: str, slot: str, lsn: int) -> None:
+        """End the delivery that is confirmed."""
+        if event != "confirmed" or self._ends_ns is None:
+            return
+        now = time.time_ns()
+        self._part("waltap.commit", self._ends_ns, now, slot=slot, lsn=lsn_text(lsn))
+        self._ends_ns = now
+        self._end()
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Mark the delivery that failed; problem and code, never a row."""
+        from opentelemetry.trace import Status as SpanStatus
+        from opentelemetry.trace import StatusCode
+
+        code = error.code if isinstance(error, WaltapError) else WaltapError.code
+        text = error.problem if isinstance(error, WaltapError) else type(error).__name__
+        now = time.time_ns()
+        root = self._root or self._tracer.start_span("waltap.failure", start_time=now)
+        root.add_event("failure", {"waltap.code": code, "waltap.retried": retried}, now)
+        root.set_status(SpanStatus(StatusCode.ERROR, f"{code} {text}"))
+        if self._root is None:
+            root.end(now)
+        else:
+            self._end()
+        known = {"pipeline": self._pipeline, "code": code, "retried": str(retried).lower()}
+        self._failures.add(1, known)

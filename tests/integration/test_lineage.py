@@ -1,0 +1,163 @@
+"""OpenLineage events of a pipeline that runs: to a file, and to a server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from waltap.errors import SourceError
+from waltap.telemetry.observers import observed
+
+from tests.rigs.http_receiver import Receiver
+from tests.rigs.pipeline import Pipeline, Run, until
+from tests.servers.postgres import Database
+
+FACET = {
+    "type": "object",
+    "required": ["_producer", "_schemaURL"],
+    "properties": {"_producer": {"format": "uri"}, "_schemaURL": {"format": "uri"}},
+}
+FACETS = {"type": "object", "additionalProperties": {"$ref": "#/$defs/facet"}}
+FIELD = {"type": "object", "required": ["name"], "properties": {"type": {"type": "string"}}}
+INPUT_FIELD = {
+    "type": "object",
+    "required": ["namespace", "name", "field"],
+    "properties": {
+        "transformations": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"masking": {"type": "boolean"}, "subtype": {"type": "string"}},
+            },
+        }
+    },
+}
+COLUMNS = {
+    "type": "object",
+    "required": ["fields"],
+    "properties": {
+        "fields": {
+            "additionalProperties": {
+                "required": ["inputFields"],
+                "properties": {"inputFields": {"type": "array", "items": INPUT_FIELD}},
+            }
+        }
+    },
+}
+DATASET = {
+    "type": "object",
+    "required": ["namespace", "name"],
+    "properties": {
+        "namespace": {"type": "string", "minLength": 1},
+        "facets": {
+            "allOf": [FACETS],
+            "properties": {
+                "schema": {"properties": {"fields": {"type": "array", "items": FIELD}}},
+                "columnLineage": COLUMNS,
+            },
+        },
+    },
+}
+RUN_EVENT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$defs": {"facet": FACET, "dataset": DATASET},
+    "type": "object",
+    "required": ["eventTime", "producer", "schemaURL", "run", "job"],
+    "properties": {
+        "eventTime": {"type": "string", "format": "date-time"},
+        "eventType": {"enum": ["START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER"]},
+        "run": {
+            "required": ["runId"],
+            "properties": {"runId": {"type": "string", "format": "uuid"}, "facets": FACETS},
+        },
+        "job": {"required": ["namespace", "name"], "properties": {"facets": FACETS}},
+        "inputs": {"type": "array", "items": {"$ref": "#/$defs/dataset"}},
+        "outputs": {"type": "array", "items": {"$ref": "#/$defs/dataset"}},
+    },
+}
+"""What the standard (2-0-2) says of the events that we send, in our words."""
+
+CHECK = jsonschema.Draft202012Validator(RUN_EVENT, format_checker=jsonschema.FormatChecker())
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    whole, _newline, _begun = file.read_text().rpartition("\n")
+    found = [json.loads(line) for line in whole.splitlines()]
+    for each in found:
+        CHECK.validate(each)
+    return found
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    database.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, secret text);"
+        "INSERT INTO t VALUES (1, 'a', 'hidden-77')"
+    )
+    settings = {"column.mask.hash.SHA-256.with.salt.x": "public.t.secret"}
+    return Pipeline(database, tmp_path, settings)
+
+
+def test_a_run_tells_its_tables_and_their_columns(pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "lineage.jsonl"
+    pipeline.outlets = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
+    run = Run(pipeline, limits=None, settings={"waltap.openlineage.to": str(file)})
+    assert pipeline.database is not None
+    with observed(run.engine, run.host):
+        with run:
+            run.until(lambda: run.engine.state == "streaming", "streaming")
+            pipeline.database.execute("INSERT INTO t VALUES (2, 'b', 'hidden-77')")
+            run.until(lambda: len(lines(file)) > 1, "the tables")
+            pipeline.database.execute("ALTER TABLE t ADD COLUMN w numeric(8,2)")
+            pipeline.database.execute("INSERT INTO t VALUES (3, 'c', 'hidden-77', 1)")
+            run.until(lambda: "numeric" in file.read_text(), "the new column")
+    events = lines(file)
+    kinds = [each["eventType"] for each in events]
+    assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("START", "COMPLETE", {"RUNNING"})
+    assert len({each["run"]["runId"] for each in events}) == 1
+    assert events[0]["job"]["name"] == "p"
+    (taken,), (given,) = events[-1]["inputs"], events[-1]["outputs"]
+    assert taken["namespace"].startswith("postgres://")
+    assert taken["name"] == f"{pipeline.database.name}.public.t"
+    fields = [each["name"] for each in taken["facets"]["schema"]["fields"]]
+    assert fields == ["id", "v", "secret", "w"]
+    assert given["namespace"] == f"file:{tmp_path / 'events'}"
+    came = given["facets"]["columnLineage"]["fields"]
+    assert set(came) == set(fields)
+    assert came["v"]["inputFields"][0]["field"] == "v"
+    masked = {
+        name: each["inputFields"][0]["transformations"][0]["masking"] for name, each in came.items()
+    }
+    assert masked == {"id": False, "v": False, "secret": True, "w": False}
+    assert "hidden-77" not in file.read_text()
+
+
+def test_a_run_that_fails_says_so_to_a_server(pipeline: Pipeline) -> None:
+    with Receiver() as server:
+        settings = {
+            "waltap.openlineage.to": server.url,
+            "database.password": "wrong-88",
+            "database.port": 1,
+        }
+        run = Run(pipeline, limits=None, settings=settings)
+        with observed(run.engine, run.host), pytest.raises(SourceError), run:
+            run.join()
+        until(lambda: len(server.taken) == 2, "both events")
+    told = [json.loads(body) for _, body in server.taken]
+    for each in told:
+        CHECK.validate(each)
+    assert [each["eventType"] for each in told] == ["START", "FAIL"]
+    assert "WT-2" in told[1]["run"]["facets"]["errorMessage"]["message"]
+    assert "wrong-88" not in json.dumps(told)
+
+
+def test_a_server_that_is_away_stops_nothing(pipeline: Pipeline) -> None:
+    assert pipeline.database is not None
+    settings = {"waltap.openlineage.to": "http://127.0.0.1:9"}
+    run = Run(pipeline, limits=None, settings=settings)
+    with observed(run.engine, run.host), run:
+        run.until(lambda: run.engine.status().events == 1, "the row")
