@@ -3,7 +3,8 @@
     python -m tests.hunt.sql_bank --kills 50 --reads 10000
 
 Eight writers move money between accounts, several transfers in a transaction. Whoever reads the target, at any
-moment, must find the same sum, and two changed accounts for each transfer; in the end, the source's rows.
+moment, must find the same sum, and two changed accounts for each transfer; in the end, the source's rows, and
+in the histories every version of them once.
 """
 
 import argparse
@@ -52,6 +53,19 @@ SELECT sum(balance), (SELECT count(*) FROM replica.transfers) * 2 - sum(version)
   min(length(note)), (SELECT count(*) FROM replica.marks)
 FROM replica.accounts
 """
+
+ANNALS = """
+SELECT (SELECT count(*) FROM (
+    SELECT version <> lag(version) OVER of_row + 1 OR _valid_from <> lag(_valid_to) OVER of_row
+      OR length(note) <> 3000 OR _is_current <> (lead(version) OVER of_row IS NULL) AS wrong
+    FROM replica.accounts_history WINDOW of_row AS (PARTITION BY id ORDER BY _commit_lsn, _seq)
+  ) versions WHERE wrong)
+  + (SELECT count(*) FROM (SELECT id, balance, version, note FROM replica.accounts_history
+    WHERE _is_current EXCEPT SELECT id, balance, version, note FROM replica.accounts) beyond)
+  + abs((SELECT count(*) FROM replica.transfers_history) - (SELECT count(*) FROM replica.transfers))
+  + abs((SELECT count(*) FROM replica.marks_history) - (SELECT count(*) FROM replica.marks))
+"""
+"""How many versions of a row do not follow the one before, or are doubled, or lack a value."""
 
 
 class Teller(threading.Thread):
@@ -144,7 +158,11 @@ class Bank:
             "slot.retry.delay.ms": 300,
             "retriable.restart.connector.wait.ms": 300,
         }
-        sink = {"url": target.dsn("bank"), "table.name.format": "replica.{table}"}
+        sink = {
+            "url": target.dsn("bank"),
+            "table.name.format": "replica.{table}",
+            "history.mode": "beside",
+        }
         lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
         lines += ["[sink]", 'type = "sql"', *map(_line, sink.items())]
         (folder / "bank.toml").write_text("\n".join(lines))
@@ -228,6 +246,9 @@ def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:
         theirs = target.execute(query.format(order, "replica", table), "bank")
         if ours != theirs:
             found.append(f"{table}: {ours} at the source, {theirs} in the target")
+    ((wrong,),) = target.execute(ANNALS, "bank")
+    if wrong:
+        found.append(f"{wrong} versions of the history are not as promised")
     return found
 
 

@@ -1,7 +1,8 @@
 """Changes to statements: folded by key where nobody can see between them, one by one where that fails."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from waltap.dead_letters.pieces import wire_index
 from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple
@@ -11,44 +12,38 @@ from waltap.events import (
     INSERTS,
     TRUNCATES,
     UPDATES,
-    EventContext,
-    EventPlan,
-    Plans,
     runs,
 )
+from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.fold import Fold
+from waltap_sinks.sql.history import Cause, History
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TableName, TableShape
+from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
 from waltap_sinks.sql.target import Bound, Target
 
-__all__ = ["Applier", "Shapes"]
+__all__ = ["Applier"]
 
 UNSURE_FOR = 64
 """How many batches the new rows of a table go in by upserts, after one of them was there already."""
-
-
-class Shapes(Plans[TableShape]):
-    """The shape of each relation version; None for one that is not captured."""
-
-    def __init__(self, context: EventContext, properties: SqlProperties, *, schemas: bool) -> None:
-        super().__init__(context, lambda plan: TableShape(plan, properties, schemas=schemas))
-
-    def build(self, relation: Relation, described: Relation) -> TableShape:
-        """Return the shape of ``relation``, with the key that the replica identity knows rows by."""
-        return self._build(EventPlan(relation, described, self._context, by_row=True))
 
 
 class Applier:
     """Applies changes to the target, in the transaction that is open there.
 
     `add` folds, `settle` writes; what must not be folded is written in between. ``at`` is the table being
-    written, for whoever tells of a failure.
+    written, for whoever tells of a failure. ``history`` is None where no table has one.
     """
 
     def __init__(
-        self, target: Target, tables: Tables, shapes: Shapes, properties: SqlProperties
+        self,
+        target: Target,
+        tables: Tables,
+        shapes: Shapes,
+        types: TypeMapper | None,
+        properties: SqlProperties,
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._properties = properties
@@ -57,10 +52,18 @@ class Applier:
         self._appended: dict[TableShape, list[Tuple]] = {}
         self._unsure: dict[TableName, int] = {}
         self.at: Bound | None = None
+        self.history: History | None = None
+        if properties.history != "none" and types is not None:
+            self.history = History(target, tables, shapes, types, properties, self._stands_at)
+
+    def _stands_at(self, table: Bound) -> None:
+        self.at = table
 
     def forget(self) -> None:
         """Drop what was not written: the transaction was undone."""
         self._folds, self._appended = {}, {}
+        if self.history is not None:
+            self.history.forget()
 
     def distrust(self) -> None:
         """Expect for a while that rows which are new at the source may be in the target."""
@@ -81,11 +84,36 @@ class Applier:
                     relations.update(dict.fromkeys(change.relations))
                 elif not isinstance(change, LogicalMessage):
                     relations[change.relation] = None
-        shapes = (self._shapes.of(relation) for relation in relations)
-        return [shape for shape in shapes if shape and not self._tables.is_bound(shape)]
+        found: list[TableShape] = []
+        for shape in map(self._shapes.of, relations):
+            if shape is None:
+                continue
+            versions = None if self.history is None else self.history.of(shape)
+            if versions is not None:
+                found.append(versions)
+            if not self._is_elsewhere(shape):
+                found.append(shape)
+        return [shape for shape in found if not self._tables.is_bound(shape)]
 
-    def add(self, changes: Sequence[Change], ts: int) -> None:
-        """Take changes of transactions that committed at ``ts`` (µs since 1970 UTC), or of one."""
+    def _is_elsewhere(self, shape: TableShape) -> bool:
+        """Tell whether the table's history stands in its place."""
+        return self.history is not None and self.history.replaces(shape)
+
+    def add(self, part: TransactionPart) -> None:
+        """Take the changes of ``part``."""
+        self._add(part.changes, part.commit_ts)
+        if self.history is not None:
+            self.history.add(part, part.changes, _numbers(part))
+
+    def add_one(self, part: TransactionPart, at: int) -> None:
+        """Take one change of ``part``."""
+        changes = part.changes[at : at + 1]
+        self._add(changes, part.commit_ts)
+        if self.history is not None:
+            self.history.add(part, changes, iter([wire_index(part, at)]))
+
+    def _add(self, changes: Sequence[Change], ts: int) -> None:
+        """Take changes of a transaction that committed at ``ts`` (µs since 1970 UTC)."""
         for kind, relation, run in runs(changes):
             if relation is None:
                 if kind is TRUNCATES:
@@ -93,7 +121,7 @@ class Applier:
                         self._truncate(change)  # type: ignore[arg-type]
                 continue
             shape = self._shapes.of(relation)
-            if shape is None:
+            if shape is None or self._is_elsewhere(shape):
                 continue
             if kind is INSERTS:
                 self._insert(shape, [change.new for change in run])  # type: ignore[union-attr]
@@ -172,7 +200,7 @@ class Applier:
         if self._inserts_only or self._properties.truncate == "skip":
             return
         found = (self._shapes.of(relation) for relation in change.relations)
-        shapes = [shape for shape in found if shape is not None]
+        shapes = [s for s in found if s is not None and not self._is_elsewhere(s)]
         self.settle()
         if not shapes:
             return
@@ -183,8 +211,12 @@ class Applier:
             tables, cascade=told and change.cascade, restart=told and change.restart_identity
         )
 
-    def read(self, shape: TableShape, rows: Sequence[Tuple]) -> None:
+    def read(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
         """Take rows that were read while their table was streamed: they may be there or not."""
+        if self.history is not None:
+            self.history.read(shape, rows, cause)
+        if self._is_elsewhere(shape):
+            return
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
         elif self._inserts_only:
@@ -192,13 +224,24 @@ class Applier:
         else:
             self._fold(shape).upsert(rows)
 
-    def load(self, shape: TableShape, rows: Sequence[Tuple]) -> None:
+    def load(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
         """Add the rows of a snapshot, of a table that was emptied for it."""
+        if self.history is not None:
+            self.history.load(shape, rows, cause)
+        if self._is_elsewhere(shape):
+            return
         self.at = self._tables.of(shape)
         self._target.insert(self.at, rows)
 
-    def empty(self, shape: TableShape) -> None:
-        """Delete every row of the table."""
+    def empty(self, shape: TableShape, ts: int) -> None:
+        """Delete every row of the table; in its history they end at ``ts``."""
+        if self.history is not None:
+            self.history.bind(shape)
+            if not self._is_elsewhere(shape):
+                self._tables.of(shape)
+            self.history.empty(shape, ts)
+        if self._is_elsewhere(shape):
+            return
         self.at = self._tables.of(shape)
         self._target.delete_all(self.at)
 
@@ -219,6 +262,8 @@ class Applier:
         for fold in folds.values():
             fold.clear()
         self._appended = {}
+        if self.history is not None:
+            self.history.settle()
 
     def _gone(self, table: Bound, fold: Fold) -> None:
         if not fold.gone:
@@ -261,3 +306,12 @@ class Applier:
             self._target.upsert(table, rows)
         else:
             self._target.insert(table, rows)
+
+
+def _numbers(part: TransactionPart) -> Iterator[int]:
+    """Give the number of each change of ``part`` in its transaction."""
+    number, gaps = part.first_index, dict(part.gaps)
+    for at in range(len(part.changes)):
+        number += gaps.get(at, 0)
+        yield number
+        number += 1

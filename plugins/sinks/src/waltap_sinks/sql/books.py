@@ -33,10 +33,15 @@ class Books:
 
     @property
     def known(self) -> dict[int, KnownTable]:
-        """Return tables as they were bound last, by the source's OIDs."""
+        """Return tables as they were bound last, by the source's OIDs; histories by their negatives."""
         if self._known is None:
             self._known = self._read_tables()
         return self._known
+
+    @property
+    def kept(self) -> dict[int, KnownTable]:
+        """Return of what is `known` the tables that are as the source's: no histories."""
+        return {oid: table for oid, table in self.known.items() if oid >= 0}
 
     def forget(self) -> None:
         """Read anew what was bound: a transaction was undone."""

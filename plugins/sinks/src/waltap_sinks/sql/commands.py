@@ -50,7 +50,7 @@ def sequences(file: FileArgument) -> None:
 
     properties, pipeline = _target(file)
     with opened_books(properties, pipeline) as (target, books):
-        moved = move_sequences(target, books.known.values())
+        moved = move_sequences(target, books.kept.values())
     for sequence, last in moved:
         answers().print(f"{sequence}: {last}")
     if not moved:

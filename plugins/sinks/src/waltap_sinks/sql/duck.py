@@ -25,6 +25,8 @@ from waltap_sinks.sql.typed import arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waltap_sinks.sql.versions import Versions
+
 __all__ = ["DuckTarget"]
 
 COLUMNS = """
@@ -135,6 +137,23 @@ class DuckTarget(GenericTarget):
 
     # --- rows ---
 
+    def versions(self) -> "Versions":
+        from waltap_sinks.sql.generic_versions import DuckVersions
+
+        return DuckVersions(self)
+
+    @contextlib.contextmanager
+    def given(self, name: str, columns: dict[str, Sequence[Any]]) -> Iterator[None]:
+        """Have a table of these columns under ``name`` for as long as the block takes."""
+        import pyarrow as pa
+
+        self._raw.register(name, pa.table(columns))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(duckdb.Error):  # a transaction that failed takes nothing more
+                self._raw.unregister(name)
+
     def _put(
         self,
         verb: str,
@@ -158,10 +177,8 @@ class DuckTarget(GenericTarget):
     def same(self, name: str) -> str:
         return f"{name} IS NOT DISTINCT FROM %s"
 
-    def delete_one(self, table: str, tests: str) -> str:
-        return (
-            f"DELETE FROM {table} WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
-        )
+    def one_row(self, table: str, tests: str) -> str:
+        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     # --- failures ---
 

@@ -15,7 +15,8 @@ SinkError
 ├── SqlTransactionGap      WT-5712   a transaction arrived without its beginning
 ├── SqlDriverMissing       WT-5713   the library that speaks with the database is not installed
 ├── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
-└── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
+├── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
+└── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
 """
 
 from waltap.errors import Retry, SinkError
@@ -29,6 +30,7 @@ __all__ = [
     "SqlDriverMissing",
     "SqlFailed",
     "SqlFenced",
+    "SqlHistoryColumnTaken",
     "SqlNameTaken",
     "SqlReadOnly",
     "SqlRefused",
@@ -154,8 +156,16 @@ class SqlNameTaken(SinkError):
 
     code = "WT-5710"
     remedy = (
-        "Let table.name.format have the schema in it, or leave one out with table.exclude.list."
+        "Let table.name.format have the schema in it, leave one out with table.exclude.list, or give "
+        "histories another history.table.suffix."
     )
+
+
+class SqlHistoryColumnTaken(SinkError):
+    """A table has a column that is called as one that its history has of its own."""
+
+    code = "WT-5716"
+    remedy = "Set history.column.prefix to something that no column begins with, as h_."
 
 
 class SqlFailed(SinkError):

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
 
@@ -25,6 +25,9 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn
 from waltap_sinks.sql.target import Bound, BoundColumn, Target, chunks
 from waltap_sinks.sql.typed import TypedRows
+
+if TYPE_CHECKING:
+    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["GenericTarget", "escaped"]
 
@@ -162,6 +165,11 @@ class GenericTarget(Target):
 
     # --- rows ---
 
+    def versions(self) -> "Versions":
+        from waltap_sinks.sql.generic_versions import GenericVersions
+
+        return GenericVersions(self)
+
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
         self._put("INSERT INTO", "", table, [c for c in table.columns if c.existing.written], rows)
 
@@ -245,15 +253,16 @@ class GenericTarget(Target):
         columns = [c for c in table.columns if c.existing.written]
         values = self.rows.columns(table.shape, [c.source for c in columns], [row])
         tests = " AND ".join(self.same(escaped(column.quoted)) for column in columns) or "1 = 1"
-        self.many(self.delete_one(escaped(table.quoted), tests), values)
+        place = escaped(table.quoted)
+        self.many(f"DELETE FROM {place}{self.one_row(place, tests)}", values)
 
     @abc.abstractmethod
     def same(self, name: str) -> str:
         """Return SQL that compares a column with %s, NULL with NULL too."""
 
     @abc.abstractmethod
-    def delete_one(self, table: str, tests: str) -> str:
-        """Return SQL that deletes one row of those that pass ``tests``."""
+    def one_row(self, table: str, tests: str) -> str:
+        """Return what a DELETE or UPDATE ends with that is of one row of those that pass ``tests``."""
 
     def delete_all(self, table: Bound) -> None:
         self.run(f"DELETE FROM {table.quoted}")

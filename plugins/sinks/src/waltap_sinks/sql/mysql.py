@@ -28,6 +28,8 @@ from waltap_sinks.sql.typed import arrow_type, json_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waltap_sinks.sql.versions import Versions
+
 __all__ = ["MysqlTarget"]
 
 KEY_LENGTH: Final = 255
@@ -152,6 +154,11 @@ class MysqlTarget(GenericTarget):
 
     # --- rows ---
 
+    def versions(self) -> "Versions":
+        from waltap_sinks.sql.generic_versions import MysqlVersions
+
+        return MysqlVersions(self)
+
     def streaming_cursor(self) -> Any:
         return self._raw.cursor(pymysql.cursors.SSCursor)
 
@@ -195,8 +202,8 @@ class MysqlTarget(GenericTarget):
     def same(self, name: str) -> str:
         return f"{name} <=> %s"
 
-    def delete_one(self, table: str, tests: str) -> str:
-        return f"DELETE FROM {table} WHERE {tests} LIMIT 1"
+    def one_row(self, table: str, tests: str) -> str:
+        return f" WHERE {tests} LIMIT 1"
 
     # --- failures ---
 

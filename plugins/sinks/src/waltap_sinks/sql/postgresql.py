@@ -17,7 +17,6 @@ from waltap.decode.tuple_image import Missing, Tuple
 from waltap.errors import SinkError
 from waltap.sink.sink import SinkContext
 from waltap.spared_pandas import spare_pandas
-from waltap.transactions.row_block import RowBlock
 from waltap_sinks.sql.copy_text import array_literal, copy_lines
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
@@ -29,6 +28,20 @@ from waltap_sinks.sql.errors import (
     SqlTableUnfit,
     SqlUnreachable,
     SqlValueUnfit,
+)
+from waltap_sinks.sql.postgres_statements import (
+    alive,
+    cast_to,
+    equal_tests,
+    insert_statement,
+    key_literals,
+    keys_relation,
+    on_conflict,
+    percent,
+    sql_name,
+    texts,
+    update_statement,
+    values_of,
 )
 from waltap_sinks.sql.postgres_types import is_wider
 from waltap_sinks.sql.properties import SqlProperties
@@ -43,7 +56,7 @@ from waltap_sinks.sql.target import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["PostgresTarget"]
 
@@ -58,11 +71,6 @@ PIECE_ROWS: Final = 1_000
 
 BUILT_IN: Final = 10_000
 """OIDs below are of types that every server has."""
-
-WITHOUT_EQUALITY: Final = frozenset(
-    {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
-)
-"""Types whose values are compared by their text."""
 
 SESSION: Final = {
     "DateStyle": "ISO, MDY",
@@ -266,11 +274,18 @@ class PostgresTarget(Target):
 
     # --- rows ---
 
+    def versions(self) -> "Versions":
+        from waltap_sinks.sql.postgres_versions import PostgresVersions
+
+        return PostgresVersions(self)
+
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
         if len(rows) >= COPY_ROWS:
             self._copy(table, rows)
         else:
-            self._unnested(partial(_insert, table, ""), "insert", table, table.columns, rows)
+            self._unnested(
+                partial(insert_statement, table, ""), "insert", table, table.columns, rows
+            )
 
     def _copy(self, table: Bound, rows: Sequence[Tuple]) -> None:
         columns = [column for column in table.columns if column.existing.written]
@@ -278,11 +293,11 @@ class PostgresTarget(Target):
         statement = f"COPY {table.quoted} ({names}) FROM STDIN"
         with self.raw.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             for some in chunks(rows, PIECE_ROWS):  # the server reads one while the next is made
-                copy.write(copy_lines(_texts(table, columns, some)))
+                copy.write(copy_lines(texts(table, columns, some)))
 
     def upsert(self, table: Bound, rows: Sequence[Tuple], *, keep: bool = False) -> None:
         kind = "keep" if keep else "upsert"
-        build = partial(_insert, table, _on_conflict(table, keep=keep))
+        build = partial(insert_statement, table, on_conflict(table, keep=keep))
         for some in chunks(rows, AT_ONCE):
             self._unnested(build, kind, table, table.columns, some)
 
@@ -295,7 +310,7 @@ class PostgresTarget(Target):
         rows: Sequence[Tuple],
     ) -> int:
         written = [column for column in columns if column.existing.written]
-        literals = [array_literal(values) for values in _texts(table, written, rows)]
+        literals = [array_literal(values) for values in texts(table, written, rows)]
         place = (kind, table, *(column.quoted for column in written))
         statement = self._statements.get(place)
         if statement is None:
@@ -306,17 +321,17 @@ class PostgresTarget(Target):
         sent = {column.index for column in columns}
         chosen = [column for column in table.columns if column.source.index in sent]
         for some in chunks(rows, AT_ONCE):
-            count = self._unnested(partial(_update, table), "update", table, chosen, some)
+            count = self._unnested(partial(update_statement, table), "update", table, chosen, some)
             if count < len(some):
-                build = partial(_insert, table, _on_conflict(table, keep=True))
+                build = partial(insert_statement, table, on_conflict(table, keep=True))
                 self._unnested(build, "keep", table, chosen, some)
 
     def move(self, table: Bound, old: Sequence[Any], row: Tuple) -> None:
         sent = [c for c in table.columns if not isinstance(row[c.source.index], Missing)]
-        sets = ", ".join(f"{_written(c)} = %s::{_cast(c)}" for c in sent if c.existing.settable)
-        where = " AND ".join(f"{_written(key)} = %s::{_cast(key)}" for key in table.key)
-        values = [next(iter(_values(c, [row]))) for c in sent if c.existing.settable]
-        statement = f"UPDATE {_percent(table.quoted)} SET {sets}{_alive(table)} WHERE {where}"
+        sets = ", ".join(f"{sql_name(c)} = %s::{cast_to(c)}" for c in sent if c.existing.settable)
+        where = " AND ".join(f"{sql_name(key)} = %s::{cast_to(key)}" for key in table.key)
+        values = [next(iter(values_of(c, [row]))) for c in sent if c.existing.settable]
+        statement = f"UPDATE {percent(table.quoted)} SET {sets}{alive(table)} WHERE {where}"
         keys = [
             table.shape.values(key.source, [value])[0]
             for key, value in zip(table.key, old, strict=True)
@@ -325,33 +340,30 @@ class PostgresTarget(Target):
 
     def delete(self, table: Bound, keys: Sequence[Any]) -> None:
         for some in chunks(keys, AT_ONCE):
-            literals = _key_literals(table, some)
-            source, where = _keys(table)
-            statement = f"DELETE FROM {_percent(table.quoted)} AS t USING {source} WHERE {where}"
+            literals = key_literals(table, some)
+            source, where = keys_relation(table)
+            statement = f"DELETE FROM {percent(table.quoted)} AS t USING {source} WHERE {where}"
             self.raw.execute(statement.encode(), literals)
 
     def mark_deleted(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
         assert table.soft is not None
-        source, where = _keys(table, ("waltap_ts", "int8"))
+        source, where = keys_relation(table, ("waltap_ts", "int8"))
         moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
         statement = (
-            f"UPDATE {_percent(table.quoted)} AS t SET {_percent(table.soft)} = {moment}"
+            f"UPDATE {percent(table.quoted)} AS t SET {percent(table.soft)} = {moment}"
             f" FROM {source} WHERE {where}"
         )
-        literals = [*_key_literals(table, keys), array_literal([str(ts) for ts in times])]
+        literals = [*key_literals(table, keys), array_literal([str(ts) for ts in times])]
         self.raw.execute(statement.encode(), literals)
 
     def delete_row(self, table: Bound, row: Tuple) -> None:
-        tests, values = [], []
-        for column in table.columns:
-            if isinstance(row[column.source.index], Missing) or not column.existing.written:
-                continue
-            name, cast = _written(column), _cast(column)
-            if column.existing.bare in WITHOUT_EQUALITY:
-                name, cast = f"{name}::text", "text"
-            tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
-            values.append(_values(column, [row])[0])
-        table_name = _percent(table.quoted)
+        columns = [
+            column
+            for column in table.columns
+            if column.existing.written and not isinstance(row[column.source.index], Missing)
+        ]
+        tests, values = equal_tests(columns, row)
+        table_name = percent(table.quoted)
         statement = (
             f"DELETE FROM {table_name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid"
             f" FROM {table_name} WHERE {' AND '.join(tests) or 'true'} LIMIT 1)"
@@ -448,111 +460,3 @@ REFUSALS: Final = (
 def _refused(error: BaseException) -> bool:
     text = str(error)
     return "FATAL:" in text and any(words in text for words in REFUSALS)
-
-
-# --- statements -----------------------------------------------------------------------------------
-
-
-def _percent(text: str) -> str:
-    """Return SQL that stands in a statement with placeholders."""
-    return text.replace("%", "%%")
-
-
-def _written(column: BoundColumn) -> str:
-    return _percent(column.quoted)
-
-
-def _cast(column: BoundColumn) -> str:
-    return _percent(column.existing.bare)
-
-
-def _insert(table: Bound, ending: str, columns: Sequence[BoundColumn]) -> str:
-    names = ", ".join(map(_written, columns))
-    casts = ", ".join(f"c{n}::{_cast(column)}" for n, column in enumerate(columns))
-    return (
-        f"INSERT INTO {_percent(table.quoted)} AS t ({names}) OVERRIDING SYSTEM VALUE"
-        f" SELECT {casts} FROM {_unnest(len(columns))}{ending}"
-    )
-
-
-def _unnest(count: int) -> str:
-    arrays = ", ".join(["%s::text[]"] * count)
-    names = ", ".join(f"c{n}" for n in range(count))
-    return f"unnest({arrays}) AS s({names})"
-
-
-def _on_conflict(table: Bound, *, keep: bool) -> str:
-    names = ", ".join(map(_written, table.key))
-    keys = {key.quoted for key in table.key}
-    sets = [
-        f"{_written(column)} = EXCLUDED.{_written(column)}"
-        for column in table.columns
-        if column.quoted not in keys and column.existing.settable
-    ]
-    if table.soft is not None:
-        sets.append(f"{_percent(table.soft)} = NULL")
-    if keep or not sets:
-        return f" ON CONFLICT ({names}) DO NOTHING"
-    return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
-
-
-def _alive(table: Bound) -> str:
-    return "" if table.soft is None else f", {_percent(table.soft)} = NULL"
-
-
-def _update(table: Bound, columns: Sequence[BoundColumn]) -> str:
-    keys = {key.quoted for key in table.key}
-    settable = [c for c in columns if c.quoted not in keys and c.existing.settable]
-    casts = ", ".join(
-        f"c{n}::{_cast(column)} AS {_written(column)}" for n, column in enumerate(columns)
-    )
-    # an update that sends the key alone sets it to itself, so that missing rows are counted
-    sets = ", ".join(f"{_written(c)} = s.{_written(c)}" for c in settable or table.key)
-    where = " AND ".join(f"t.{_written(key)} = s.{_written(key)}" for key in table.key)
-    return (
-        f"UPDATE {_percent(table.quoted)} AS t SET {sets}{_alive(table)}"
-        f" FROM (SELECT {casts} FROM {_unnest(len(columns))}) AS s WHERE {where}"
-    )
-
-
-def _keys(table: Bound, *more: tuple[str, str]) -> tuple[str, str]:
-    """Return SQL of a relation ``k`` of keys, and the condition that joins it to ``t``."""
-    casts = [f"c{n}::{_cast(key)} AS {_written(key)}" for n, key in enumerate(table.key)]
-    casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
-    source = f"(SELECT {', '.join(casts)} FROM {_unnest(len(casts))}) AS k"
-    return source, " AND ".join(f"t.{_written(key)} = k.{_written(key)}" for key in table.key)
-
-
-# --- values ---------------------------------------------------------------------------------------
-
-
-def _key_literals(table: Bound, keys: Sequence[Any]) -> list[str]:
-    return [
-        array_literal(table.shape.values(key.source, values))
-        for key, values in zip(table.key, table.shape.keys(keys), strict=True)
-    ]
-
-
-def _texts(
-    table: Bound, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
-) -> "list[Sequence[str | None] | pa.StringArray]":
-    """Return a sequence of texts for each of ``columns``; those of a `RowBlock` stay Arrow's."""
-    if isinstance(rows, RowBlock):
-        return [
-            rows.columns[column.source.index]
-            if column.source.mask is None
-            else rows.mapped(column.source.index, column.source.mask)
-            for column in columns
-        ]
-    by_index = list(zip(*rows, strict=True))
-    return [table.shape.values(column.source, by_index[column.source.index]) for column in columns]
-
-
-def _values(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
-    source = column.source
-    values: Sequence[Any] = [row[source.index] for row in rows]
-    if any(isinstance(value, bytes) for value in values):
-        read = None if source.mapping is None else source.mapping.from_binary
-        assert read is not None
-        values = [read(value) if isinstance(value, bytes) else value for value in values]
-    return values if source.mask is None else [source.mask(value) for value in values]

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from waltap.config.property import Properties, declare
+from waltap.capture.java_regex import NameMatcher
+from waltap.config.property import CommaList, Properties, declare
 
 __all__ = ["SqlProperties"]
 
@@ -56,6 +57,30 @@ class SqlProperties(Properties):
         summary="basic: tables are created, columns added, widened and renamed as the source's are; "
         "nothing is dropped. none: the target's tables stay as they are.",
     )
+    history: Literal["none", "beside", "instead"] = declare(
+        "history.mode",
+        default="none",
+        summary="beside: each table has a second one with every version of its rows, from when to when it "
+        "was valid, and the change that made it. instead: that one alone. none: rows as they are now.",
+    )
+    history_tables: CommaList = declare(
+        "history.table.include.list",
+        default=(),
+        summary="Patterns of tables (schema.table of the source) that have a history; without any, all.",
+        examples=(r"public\.orders,public\.price.*",),
+    )
+    history_suffix: str = declare(
+        "history.table.suffix",
+        default="_history",
+        min_length=1,
+        summary="What the name of a history's table has behind that of its table in the target.",
+    )
+    history_prefix: str = declare(
+        "history.column.prefix",
+        default="_",
+        summary="What stands before the names of a history's own columns.",
+        advanced=True,
+    )
     position_table: str = declare(
         "position.table",
         default="waltap_position",
@@ -94,6 +119,7 @@ class SqlProperties(Properties):
     def _names_are_told_apart(self) -> "SqlProperties":
         if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
             raise ValueError("table.name.format: {table} or {topic} must be in it")
+        NameMatcher(self.history_tables)
         return self
 
 

@@ -86,7 +86,7 @@ class _Readable(abc.ABC):
             return []
         return [
             KeptTable(name="", oid=oid, key=self.key(known.name), columns=known.columns)
-            for oid, known in sorted(self._books.known.items())
+            for oid, known in sorted(self._books.kept.items())
         ]
 
     def _columns(self, table: KeptTable) -> Described | None:

@@ -50,10 +50,12 @@ class TableShape:
 
     ``columns`` are those that are written, in the source's order: captured, and of types that somebody
     maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
-    the key of a tuple: a value, or a tuple of them.
+    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key.
     """
 
     __slots__ = ("columns", "key", "key_of", "name", "plan", "relation", "source")
+
+    unique = True
 
     def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
         self.plan, self.relation = plan, plan.relation

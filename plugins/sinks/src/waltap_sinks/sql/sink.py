@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import msgspec
 
 from waltap.dead_letters.pieces import Part
-from waltap.decode.message import Change
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, Refused
 from waltap.sink.fail_stop import FailStop
@@ -15,13 +14,15 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.sql.applier import Applier, Shapes
+from waltap_sinks.sql.applier import Applier
 from waltap_sinks.sql.books import Books
 from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
+from waltap_sinks.sql.history import Cause
 from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TableName
+from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
 from waltap_sinks.sql.target import Target
 
@@ -59,7 +60,7 @@ class SqlSink(Sink):
         self._books = Books(self._target, table, context.pipeline)
         self._tables = Tables(self._target, self._books, properties)
         self._shapes = Shapes(context.events, properties, schemas=self._target.schemas)
-        self._applier = Applier(self._target, self._tables, self._shapes, properties)
+        self._applier = Applier(self._target, self._tables, self._shapes, context.types, properties)
         self._reset(None)
 
         self._worker: ThreadPoolExecutor | None = None
@@ -284,6 +285,8 @@ class SqlSink(Sink):
                 self._undo()
                 self._reset(None)
                 self._snapshot = True
+                if self._applier.history is not None:
+                    self._applier.history.opens_snapshot()
             elif not self._snapshot:
                 raise SqlTransactionGap(
                     f"a snapshot goes on in {part.relation.name} without its start"
@@ -297,6 +300,8 @@ class SqlSink(Sink):
             for part in pieces:
                 self._load(part)
         if not batch.parts:
+            if self._applier.history is not None:
+                self._applier.history.ends_snapshot()
             self._commit(batch.position)
 
     def _empty(self, part: SnapshotRows) -> None:
@@ -304,12 +309,18 @@ class SqlSink(Sink):
         shape = self._shapes.of(part.relation)
         if shape is not None and shape.name not in self._emptied:
             self._emptied.add(shape.name)
-            self._applier.empty(shape)
+            self._applier.empty(shape, part.ts)
 
     def _load(self, part: SnapshotRows) -> None:
         shape = self._shapes.of(part.relation)
         if shape is not None and part.rows:
-            self._applier.load(shape, part.rows)
+            self._applier.load(shape, part.rows, self._read_by(part))
+
+    def _read_by(self, part: SnapshotRows, lsn: int = 0) -> Cause:
+        """Return what rows that were read begin by; ``lsn`` is that of the changes before them, for a
+        snapshot that has none of its own."""
+        at = lsn if part.lsn is None else part.lsn
+        return Cause(at, part.ts, committed=False)
 
     def _load_what_fits(self, pieces: list[SnapshotRows]) -> None:
         """Load rows. Raises: RecordsRefused, and none was."""
@@ -375,14 +386,15 @@ class SqlSink(Sink):
 
     def _fold(self, parts: Parts) -> None:
         """Apply ``parts`` as what they come to."""
-        applier = self._applier
+        applier, lsn = self._applier, 0 if self._stored is None else self._stored.end_lsn
         for part in parts:
             if isinstance(part, TransactionPart):
-                applier.add(part.changes, part.commit_ts)
+                applier.add(part)
+                lsn = part.commit_lsn
             else:
                 shape = self._shapes.of(part.relation)
                 if shape is not None and part.rows:
-                    applier.read(shape, part.rows)
+                    applier.read(shape, part.rows, self._read_by(part, lsn))
         applier.settle()
 
     def _in_pieces(self, parts: Parts, apply: Callable[[Part], None]) -> None:
@@ -403,15 +415,15 @@ class SqlSink(Sink):
             for index, change in enumerate(part.changes):
                 try:
                     where = place_of(part, index)
-                    self._tried(lambda c=change, p=part: self._one(c, p), where)  # type: ignore[misc]
+                    self._tried(lambda p=part, at=index: self._one(p, at), where)  # type: ignore[misc]
                 except (SinkError, RecordError) as error:
                     if midway or not (self._context.tolerant and is_of_a_record(error)):
                         raise
                     raise RecordsRefused([Refused(change=change, error=error)]) from error
         applier.settle()
 
-    def _one(self, change: Change, part: TransactionPart) -> None:
-        self._applier.add([change], part.commit_ts)
+    def _one(self, part: TransactionPart, at: int) -> None:
+        self._applier.add_one(part, at)
         self._applier.settle()
 
     def _tried(self, apply: Callable[[], None], where: str) -> None:

@@ -113,10 +113,8 @@ class SqliteTarget(GenericTarget):
     def same(self, name: str) -> str:
         return f"{name} IS %s"
 
-    def delete_one(self, table: str, tests: str) -> str:
-        return (
-            f"DELETE FROM {table} WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
-        )
+    def one_row(self, table: str, tests: str) -> str:
+        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     # --- failures ---
 

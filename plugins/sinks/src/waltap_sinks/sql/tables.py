@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from waltap_sinks.sql.books import Books, KnownTable
 from waltap_sinks.sql.errors import SqlColumnMissing, SqlNameTaken, SqlTableUnfit
+from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
@@ -74,7 +75,8 @@ class Tables:
                 f"{name} has no column {column}",
                 statement=f"ALTER TABLE {name} ADD COLUMN {target.quoted(column)} …",
             )
-        if shape.key and frozenset(c.name for c in shape.key) not in described.unique:
+        unique = frozenset(c.name for c in shape.key)
+        if shape.key and shape.unique and unique not in described.unique:
             names = ", ".join(target.quoted(column.name) for column in shape.key)
             raise SqlTableUnfit(
                 f"{name} has no unique index on {names}",
@@ -97,19 +99,21 @@ class Tables:
         )
 
     def _soft(self, shape: TableShape, described: Described) -> str | None:
-        wanted = self._properties.delete_mode == "soft" and bool(shape.key)
+        wanted = self._properties.delete_mode == "soft" and bool(shape.key) and shape.unique
         return self._properties.soft_column if wanted else None
 
     def _create(self, shape: TableShape) -> Described:
         target, name = self._target, shape.name
         columns = [(column.name, target.type_for(column)) for column in shape.columns]
-        key = [column.name for column in shape.key]
+        key = [column.name for column in shape.key] if shape.unique else []
         if self._properties.delete_mode == "soft" and key:
             columns.append((self._properties.soft_column, target.time_type))
         if self._properties.evolution == "none":
             statement = target.create_statement(name, columns, key)
             raise SqlColumnMissing(f"the target has no table {name}", statement=statement)
         target.create(name, columns, key)
+        if isinstance(shape, HistoryShape):
+            target.versions().index(shape)
         log.info("created %s in the target", name)
         described = target.describe(name)
         assert described is not None

@@ -4,11 +4,14 @@ import abc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
+
+if TYPE_CHECKING:
+    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Target", "chunks"]
 
@@ -189,6 +192,10 @@ class Target(abc.ABC):
         return list(tables)
 
     # --- rows ---
+
+    @abc.abstractmethod
+    def versions(self) -> "Versions":
+        """Return the statements on tables of histories."""
 
     @abc.abstractmethod
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:

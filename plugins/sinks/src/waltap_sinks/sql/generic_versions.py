@@ -1,0 +1,168 @@
+"""Histories in targets that take values one statement for many rows."""
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from waltap.decode.tuple_image import Tuple
+from waltap_sinks.sql.generic import GenericTarget, escaped
+from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.shape import ShapeColumn
+from waltap_sinks.sql.target import Bound, BoundColumn, chunks
+from waltap_sinks.sql.versions import Versions, shape_of
+
+if TYPE_CHECKING:
+    from waltap_sinks.sql.duck import DuckTarget
+
+__all__ = ["DuckVersions", "GenericVersions", "MysqlVersions"]
+
+
+class GenericVersions(Versions):
+    """Versions by the driver's ``executemany``."""
+
+    def __init__(self, target: GenericTarget) -> None:
+        self._target = target
+
+    def index(self, shape: HistoryShape) -> None:
+        if shape.key:
+            quoted = self._target.quoted
+            names = ", ".join(quoted(column.name) for column in shape.key)
+            name = quoted(f"{shape.name.name}_open")
+            table = self._target.quoted_table(shape.name)
+            self._target.run(f"CREATE INDEX {name} ON {table} ({names}, {quoted(shape.current)})")
+
+    def insert_filled(
+        self,
+        table: Bound,
+        rows: Sequence[Tuple],
+        lacking: Sequence[ShapeColumn],
+        keys: Sequence[Any],
+    ) -> None:
+        target, place = self._target, escaped(table.quoted)
+        absent = {column.index for column in lacking}
+        sent = [c for c in table.columns if c.source.index not in absent and c.existing.written]
+        filled = [c for c in table.columns if c.source.index in absent and c.existing.written]
+        names = ", ".join(escaped(column.quoted) for column in (*sent, *filled))
+        chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in filled]
+        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
+        statement = (
+            f"INSERT INTO {place} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
+            f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
+        )
+        values = target.rows.columns(table.shape, [column.source for column in sent], rows)
+        target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
+
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+        moments = [self._target.moment(time) for time in times]
+        self._target.many(
+            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
+            f" WHERE {tests} AND {self._current(table)}",
+            [moments, *self._target.rows.keys(table.shape, keys)],
+        )
+
+    def close_row(self, table: Bound, row: Tuple, time: int) -> None:
+        target, shape = self._target, shape_of(table)
+        own = len(shape.base.relation.columns)
+        columns = [c for c in table.columns if c.source.index < own and c.existing.written]
+        values = target.rows.columns(shape.base, [column.source for column in columns], [row])
+        tests = [target.same(escaped(column.quoted)) for column in columns]
+        place, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
+        target.many(
+            f"UPDATE {place} SET {self._ended(table)}{target.one_row(place, where)}",
+            [[target.moment(time)], *values],
+        )
+
+    def close_all(self, table: Bound, time: int) -> None:
+        self._target.change(
+            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)} WHERE {self._current(table)}",
+            [self._target.moment(time)],
+        )
+
+    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+        tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+        self._target.many(
+            f"UPDATE {escaped(table.quoted)} SET {self._current(table)} = TRUE"
+            f" WHERE {tests} AND NOT {self._current(table)} AND {self._valid_to(table)} IS NULL",
+            self._target.rows.keys(table.shape, keys),
+        )
+
+    def open_all(self, table: Bound) -> None:
+        shape, quoted = shape_of(table), self._target.quoted
+        self._target.run(
+            f"UPDATE {table.quoted} SET {quoted(shape.current)} = TRUE"
+            f" WHERE {quoted(shape.valid_to)} IS NULL"
+        )
+
+    def drop_unopened(self, table: Bound) -> None:
+        shape, quoted = shape_of(table), self._target.quoted
+        self._target.run(
+            f"DELETE FROM {table.quoted} WHERE {quoted(shape.valid_to)} IS NULL"
+            f" AND NOT {quoted(shape.current)}"
+        )
+
+    def _current(self, table: Bound) -> str:
+        return escaped(self._target.quoted(shape_of(table).current))
+
+    def _valid_to(self, table: Bound) -> str:
+        return escaped(self._target.quoted(shape_of(table).valid_to))
+
+    def _ended(self, table: Bound) -> str:
+        return f"{self._valid_to(table)} = %s, {self._current(table)} = FALSE"
+
+
+class MysqlVersions(GenericVersions):
+    """Versions in MariaDB and MySQL, whose driver sends one statement for each row of an UPDATE."""
+
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        names = ", ".join(escaped(key.quoted) for key in table.key)
+        one = f"({', '.join(['%s'] * len(table.key))})"
+        rows = list(zip(*self._target.rows.keys(table.shape, keys), strict=True))
+        for time, some in itertools.groupby(
+            zip(times, rows, strict=True), key=lambda each: each[0]
+        ):
+            for piece in chunks([row for _, row in some], 1000):
+                self._target.change(
+                    f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
+                    f" WHERE ({names}) IN ({', '.join([one] * len(piece))})"
+                    f" AND {self._current(table)}",
+                    [self._target.moment(time), *(value for row in piece for value in row)],
+                )
+
+
+class DuckVersions(GenericVersions):
+    """Versions in DuckDB, which reads the table for each statement: keys come as a table."""
+
+    _target: "DuckTarget"
+
+    def index(self, shape: HistoryShape) -> None:
+        """An index there makes a delete and an insert of each UPDATE."""
+
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        moments = [self._target.moment(time) for time in times]
+        with self._target.given("waltap_keys", self._keyed(table, keys) | {"ended": moments}):
+            self._target.run(
+                f"UPDATE {table.quoted} AS t SET {self._set(table)}"
+                f" FROM waltap_keys AS k WHERE {self._matching(table.key)}"
+                f" AND t.{self._target.quoted(shape_of(table).current)}"
+            )
+
+    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+        quoted, shape = self._target.quoted, shape_of(table)
+        with self._target.given("waltap_keys", self._keyed(table, keys)):
+            self._target.run(
+                f"UPDATE {table.quoted} AS t SET {quoted(shape.current)} = TRUE"
+                f" FROM waltap_keys AS k WHERE {self._matching(table.key)}"
+                f" AND NOT t.{quoted(shape.current)} AND t.{quoted(shape.valid_to)} IS NULL"
+            )
+
+    def _set(self, table: Bound) -> str:
+        quoted, shape = self._target.quoted, shape_of(table)
+        return f"{quoted(shape.valid_to)} = k.ended, {quoted(shape.current)} = FALSE"
+
+    def _keyed(self, table: Bound, keys: Sequence[Any]) -> dict[str, Sequence[Any]]:
+        values = self._target.rows.keys(table.shape, keys)
+        return {f"c{n}": column for n, column in enumerate(values)}
+
+    def _matching(self, key: Sequence[BoundColumn]) -> str:
+        return " AND ".join(f"t.{column.quoted} = k.c{n}" for n, column in enumerate(key))

@@ -1,0 +1,420 @@
+"""Changes to versions of rows: who was what from when to when, and which change made it so."""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from waltap.capture.java_regex import NameMatcher
+from waltap.decode.message import Change, Delete, Truncate, Update
+from waltap.decode.tuple_image import UNCHANGED, Missing, Tuple, Value
+from waltap.events import DELETES, INSERTS, TRUNCATES, runs
+from waltap.mapping.type_mapping import TypeMapper
+from waltap.transactions.row_block import RowBlock
+from waltap.transactions.transaction import TransactionPart
+from waltap_sinks.sql.fold import merged
+from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TableName, TableShape
+from waltap_sinks.sql.shapes import Shapes
+from waltap_sinks.sql.tables import Tables
+from waltap_sinks.sql.target import Bound, Target
+
+__all__ = ["History"]
+
+READ_SEQ: Final = -1
+"""``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
+
+EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is written behind
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What made a version: ``ts`` is when it begins (µs since 1970 UTC), ``committed`` whether a commit
+    was that; ``xid`` None for rows that were read."""
+
+    lsn: int
+    ts: int
+    xid: int | None = None
+    committed: bool = True
+
+
+@dataclass(slots=True)
+class Version:
+    """A row from ``cause`` on, to ``ends`` (None: it is open). ``lender``: the key whose open version in
+    the target has the values that were not sent."""
+
+    row: Tuple
+    op: str
+    cause: Cause
+    seq: int
+    sub: int = 0
+    ends: int | None = None
+    lender: Any = None
+
+
+@dataclass(slots=True)
+class Log:
+    """What a batch adds to the history of one shape. ``open`` has the keys that the batch touched, with
+    their open version (None: closed); ``closes`` those whose version in the target it closes, and when."""
+
+    shape: HistoryShape
+    versions: list[Version] = field(default_factory=list)
+    open: dict[Any, Version | None] = field(default_factory=dict)
+    closes: dict[Any, int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Begin anew: all was written."""
+        self.versions, self.open, self.closes = [], {}, {}
+
+    def begin(self, key: Any, version: Version) -> None:
+        """Add an open version."""
+        self.versions.append(version)
+        self.open[key] = version
+
+    def end(self, key: Any, ts: int) -> Version | None:
+        """Close the open version of ``key``; return it, None where only the target has it."""
+        if key not in self.open:
+            self.closes[key], self.open[key] = ts, None
+            return None
+        before = self.open[key]
+        if before is not None:
+            before.ends = ts
+        self.open[key] = None
+        return before
+
+    def lent(
+        self, key: Any, row: Tuple, before: Version | None, *, known: bool
+    ) -> tuple[Tuple, Any]:
+        """Return ``row`` with the values that it lacks, and who lends it the rest. ``known``: the batch
+        touched ``key`` before."""
+        if UNCHANGED not in row:
+            return row, None
+        if not known:
+            return row, key
+        if before is None:
+            return row, None
+        return merged(row, before.row), before.lender
+
+
+class History:
+    """Writes the histories of tables, in the transaction that is open.
+
+    `add` and `read` collect, `settle` writes. ``on_table`` is told the table being written. A snapshot
+    closes every version of its tables and begins one of each row that it read; where a target commits
+    with each DDL, these are opened when the snapshot ends, so one that broke off leaves nothing.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        tables: Tables,
+        shapes: Shapes,
+        types: TypeMapper,
+        properties: SqlProperties,
+        on_table: Callable[[Bound], None],
+    ) -> None:
+        self._target, self._tables, self._shapes = target, tables, shapes
+        self._types, self._properties, self._on_table = types, properties, on_table
+        self._versions = target.versions()
+        self._matches = NameMatcher(properties.history_tables)
+        self._known: dict[TableShape, HistoryShape | None] = {}
+        self._logs: dict[TableName, Log] = {}
+        self._loading: dict[TableName, tuple[HistoryShape, int]] = {}
+        self._deferred = not target.transactional_ddl
+
+    def of(self, shape: TableShape) -> HistoryShape | None:
+        """Return the shape of the history of ``shape``; None: it has none. Raises:
+        SqlHistoryColumnTaken."""
+        try:
+            return self._known[shape]
+        except KeyError:
+            patterns = self._properties.history_tables
+            kept = not patterns or bool(self._matches(shape.source))
+            found = HistoryShape(shape, self._types, self._properties) if kept else None
+            self._known[shape] = found
+            return found
+
+    def replaces(self, shape: TableShape) -> bool:
+        """Tell whether the history is all that there is to be of ``shape``."""
+        return self._properties.history == "instead" and self.of(shape) is not None
+
+    def forget(self) -> None:
+        """Drop what was not written: the transaction was undone."""
+        self._logs = {}
+
+    # --- taking changes ---------------------------------------------------------------------------
+
+    def _log(self, shape: TableShape | None) -> Log | None:
+        versions = None if shape is None else self.of(shape)
+        if versions is None:
+            return None
+        log = self._logs.get(versions.name)
+        if log is None or log.shape is not versions:
+            if log is not None:
+                self._settle(log)  # its rows have other columns
+            log = self._logs[versions.name] = Log(versions)
+        return log
+
+    def add(self, part: TransactionPart, changes: Sequence[Change], numbers: Iterator[int]) -> None:
+        """Take ``changes`` of ``part``, which have these ``numbers`` in their transaction."""
+        cause = Cause(part.commit_lsn, part.commit_ts, part.xid)
+        for kind, relation, run in runs(changes):
+            if relation is None:
+                for change in run:
+                    number = next(numbers)
+                    if kind is TRUNCATES:
+                        self._truncate(change, cause, number)  # type: ignore[arg-type]
+                continue
+            log = self._log(self._shapes.of(relation))
+            if log is None:
+                for _ in run:
+                    next(numbers)
+            elif log.shape.key_of is None:
+                self._keyless(log, run, cause, numbers)
+            elif kind is INSERTS:
+                key_of = log.shape.key_of
+                for change in run:
+                    row: Tuple = change.new  # type: ignore[union-attr]
+                    log.begin(key_of(row), Version(row, "c", cause, next(numbers)))
+            elif kind is DELETES:
+                for change in run:
+                    self._delete(log, change, cause, next(numbers))  # type: ignore[arg-type]
+            else:
+                for change in run:
+                    self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
+
+    def _update(self, log: Log, change: Update, cause: Cause, number: int) -> None:
+        key_of = log.shape.key_of
+        assert key_of is not None
+        _before, row, old = log.shape.plan.update(change)
+        if old is None:
+            self._put(log, row, "u", cause, number)
+            return
+        left, key = key_of(old), key_of(row)
+        known = left in log.open
+        before = log.end(left, cause.ts)
+        row, lender = log.lent(left, row, before, known=known)
+        log.versions.append(Version(_told(old), "d", cause, number, ends=cause.ts))
+        log.end(key, cause.ts)
+        log.begin(key, Version(row, "c", cause, number, sub=1, lender=lender))
+
+    def _put(self, log: Log, row: Tuple, op: str, cause: Cause, number: int) -> None:
+        """Take the new state of the row of its key."""
+        assert log.shape.key_of is not None
+        key = log.shape.key_of(row)
+        known = key in log.open
+        before = log.end(key, cause.ts)
+        row, lender = log.lent(key, row, before, known=known)
+        log.begin(key, Version(row, op, cause, number, lender=lender))
+
+    def _delete(self, log: Log, change: Delete, cause: Cause, number: int) -> None:
+        assert log.shape.key_of is not None
+        images = log.shape.plan.delete(change)
+        if images is not None:
+            before, identifying = images
+            key = log.shape.key_of(identifying)
+            log.end(key, cause.ts)
+            row = merged_missing(before, identifying)
+            log.versions.append(Version(row, "d", cause, number, ends=cause.ts))
+
+    def _keyless(
+        self, log: Log, run: Sequence[Change], cause: Cause, numbers: Iterator[int]
+    ) -> None:
+        """Take changes of a table whose rows are known as a whole only."""
+        for change in run:
+            number = next(numbers)
+            if isinstance(change, Update):
+                before, row, _old = log.shape.plan.update(change)
+                if before is not None:
+                    self._end_row(log, before, cause.ts)
+                    row = merged_missing(row, before)
+                ends = cause.ts if before is None else None  # nothing tells which row it was
+                log.versions.append(Version(row, "u", cause, number, ends=ends))
+            elif isinstance(change, Delete):
+                images = log.shape.plan.delete(change)
+                if images is not None:
+                    self._end_row(log, images[0], cause.ts)
+                    log.versions.append(
+                        Version(_told(images[0]), "d", cause, number, ends=cause.ts)
+                    )
+            else:
+                log.versions.append(Version(change.new, "c", cause, number))  # type: ignore[union-attr]
+
+    def _end_row(self, log: Log, row: Tuple, ts: int) -> None:
+        self._settle(log)
+        table = self._bound(log.shape)
+        blank = (None,) * (len(log.shape.relation.columns) - len(row))
+        self._versions.close_row(table, row + blank, ts)
+
+    def _truncate(self, change: Truncate, cause: Cause, number: int) -> None:
+        for relation in change.relations:
+            log = self._log(self._shapes.of(relation))
+            if log is not None:
+                self._settle(log)
+                self._versions.close_all(self._bound(log.shape), cause.ts)
+                nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
+                log.versions.append(Version(nothing, "t", cause, number, ends=cause.ts))
+
+    def read(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+        """Take rows that were read while their table was streamed: they may be there or not."""
+        log = self._log(shape)
+        if log is None:
+            return
+        for row in rows:
+            if log.shape.key_of is None:
+                log.versions.append(Version(row, "r", cause, READ_SEQ))
+            else:
+                self._put(log, row, "r", cause, READ_SEQ)
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def opens_snapshot(self) -> None:
+        """Forget a snapshot that broke off."""
+        self._loading = {}
+
+    def bind(self, shape: TableShape) -> None:
+        """Make or find the table, before anything is written that making it would commit."""
+        versions = self.of(shape)
+        if versions is not None:
+            self._tables.of(versions)
+
+    def empty(self, shape: TableShape, ts: int) -> None:
+        """Close every version, as of ``ts``: a snapshot begins new ones."""
+        versions = self.of(shape)
+        if versions is None:
+            return
+        table = self._bound(versions)
+        if self._deferred:
+            self._versions.drop_unopened(table)
+            self._loading[versions.name] = versions, ts
+        else:
+            self._versions.close_all(table, ts)
+
+    def load(self, shape: TableShape, rows: Sequence[Tuple], cause: Cause) -> None:
+        """Add the rows of a snapshot."""
+        versions = self.of(shape)
+        if versions is None:
+            return
+        told = _values("r", cause, READ_SEQ, 0, None, current=not self._deferred)
+        table = self._bound(versions)
+        if isinstance(rows, RowBlock):
+            self._target.insert(table, _beside(rows, told))
+        else:
+            self._target.insert(table, [row + told for row in rows])
+
+    def ends_snapshot(self) -> None:
+        """Open what was loaded, where that was put off."""
+        for versions, ts in self._loading.values():
+            table = self._bound(versions)
+            self._versions.close_all(table, ts)
+            self._versions.open_all(table)
+        self._loading = {}
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write what was collected."""
+        for log in self._logs.values():
+            self._settle(log)
+
+    def _settle(self, log: Log) -> None:
+        if not (log.versions or log.closes):
+            log.clear()
+            return
+        table = self._bound(log.shape)
+        whole: list[Tuple] = []
+        lacking: dict[tuple[int, ...], list[Version]] = {}
+        indexes = [column.index for column in log.shape.base.columns]
+        for version in log.versions:
+            unsent: tuple[int, ...] = ()
+            if UNCHANGED in version.row:
+                unsent = tuple(n for n in indexes if version.row[n] is UNCHANGED)
+            if unsent and version.lender is not None:
+                lacking.setdefault(unsent, []).append(version)
+            else:
+                whole.append(_whole(version))
+        opened: list[Any] = []
+        for unsent, versions in lacking.items():
+            # beside the open version that lends them values they are not open yet
+            rows = [version.row + _told_of(version, current=False) for version in versions]
+            columns = [column for column in log.shape.base.columns if column.index in unsent]
+            self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
+            key_of = log.shape.key_of
+            assert key_of is not None
+            opened += [key_of(version.row) for version in versions if version.ends is None]
+        if log.closes:
+            self._versions.close(table, list(log.closes), list(log.closes.values()))
+        if opened:
+            self._versions.open(table, opened)
+        if whole:
+            self._target.insert(table, whole)
+        log.clear()
+
+    def _bound(self, shape: HistoryShape) -> Bound:
+        table = self._tables.of(shape)
+        self._on_table(table)
+        return table
+
+
+# --- rows of a history ----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def moment_text(ts: int) -> str:
+    """Return an instant, µs since 1970 UTC, as PostgreSQL prints it in UTC."""
+    moment = EPOCH + dt.timedelta(microseconds=ts)
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".") + "+00"
+
+
+def _told(row: Tuple) -> Tuple:
+    """Return ``row`` with NULL for what it does not have."""
+    return tuple(None if isinstance(value, Missing) else value for value in row)
+
+
+def merged_missing(row: Tuple, before: Tuple) -> Tuple:
+    """Return ``row`` with the values of ``before`` where it has none, and NULL where neither has."""
+    return _told(
+        tuple(
+            old if isinstance(new, Missing) else new for new, old in zip(row, before, strict=True)
+        )
+    )
+
+
+def _whole(version: Version) -> Tuple:
+    row = _told(version.row) if UNCHANGED in version.row else version.row
+    return row + _told_of(version, current=version.ends is None)
+
+
+def _told_of(version: Version, *, current: bool) -> Tuple:
+    return _values(
+        version.op, version.cause, version.seq, version.sub, version.ends, current=current
+    )
+
+
+def _values(
+    op: str, cause: Cause, seq: int, sub: int, ends: int | None, *, current: bool
+) -> tuple[Value, ...]:
+    """Return the values of the columns behind the table's own, as PostgreSQL prints them."""
+    begins = moment_text(cause.ts)
+    return (
+        op,
+        str(cause.lsn),
+        str(seq),
+        str(sub),
+        begins if cause.committed else None,
+        None if cause.xid is None else str(cause.xid),
+        begins,
+        None if ends is None else moment_text(ends),
+        "t" if current else "f",
+    )
+
+
+def _beside(rows: RowBlock, told: Tuple) -> RowBlock:
+    """Return ``rows`` with the same values behind each."""
+    import pyarrow as pa
+
+    count = len(rows)
+    more = [pa.repeat(pa.scalar(value, pa.string()), count) for value in told]
+    return RowBlock([*rows.columns, *more], count)

@@ -1,0 +1,65 @@
+"""What the sink asks of a kind of target for histories: statements on tables of versions."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from waltap.decode.tuple_image import Tuple
+from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.shape import ShapeColumn
+from waltap_sinks.sql.target import Bound
+
+__all__ = ["Versions", "shape_of"]
+
+
+class Versions(abc.ABC):
+    """Statements on tables of a `HistoryShape`, in the open transaction of the target.
+
+    A version is *open* while its row is at the source as it is: ``is_current`` is true, ``valid_to`` null.
+    Keys are what `TableShape.key_of` gives; times µs since 1970 UTC.
+    """
+
+    @abc.abstractmethod
+    def index(self, shape: HistoryShape) -> None:
+        """Make what finds the open version of a key quickly, for a table that was just made."""
+
+    @abc.abstractmethod
+    def insert_filled(
+        self,
+        table: Bound,
+        rows: Sequence[Tuple],
+        lacking: Sequence[ShapeColumn],
+        keys: Sequence[Any],
+    ) -> None:
+        """Add rows; what they lack is as in the open versions of ``keys``, one for each row; null where
+        there is none."""
+
+    @abc.abstractmethod
+    def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
+        """Close the open versions of ``keys`` at ``times``, one for each."""
+
+    @abc.abstractmethod
+    def close_row(self, table: Bound, row: Tuple, time: int) -> None:
+        """Close one open version of a table without a key that is as ``row``."""
+
+    @abc.abstractmethod
+    def close_all(self, table: Bound, time: int) -> None:
+        """Close every open version."""
+
+    @abc.abstractmethod
+    def open(self, table: Bound, keys: Sequence[Any]) -> None:
+        """Make those versions of ``keys`` the open ones that have no end and are not open yet."""
+
+    @abc.abstractmethod
+    def open_all(self, table: Bound) -> None:
+        """Make every version an open one that has no end."""
+
+    @abc.abstractmethod
+    def drop_unopened(self, table: Bound) -> None:
+        """Delete versions that have no end and were never opened: of a snapshot that broke off."""
+
+
+def shape_of(table: Bound) -> HistoryShape:
+    """Return the shape of a history's table."""
+    assert isinstance(table.shape, HistoryShape)
+    return table.shape

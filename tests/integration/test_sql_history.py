@@ -1,0 +1,369 @@
+"""Histories of the SQL sink, on every kind of target: held against a model that only appends."""
+
+import contextlib
+import datetime as dt
+import random
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.integration.test_sql_dialects import Place, duck, file, maria
+from tests.integration.test_sql_sink import PAIRS, PEOPLE, VISITS, _transaction
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, in_parts, relation
+from tests.rigs.sql import copy_of
+from tests.servers.postgres import Database
+from waltap.decode.message import Delete, Insert, Truncate, Update
+from waltap.decode.relation import Relation
+from waltap.decode.tuple_image import UNCHANGED, Tuple
+from waltap.source.position import Position
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken
+
+__all__ = ["duck", "file", "maria"]
+
+OWN = ("op", "commit_lsn", "seq", "sub", "commit_ts", "xid", "valid_from", "valid_to", "is_current")
+
+Known = dict[Any, Any]
+
+
+@pytest.fixture
+def postgres(database: Database) -> Place:
+    return Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
+
+
+@pytest.fixture(
+    params=["postgres", "file", "maria", "duck"], ids=["postgresql", "sqlite", "mariadb", "duckdb"]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+class Annals:
+    """The plain model: a list of versions, and of each row the one that is open."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, list[Known]] = {}
+        self._open: dict[str, list[Known]] = {}
+
+    def take(self, part: TransactionPart) -> None:
+        """Go through the changes of a transaction, one by one."""
+        for number, change in enumerate(part.changes):
+            if isinstance(change, Truncate):
+                for table in change.relations:
+                    for version in list(self._open.get(table.name, ())):
+                        self._end(table, version, part.commit_ts)
+                    self._add(table, (None,) * len(table.columns), "t", part, number, opens=False)
+                continue
+            assert isinstance(change, Insert | Update | Delete)
+            table, own = change.relation, _own(change.relation)
+            if isinstance(change, Insert):
+                self._add(table, change.new, "c", part, number)
+                continue
+            old = change.old if isinstance(change, Delete) or change.old else change.new
+            version = self._find(table, [old[n] for n in own], own)
+            self._end(table, version, part.commit_ts)
+            if isinstance(change, Delete):
+                seen = [old[n] if n in own else None for n in range(len(old))]
+                self._add(table, seen, "d", part, number, opens=False)
+                continue
+            row = [
+                v if n is UNCHANGED else n for n, v in zip(change.new, version["row"], strict=True)
+            ]
+            moved = bool(table.primary_key) and any(old[n] != row[n] for n in own)
+            if moved:
+                seen = [old[n] if n in own else None for n in range(len(old))]
+                self._add(table, seen, "d", part, number, opens=False)
+            self._add(table, row, "c" if moved else "u", part, number, sub=int(moved))
+
+    def read(self, table: Relation, rows: list[Tuple], ts: int, lsn: int) -> None:
+        """A snapshot: every version ends, and each row begins one."""
+        for version in list(self._open.get(table.name, ())):
+            self._end(table, version, ts)
+        for row in rows:
+            made = {
+                "row": tuple(row), "op": "r", "commit_lsn": lsn, "seq": -1, "sub": 0, "commit_ts": None,
+                "xid": None, "valid_from": ts, "valid_to": None, "is_current": True,
+            }  # fmt: skip
+            self.versions.setdefault(table.name, []).append(made)
+            self._open.setdefault(table.name, []).append(made)
+
+    def _add(
+        self,
+        table: Relation,
+        row: Any,
+        op: str,
+        part: TransactionPart,
+        number: int,
+        *,
+        sub: int = 0,
+        opens: bool = True,
+    ) -> None:
+        ts = part.commit_ts
+        made = {
+            "row": tuple(row), "op": op, "commit_lsn": part.commit_lsn, "seq": number, "sub": sub,
+            "commit_ts": ts, "xid": part.xid, "valid_from": ts, "valid_to": None if opens else ts,
+            "is_current": opens,
+        }  # fmt: skip
+        self.versions.setdefault(table.name, []).append(made)
+        if opens:
+            self._open.setdefault(table.name, []).append(made)
+
+    def _find(self, table: Relation, values: list[Any], own: list[int]) -> Known:
+        return next(v for v in self._open[table.name] if [v["row"][n] for n in own] == values)
+
+    def _end(self, table: Relation, version: Known, ts: int) -> None:
+        version["valid_to"], version["is_current"] = ts, False
+        self._open[table.name].remove(version)
+
+    def told(self, table: Relation) -> list[tuple[Any, ...]]:
+        """Return the versions as `told` reads them."""
+        found = self.versions.get(table.name, [])
+        return sorted((*v["row"], *(v[name] for name in OWN)) for v in map(_texts, found))
+
+
+def _own(table: Relation) -> list[int]:
+    names = [column.name for column in table.columns]
+    return [names.index(name) for name in table.primary_key or ()] or list(range(len(names)))
+
+
+def _texts(version: Known) -> Known:
+    def text(value: Any) -> str:
+        return "-" if value is None else str(value)
+
+    return {n: tuple(map(text, v)) if n == "row" else text(v) for n, v in version.items()}
+
+
+def told(place: Place, table: Relation, suffix: str = "_history") -> list[tuple[Any, ...]]:
+    """Return the history that the target has of ``table``, times as µs, sorted."""
+    columns = [column.name for column in table.columns]
+    names = ", ".join(
+        [f"CAST({name} AS {place.text})" for name in columns] + [f"_{n}" for n in OWN]
+    )
+    rows = place.execute(f"SELECT {names} FROM {table.table}{suffix}")
+    found = []
+    for row in rows:
+        values = dict(zip((*columns, *OWN), row, strict=True))
+        for name in ("commit_ts", "valid_from", "valid_to"):
+            values[name] = micros(values[name])
+        values["is_current"] = bool(values["is_current"])
+        found.append(tuple("-" if v is None else str(v) for v in values.values()))
+    return sorted(found)
+
+
+def micros(value: Any) -> int | None:
+    if value is None:
+        return None
+    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def _work(source: Model, chance: random.Random) -> TransactionPart:
+    """A transaction on rows that are known by a key, by two columns, and as a whole."""
+    rows = source.rows.setdefault("public.visits", [])
+    for _ in range(chance.choice((0, 1, 3))):
+        kind = chance.random()
+        if kind < 0.5 or not rows:
+            source.insert(VISITS, [str(chance.randrange(3)), chance.choice("abc")])
+        elif kind < 0.8:
+            source.update(VISITS, list(chance.choice(rows)), page=chance.choice("defg"))
+        else:
+            source.delete(VISITS, list(chance.choice(rows)))
+    return _transaction(source, chance)
+
+
+def test_random_work_leads_to_the_versions_of_the_model(place: Place, tmp_path: Path) -> None:
+    """Of every change one version; batches of any size, transactions in parts, crashes between. At the end
+    the versions that were valid at the time of a commit are the rows that the source had then."""
+    chance = random.Random(41)
+    source, annals = Model(), Annals()
+    target = place.opened(tmp_path, history_mode="beside")
+    states = []
+    for _ in range(15):
+        parts = []
+        for _ in range(chance.choice((1, 1, 3, 8))):
+            part = _work(source, chance)
+            annals.take(part)
+            parts.append(part)
+            states.append((part.commit_ts, list(source.rows["public.people"])))
+        *whole, last = parts
+        half = len(last.changes) // 2
+        if half and chance.random() < 0.3:
+            one, two = in_parts(last, half, len(last.changes) - half)
+            target.write(batch(*whole, one))
+            target.write(batch(two))
+        else:
+            target.write(batch(*parts))
+        if chance.random() < 0.2:
+            target.close()
+            target = place.sink(tmp_path, history_mode="beside")
+            assert target.open() == Position(last.end_lsn)
+            target.write(batch(*map(copy_of, parts)))
+    target.close()
+    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    ours, theirs = told(place, VISITS), annals.told(VISITS)
+    assert [v[:-2] for v in ours] == [v[:-2] for v in theirs]
+    # which one of several equal rows ends is nobody's to say
+    assert sorted(v[:2] + v[-2:] for v in ours) == sorted(v[:2] + v[-2:] for v in theirs)
+    assert [row[2:4] for row in _sorted(place, "pairs")] == [
+        (v["op"], v["seq"]) for v in sorted(annals.versions["public.pairs"], key=_order)
+    ]
+    held = told(place, PEOPLE)
+    for ts, rows in chance.sample(states, 20):
+        valid = [v[:3] for v in held if int(v[9]) <= ts and (v[10] == "-" or ts < int(v[10]))]
+        assert valid == sorted(tuple("-" if x is None else x for x in row) for row in rows)
+    assert len(place.rows("people", "id")) == len(source.rows["public.people"])
+
+
+def _order(version: Known) -> tuple[int, int, int]:
+    return version["commit_lsn"], version["seq"], version["sub"]
+
+
+def _sorted(place: Place, table: str) -> list[tuple[Any, ...]]:
+    return place.execute(
+        f"SELECT a, b, _op, _seq FROM {table}_history ORDER BY _commit_lsn, _seq, _sub"
+    )
+
+
+def test_a_history_alone_and_of_chosen_tables(place: Place, tmp_path: Path) -> None:
+    source, annals = Model(), Annals()
+    target = place.opened(
+        tmp_path, history_mode="instead", history_table_include_list="public.pe.*"
+    )
+    source.insert(PEOPLE, ["1", "a", "long"])
+    source.insert(VISITS, ["1", "x"])
+    parts = [source.commit()]
+    source.update(PEOPLE, ["1"], name="b", unsent=["note"])
+    parts.append(source.commit())
+    source.delete(PEOPLE, ["1"])
+    parts.append(source.commit())
+    for part in parts:
+        annals.take(part)
+        target.write(batch(part))
+    target.close()
+    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    assert ("1", "b", "long", "u") in [row[:4] for row in told(place, PEOPLE)]
+    assert place.rows("visits", "page") == [("x",)]
+    for missing in ("people", "visits_history"):
+        with pytest.raises(Exception, match=missing):
+            place.execute(f"SELECT * FROM {missing}")
+
+
+def test_snapshots_end_versions_and_begin_others(place: Place, tmp_path: Path) -> None:
+    """A second one too; one that broke off leaves nothing."""
+    source, annals = Model(), Annals()
+    target = place.opened(tmp_path, history_mode="beside")
+    source.insert(PEOPLE, *[[str(n), "old", None] for n in range(5)])
+    source.commit()
+    for piece in source.snapshot(PEOPLE):
+        target.write(piece)
+    annals.read(PEOPLE, source.rows["public.people"], TS, source.lsn)
+    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    source.update(PEOPLE, ["1"], name="new")
+    source.delete(PEOPLE, ["2"])
+    part = source.commit()
+    annals.take(part)
+    target.write(batch(part))
+    *pieces, end = source.snapshot(PEOPLE)
+    target.write(pieces[0])
+    target.close()
+    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    target = place.opened(tmp_path, history_mode="beside")
+    for piece in [*pieces, end]:
+        target.write(piece)
+    target.close()
+    annals.read(PEOPLE, source.rows["public.people"], TS, source.lsn)
+    assert told(place, PEOPLE) == annals.told(PEOPLE)
+
+
+TS = 1_700_000_000_000_000
+
+
+def test_rows_read_while_their_table_is_streamed_begin_versions(
+    place: Place, tmp_path: Path
+) -> None:
+    source = Model()
+    target = place.opened(tmp_path, history_mode="beside")
+    source.insert(PEOPLE, ["1", "a", None])
+    part = source.commit()
+    target.write(batch(part))
+    rows = SnapshotRows(
+        relation=PEOPLE, rows=[("1", "a", "n"), ("2", "b", None)], ts=part.commit_ts + 5,
+        lsn=None, xid=None, kind="incremental",
+    )  # fmt: skip
+    target.write(Batch(parts=[rows], position=Position(part.end_lsn), events=2))
+    target.close()
+    found = [(row[0], row[3], row[4], row[-1]) for row in told(place, PEOPLE)]
+    lsn, end = str(part.commit_lsn), str(part.end_lsn)
+    assert found == [("1", "c", lsn, "False"), ("1", "r", end, "True"), ("2", "r", end, "True")]
+
+
+def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path) -> None:
+    before = relation("public.t", [("id", "int4"), ("a", "text")], numbers=[1, 2], oid=77)
+    after = relation(
+        "public.t", [("id", "int4"), ("b", "text"), ("c", "int8")], numbers=[1, 2, 3], oid=77
+    )
+    source, target = Model(), place.opened(tmp_path, history_mode="beside")
+    source.insert(before, ["1", "x"])
+    target.write(batch(source.commit()))
+    source.rows["public.t"] = [("1", "x", None)]
+    source.update(after, ["1"], c="7", unsent=["b"])
+    target.write(batch(source.commit()))
+    target.close()
+    assert place.rows("t", "id", "b", "c") == [("1", "x", "7")]
+    assert place.rows("t_history", "id", "b", "c", "_op") == [
+        ("1", "x", "7", "u"),
+        ("1", "x", None, "c"),
+    ]
+
+
+def test_names_that_are_taken_are_told(file: Place, tmp_path: Path) -> None:
+    odd = relation("public.odd", [("id", "int4"), ("_op", "text")])
+    source, target = Model(), file.opened(tmp_path, history_mode="beside")
+    source.insert(odd, ["1", "x"])
+    with pytest.raises(SqlHistoryColumnTaken, match=r"history\.column\.prefix"):
+        target.write(batch(source.commit()))
+    target.close()
+    target = file.opened(tmp_path, history_mode="beside", history_column_prefix="h_")
+    source.insert(odd, ["2", "y"])
+    target.write(batch(source.commit()))
+    assert file.rows("odd_history", "id", "_op", "h_op") == [("2", "y", "c")]
+    alike = relation("public.odd_history", [("id", "int4")])
+    source.insert(alike, ["1"])
+    source.insert(odd, ["3", "z"])
+    with pytest.raises(SqlNameTaken, match="odd_history"):
+        target.write(batch(source.commit()))
+    target.close()
+    long = relation("public." + "n" * 63, [("id", "int4")])
+    with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
+        source.insert(long, ["1"])
+        target.write(batch(source.commit()))
+    ((name,),) = file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'nnn%_history'")
+    assert len(name) == 63
+
+
+def test_two_keys_of_one_history_are_told_apart(place: Place, tmp_path: Path) -> None:
+    source, annals = Model(), Annals()
+    target = place.opened(tmp_path, history_mode="beside")
+    for key in (("1", "a"), ("1", "b"), ("2", "a")):
+        source.insert(PAIRS, [*key, "1.50", '{"x": 1}'])
+    first = source.commit()
+    source.update(PAIRS, ("1", "a"), price="2.50", unsent=["doc"])
+    source.delete(PAIRS, ("1", "b"))
+    source.update(PAIRS, ("2", "a"), b="c", unsent=["doc"])
+    second = source.commit()
+    for part in (first, second):
+        annals.take(part)
+        target.write(batch(part))
+    target.close()
+    found = place.rows("pairs_history", "a", "b", "_op", "_seq", "_sub")
+    assert found == sorted(
+        (*v["row"][:2], v["op"], str(v["seq"]), str(v["sub"]))
+        for v in annals.versions["public.pairs"]
+    )
+    docs = place.execute("SELECT count(doc) FROM pairs_history WHERE _is_current")
+    assert docs == [(2,)]
