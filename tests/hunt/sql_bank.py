@@ -107,9 +107,9 @@ class Teller(threading.Thread):
 class Auditor(threading.Thread):
     """Reads the target's books again and again; ``wrong`` has what is not as promised."""
 
-    def __init__(self, target: Cluster) -> None:
+    def __init__(self, target: Cluster, accounts: int) -> None:
         super().__init__(daemon=True)
-        self._target = target
+        self._target, self._accounts = target, accounts
         self._closing = threading.Event()
         self.reads = self.states = 0
         self.wrong: list[str] = []
@@ -126,7 +126,7 @@ class Auditor(threading.Thread):
                         last = row
                         self.reads += 1
                         if (
-                            row[:4] != (ACCOUNTS * BALANCE, 0, ACCOUNTS, 3000)
+                            row[:4] != (self._accounts * BALANCE, 0, self._accounts, 3000)
                             and len(self.wrong) < 9
                         ):
                             self.wrong.append(f"read {self.reads}: {row}")
@@ -143,7 +143,17 @@ class Auditor(threading.Thread):
 class Bank:
     """One run of the story."""
 
-    def __init__(self, source: Database, target: Cluster, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        source: Database,
+        target: Cluster,
+        folder: Path,
+        seed: int,
+        *,
+        accounts: int = ACCOUNTS,
+        connections: int = 1,
+    ) -> None:
+        self._accounts = accounts
         self._source, self._target, self._folder = source, target, folder
         self._chance, self._seed = random.Random(seed), seed
         self._engine: subprocess.Popen[bytes] | None = None
@@ -162,6 +172,7 @@ class Bank:
             "url": target.dsn("bank"),
             "table.name.format": "replica.{table}",
             "history.mode": "beside",
+            "apply.connections": connections,
         }
         lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
         lines += ["[sink]", 'type = "sql"', *map(_line, sink.items())]
@@ -170,9 +181,9 @@ class Bank:
     def play(self, *, kills: int, reads: int, writers: int, pause: float) -> Auditor:
         """Return the auditor at the end of it all."""
         source, target = self._source, self._target
-        source.execute(TABLES.format(accounts=ACCOUNTS, balance=BALANCE))
+        source.execute(TABLES.format(accounts=self._accounts, balance=BALANCE))
         target.execute("CREATE DATABASE bank")
-        auditor = Auditor(target)
+        auditor = Auditor(target, self._accounts)
         tellers = [Teller(source, n, self._seed, pause) for n in range(writers)]
         try:
             for teller in tellers:
@@ -255,7 +266,9 @@ def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:
 def play(
     given: argparse.Namespace, database: Database, target: Cluster, folder: Path
 ) -> tuple[str, list[str]]:
-    bank = Bank(database, target, folder, given.seed)
+    bank = Bank(
+        database, target, folder, given.seed, accounts=given.accounts, connections=given.connections
+    )
     auditor = bank.play(kills=given.kills, reads=given.reads, writers=given.writers, pause=0.02)
     wrong = verdict(database, target, auditor)
     ((moved,),) = database.execute("SELECT count(*) FROM transfers")
@@ -269,7 +282,7 @@ def play(
 if __name__ == "__main__":
     run_bank(
         __doc__ or "",
-        {"kills": 50, "reads": 10_000, "writers": 8},
+        {"kills": 50, "reads": 10_000, "writers": 8, "connections": 1, "accounts": ACCOUNTS},
         Cluster.create,
         play,
         right="every read right, target equals source",

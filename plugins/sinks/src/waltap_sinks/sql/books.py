@@ -138,6 +138,15 @@ class Books:
             )
             target.commit()
 
+    @property
+    def generation(self) -> int:
+        """Return the number of the opening that may commit."""
+        return self._generation
+
+    def adopt(self, generation: int) -> None:
+        """Commit for the opening ``generation``, which another connection made."""
+        self._generation = generation
+
     def store(self, position: Position) -> None:
         """Write ``position`` into the open transaction. Raises: SqlFenced."""
         self._store(position)

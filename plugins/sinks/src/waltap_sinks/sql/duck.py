@@ -25,8 +25,6 @@ from waltap_sinks.sql.typed import arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap_sinks.sql.versions import Versions
-
 __all__ = ["DuckTarget"]
 
 COLUMNS = """
@@ -53,10 +51,12 @@ class DuckTarget(GenericTarget):
     """
 
     savepoints = False
+    versions = ("generic_versions", "DuckVersions")
     backend = "duckdb"
     errors = duckdb.Error
     schemas = True
     for_update = ""
+    concurrent = False
     word_type = text_type = "VARCHAR"
     time_type = "TIMESTAMP WITH TIME ZONE"
     _begun = False
@@ -136,11 +136,6 @@ class DuckTarget(GenericTarget):
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts)
 
     # --- rows ---
-
-    def versions(self) -> "Versions":
-        from waltap_sinks.sql.generic_versions import DuckVersions
-
-        return DuckVersions(self)
 
     @contextlib.contextmanager
     def given(self, name: str, columns: dict[str, Sequence[Any]]) -> Iterator[None]:

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy
 
@@ -25,9 +25,6 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn
 from waltap_sinks.sql.target import Bound, BoundColumn, Target, chunks
 from waltap_sinks.sql.typed import TypedRows
-
-if TYPE_CHECKING:
-    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["GenericTarget", "escaped"]
 
@@ -164,11 +161,6 @@ class GenericTarget(Target):
         return statement.replace("%s", "?").replace("%%", "%") if self.qmark else statement
 
     # --- rows ---
-
-    def versions(self) -> "Versions":
-        from waltap_sinks.sql.generic_versions import GenericVersions
-
-        return GenericVersions(self)
 
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
         self._put("INSERT INTO", "", table, [c for c in table.columns if c.existing.written], rows)

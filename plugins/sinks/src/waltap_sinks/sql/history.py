@@ -20,6 +20,7 @@ from waltap_sinks.sql.shape import TableName, TableShape
 from waltap_sinks.sql.shapes import Shapes
 from waltap_sinks.sql.tables import Tables
 from waltap_sinks.sql.target import Bound, Target
+from waltap_sinks.sql.versions import versions_of
 
 __all__ = ["History"]
 
@@ -117,7 +118,7 @@ class History:
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._types, self._properties, self._on_table = types, properties, on_table
-        self._versions = target.versions()
+        self._versions = versions_of(target)
         self._matches = NameMatcher(properties.history_tables)
         self._known: dict[TableShape, HistoryShape | None] = {}
         self._logs: dict[TableName, Log] = {}

@@ -28,8 +28,6 @@ from waltap_sinks.sql.typed import arrow_type, json_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap_sinks.sql.versions import Versions
-
 __all__ = ["MysqlTarget"]
 
 KEY_LENGTH: Final = 255
@@ -37,7 +35,7 @@ KEY_LENGTH: Final = 255
 
 CONFLICTS: Final = frozenset({1205, 1213, 1020})
 LOST: Final = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0})
-REFUSED: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1698})
+REFUSED: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151})
 READ_ONLY: Final = frozenset({1290, 1792, 1836})
 MISSING: Final = frozenset({1054, 1146, 1109})
 UNFIT: Final = frozenset({1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140})
@@ -68,6 +66,7 @@ class MysqlTarget(GenericTarget):
     errors = pymysql.MySQLError
     qmark = False
     transactional_ddl = False
+    versions = ("generic_versions", "MysqlVersions")
     word_type, text_type, time_type = "varchar(191)", "longtext", "datetime(6)"
 
     def options(self) -> dict[str, Any]:
@@ -84,7 +83,8 @@ class MysqlTarget(GenericTarget):
         seconds = max(1, self._properties.lock_timeout_ms // 1000)
         self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}")
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        if self._properties.foreign_keys == "auto":
+        self.checks_foreign_keys = self._properties.foreign_keys == "check"
+        if not self.checks_foreign_keys:
             self.run("SET SESSION foreign_key_checks = 0")
 
     def close(self) -> None:
@@ -153,11 +153,6 @@ class MysqlTarget(GenericTarget):
         return _naive(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))
 
     # --- rows ---
-
-    def versions(self) -> "Versions":
-        from waltap_sinks.sql.generic_versions import MysqlVersions
-
-        return MysqlVersions(self)
 
     def streaming_cursor(self) -> Any:
         return self._raw.cursor(pymysql.cursors.SSCursor)

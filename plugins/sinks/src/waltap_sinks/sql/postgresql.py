@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 import sqlalchemy
@@ -54,9 +54,6 @@ from waltap_sinks.sql.target import (
     Target,
     chunks,
 )
-
-if TYPE_CHECKING:
-    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["PostgresTarget"]
 
@@ -117,6 +114,7 @@ class PostgresTarget(Target):
     """
 
     lazy_commits = True
+    versions = ("postgres_versions", "PostgresVersions")
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._pipeline = properties, context.pipeline
@@ -153,6 +151,7 @@ class PostgresTarget(Target):
             with contextlib.suppress(psycopg.errors.InsufficientPrivilege), raw.transaction():
                 raw.execute("SET SESSION session_replication_role = replica")
                 self._replica = True
+        self.checks_foreign_keys = not self._replica
         raw.commit()
 
     def close(self) -> None:
@@ -273,11 +272,6 @@ class PostgresTarget(Target):
         return sorted(tables, key=lambda table: order.index(oids[table]))
 
     # --- rows ---
-
-    def versions(self) -> "Versions":
-        from waltap_sinks.sql.postgres_versions import PostgresVersions
-
-        return PostgresVersions(self)
 
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:
         if len(rows) >= COPY_ROWS:

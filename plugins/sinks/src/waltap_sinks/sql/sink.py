@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import msgspec
 
 from waltap.dead_letters.pieces import Part
-from waltap.errors import RecordError, SinkError, WaltapError
+from waltap.errors import ConfigurationError, Problem, RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, Refused
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -19,6 +19,7 @@ from waltap_sinks.sql.books import Books
 from waltap_sinks.sql.errors import SqlCommitUnknown, SqlConflictMidway, SqlTransactionGap
 from waltap_sinks.sql.history import Cause
 from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.sql.lanes import Lane, Lanes
 from waltap_sinks.sql.piecewise import is_of_a_record, place_of, take_in_pieces
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TableName
@@ -61,6 +62,16 @@ class SqlSink(Sink):
         self._tables = Tables(self._target, self._books, properties)
         self._shapes = Shapes(context.events, properties, schemas=self._target.schemas)
         self._applier = Applier(self._target, self._tables, self._shapes, context.types, properties)
+        self._lanes: Lanes | None = None
+        if properties.connections > 1:
+            if not self._target.concurrent:
+                problem = Problem(
+                    "sink.apply.connections",
+                    "is 1 for a target that one connection writes",
+                    allowed="1",
+                )
+                raise ConfigurationError([problem])
+            self._lanes = Lanes(properties, context, self._shapes, table)
         self._reset(None)
 
         self._worker: ThreadPoolExecutor | None = None
@@ -119,6 +130,8 @@ class SqlSink(Sink):
         if self._worker is not None:
             self._worker.shutdown()
         self._worker = self._handed = self._pending = None
+        if self._lanes is not None:
+            self._lanes.close()
         self._target.rollback()
         self._target.close()
         self._begun = False
@@ -338,6 +351,11 @@ class SqlSink(Sink):
 
     def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
         """Apply ``parts``, and commit them with ``position``; None: the transaction stays open."""
+        if self._lanes is not None and position is not None and not (durable or self._begun):
+            parts = self._apply_in_lanes(self._lanes, parts, position)
+            if not parts:
+                self._position = max(position, self._position or position)
+                return
         if not self._target.transactional_ddl:
             self._bind_ahead(parts)
         midway = self._begun
@@ -369,6 +387,36 @@ class SqlSink(Sink):
         if position is not None:  # what comes again from an older offset moves nothing back
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
+
+    def _apply_in_lanes(self, lanes: Lanes, parts: Parts, position: Position) -> Parts:
+        """Apply what of ``parts`` several connections can, and commit it; return the rest."""
+        parts = [  # what lanes committed before something failed does not go in again
+            part
+            for part in parts
+            if not isinstance(part, TransactionPart) or part.commit_lsn >= self._skip_below
+        ]
+        if self._context.tolerant or self._target.checks_foreign_keys:
+            return parts
+        if self._applier.unbound(parts):
+            lanes.forget()
+            return parts
+        slices = lanes.cut(parts)
+        if not slices:
+            return parts
+
+        def commit(lane: Lane, some: Sequence[TransactionPart]) -> None:
+            end = position if some is slices[-1] else Position(max(part.end_lsn for part in some))
+            end = end if self._stored is None else max(end, self._stored)
+            durable = not lane.target.lazy_commits
+            lane.books.store(end)
+            self._commit_on(lane.target, durable=durable)
+            self._position = self._stored = end
+            if durable:
+                self._durable = end
+            self._skip_below = max(self._skip_below, end.end_lsn)
+
+        done = lanes.apply(slices, self._books.generation, commit)
+        return [part for some in slices[done:] for part in some]
 
     def _bind_ahead(self, parts: Parts) -> None:
         """Make and alter tables before the transaction that needs them, where DDL ends one. One that is
@@ -443,21 +491,24 @@ class SqlSink(Sink):
         """Commit with ``position``. What is not ``durable`` is so after the next `flush`."""
         durable = durable or self._snapshot or not self._target.lazy_commits
         self._books.store(position)
-        self._context.may_write()
-        try:
-            self._target.commit(durable=durable)
-        except Exception as error:
-            if not self._target.lost(error):
-                raise
-            raise SqlCommitUnknown(
-                f"the connection to {self._target.url} was lost while a transaction was being committed",
-                positions=self._books.name,
-            ) from error
+        self._commit_on(self._target, durable=durable)
         self._begun = self._snapshot = False
         self._position = self._stored = position
         if durable:
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
+
+    def _commit_on(self, target: Target, *, durable: bool) -> None:
+        self._context.may_write()
+        try:
+            target.commit(durable=durable)
+        except Exception as error:
+            if not target.lost(error):
+                raise
+            raise SqlCommitUnknown(
+                f"the connection to {target.url} was lost while a transaction was being committed",
+                positions=self._books.name,
+            ) from error
 
     def _undo(self) -> None:
         """Undo the target's transaction, and what is known from it."""

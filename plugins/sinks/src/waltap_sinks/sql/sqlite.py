@@ -39,6 +39,7 @@ class SqliteTarget(GenericTarget):
     backend = "sqlite+pysqlite"
     errors = sqlite3.Error
     for_update = ""
+    concurrent = False
     number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
 
     def options(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 from waltap_sinks.sql.target import Bound, BoundColumn, Described, ExistingColumn, Target
+from waltap_sinks.sql.versions import versions_of
 
 __all__ = ["Tables"]
 
@@ -113,7 +114,7 @@ class Tables:
             raise SqlColumnMissing(f"the target has no table {name}", statement=statement)
         target.create(name, columns, key)
         if isinstance(shape, HistoryShape):
-            target.versions().index(shape)
+            versions_of(target).index(shape)
         log.info("created %s in the target", name)
         described = target.describe(name)
         assert described is not None

@@ -4,14 +4,11 @@ import abc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from waltap.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
-
-if TYPE_CHECKING:
-    from waltap_sinks.sql.versions import Versions
 
 __all__ = ["Bound", "BoundColumn", "Described", "ExistingColumn", "Target", "chunks"]
 
@@ -76,6 +73,12 @@ class Target(abc.ABC):
     """Whether tables are created and altered in the transaction of the data."""
     lazy_commits: bool = False
     """Whether a commit that need not be durable is quicker."""
+    versions: tuple[str, str] = ("generic_versions", "GenericVersions")
+    """Module and class of the statements on tables of histories."""
+    concurrent: bool = True
+    """Whether several connections may write at once."""
+    checks_foreign_keys: bool = False
+    """Whether this connection's changes are held against foreign keys."""
     url: str
     """The address, without password."""
 
@@ -192,10 +195,6 @@ class Target(abc.ABC):
         return list(tables)
 
     # --- rows ---
-
-    @abc.abstractmethod
-    def versions(self) -> "Versions":
-        """Return the statements on tables of histories."""
 
     @abc.abstractmethod
     def insert(self, table: Bound, rows: Sequence[Tuple]) -> None:

@@ -2,14 +2,15 @@
 
 import abc
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.shape import ShapeColumn
-from waltap_sinks.sql.target import Bound
+from waltap_sinks.sql.target import Bound, Target
 
-__all__ = ["Versions", "shape_of"]
+__all__ = ["Versions", "shape_of", "versions_of"]
 
 
 class Versions(abc.ABC):
@@ -63,3 +64,10 @@ def shape_of(table: Bound) -> HistoryShape:
     """Return the shape of a history's table."""
     assert isinstance(table.shape, HistoryShape)
     return table.shape
+
+
+def versions_of(target: Target) -> Versions:
+    """Return the statements for a kind of target."""
+    module, name = target.versions
+    found: Versions = getattr(import_module(f"waltap_sinks.sql.{module}"), name)(target)
+    return found
