@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.dead_letters import KEEP, dead_letters, letters_of
+from tests.rigs.dead_letters import KEEP, dead_letters, letters_of, verified
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 from waltap_sinks.sql.errors import SqlConstraintViolated
@@ -68,6 +68,11 @@ def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
     assert told["event"]["value"]["after"]["note"] == "long one"
     assert "change" not in told
 
+    told = verified(to_sql)
+    assert told.returncode == 1, told.stdout
+    said = " ".join(told.stdout.replace("│", " ").split())
+    assert "3 of 3 rows that differ were refused: they are dead letters" in said, told.stdout
+
     again = dead_letters(to_sql, "replay")
     assert again.returncode == 1, again.stderr
     assert [each.attempts for each in letters_of(to_sql)] == [2, 2, 2]
@@ -82,6 +87,9 @@ def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
     assert all(each.replayed_ms for each in letters_of(to_sql))
     assert to_sql.offset() == position
     assert "0 delivered" in dead_letters(to_sql, "replay").stderr
+    told = verified(to_sql)
+    assert told.returncode == 0, told.stdout
+    assert "dead letters" not in told.stdout
 
     target.execute("INSERT INTO people VALUES (70, 'after', 'n')")
     to_sql.catch_up()
@@ -116,17 +124,32 @@ def test_rows_of_an_initial_snapshot_are_refused_alone(to_sql: Pipeline, target:
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
 
 
-def test_a_letter_is_not_replayed_while_the_pipeline_runs(
-    to_sql: Pipeline, target: Database
-) -> None:
+def test_a_running_pipeline_replays_letters_and_goes_on(to_sql: Pipeline, target: Database) -> None:
     to_sql.settings |= KEEP
     to_sql.catch_up()
-    target.execute("INSERT INTO people VALUES (2, 'bad', 'n')")
+    assert "there are no dead letters" in dead_letters(to_sql, "list").stdout
+    target.execute("INSERT INTO people VALUES (2, 'bad', 'n'), (3, 'ok', 'too long')")
     with to_sql.running() as run:
-        run.until(lambda: letters_of(to_sql), "a letter")
+        run.until(lambda: len(letters_of(to_sql)) == 2, "letters")
+        refused = dead_letters(to_sql, "replay")
+        assert refused.returncode == 1, refused.stdout + refused.stderr
+        assert refused.stdout.count("refused: ") == 2
+        assert [each.attempts for each in letters_of(to_sql)] == [2, 2]
+        target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
+        first, second = letters_of(to_sql)
         answer = dead_letters(to_sql, "replay")
-    assert answer.returncode != 0
-    assert "WT-6004" in answer.stderr
+        assert answer.returncode == 1, answer.stdout + answer.stderr
+        assert f"{first.id}  delivered" in answer.stdout
+        assert f"{second.id}  refused: " in answer.stdout
+        target.execute("INSERT INTO people VALUES (4, 'ok', 'n')")
+        run.until(
+            lambda: target.execute("SELECT id FROM replica.people ORDER BY id") == [(2,), (4,)],
+            "the row behind the replay",
+        )
+        assert "0 delivered, 1 refused" in dead_letters(to_sql, "replay").stderr
+    target.execute("ALTER TABLE replica.people ALTER note TYPE text")
+    assert "1 delivered, 0 refused" in dead_letters(to_sql, "replay").stderr
+    assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(2,), (3,), (4,)]
 
 
 def test_each_of_several_sinks_has_letters_of_its_own(

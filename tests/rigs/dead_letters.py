@@ -1,6 +1,7 @@
 """Dead letters of a pipeline in a test: what is kept, and the command that works on them."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +19,15 @@ def letters_of(pipeline: Pipeline) -> list[Letter]:
 
 def dead_letters(pipeline: Pipeline, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:
     """Run ``waltap dead-letters`` on the profile of the pipeline."""
+    return _command(pipeline, "dead-letters", verb, "p.toml", *rest)
+
+
+def verified(pipeline: Pipeline, *rest: str) -> subprocess.CompletedProcess[str]:
+    """Run ``waltap verify`` on it."""
+    return _command(pipeline, "verify", "p.toml", "--patience", "0", *rest)
+
+
+def _command(pipeline: Pipeline, *command: str) -> subprocess.CompletedProcess[str]:
     settings = {"waltap.state.dir": "state", **pipeline.settings}
     own = {k.removeprefix("sink."): v for k, v in settings.items() if k.startswith("sink.")}
     others = {k: v for k, v in settings.items() if not k.startswith("sink.") and v is not None}
@@ -29,11 +39,12 @@ def dead_letters(pipeline: Pipeline, verb: str, *rest: str) -> subprocess.Comple
         text += "[[sinks]]\n" + _lines(outlet)
     (pipeline.folder / "p.toml").write_text(text)
     return subprocess.run(
-        [sys.executable, "-m", "waltap", "dead-letters", verb, "p.toml", *rest],
+        [sys.executable, "-m", "waltap", *command],
         cwd=pipeline.folder,
         capture_output=True,
         text=True,
         timeout=180,
+        env={**os.environ, "COLUMNS": "300"},
     )
 
 

@@ -19,6 +19,7 @@ from waltap.control.protocol import SignalRequest, StatusRequest
 from waltap.control.server import ControlSocket
 from waltap.offsets.state_folder import CONTROL, own_files
 from waltap.pipeline.control import Control
+from waltap.pipeline.replaying import ReplayDesk
 from waltap.pipeline.lock import PipelineLock
 from waltap.pipeline.status import Status
 from waltap.signals.inbox import SignalAnswer
@@ -33,6 +34,7 @@ class Engine:
 
     def __init__(self, verdict: Callable[[Signal], str | None] = lambda _signal: "") -> None:
         self.verdict, self.given = verdict, list[Signal]()
+        self.replays = ReplayDesk()
 
     def give(self, signal: Signal) -> Future[SignalAnswer]:
         self.given.append(signal)
@@ -43,7 +45,7 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = Control(self.give, lambda: STATUS, lambda: "made-1")
+        control = Control(self.give, lambda: STATUS, lambda: "made-1", self.replays.put)
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 

@@ -1,8 +1,9 @@
 """``waltap dead-letters``: events that could not be delivered: look at them, deliver them, drop them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,11 +14,14 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 
 if TYPE_CHECKING:
     from waltap.dead_letters.letter import Letter
-    from waltap.dead_letters.replay import Replay
     from waltap.dead_letters.store import LetterStore
     from waltap.pipeline.setup import Stages
 
 __all__ = ["command"]
+
+WAIT_S = 60.0
+LONGEST_S = 3600.0
+"""How long a running pipeline may take for letters once it has begun."""
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]…", help="Letters; without any, all.")
@@ -39,6 +43,8 @@ def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = Fal
     if as_json:
         typer.echo(json.dumps([each.told() for each in letters], indent=2))
         return
+    if not letters:
+        typer.echo("there are no dead letters")
     for each in letters:
         state = (
             f"replayed {_time(each.replayed_ms)}"
@@ -83,27 +89,29 @@ def replay(
             "--anew", help="By the transforms and the format of now, not the record as it was."
         ),
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=3600,
+            metavar="SECONDS",
+            help="How long to wait until a running pipeline begins with it.",
+        ),
+    ] = WAIT_S,
     set_: SetOption = None,
 ) -> None:
-    """Deliver letters to the sinks that refused them. Refused while the pipeline runs.
+    """Deliver letters to the sinks that refused them, the oldest first. The pipeline may run.
 
-    The oldest comes first. A letter that was replayed is marked, and left alone the next time. Exit code
-    1 when one is refused again; it stays, with its reason.
+    A running one does it itself, between two transactions, and goes on. A letter that was replayed is
+    marked, and left alone the next time. Exit code 1 when one is refused again; it stays, with its reason.
     """
-    from waltap.pipeline.lock import PipelineLock
-
-    stages = _stages(file, set_)
-    refused = 0
-    with PipelineLock(stages.state_dir):
-        store = stages.desk.store
-        waiting = [each for each in _chosen(store, ids) if again or each.replayed_ms is None]
-        for sink in dict.fromkeys(each.sink for each in waiting):
-            those = [_without_record(e) if anew else e for e in waiting if e.sink == sink]
-            for found in _replay(stages, sink).run(those):
-                refused += found.error is not None
-                became = "delivered" if found.error is None else f"refused: {found.error.problem}"
-                typer.echo(f"{found.letter.id}  {became}")
-    typer.echo(f"{len(waiting) - refused} delivered, {refused} refused", err=True)
+    letters = _chosen(_store(file, set_), ids)
+    waiting = [each for each in letters if again or each.replayed_ms is None]
+    delivered = refused = 0
+    for name, why in _replayed(file, set_, waiting, again=again, anew=anew, wait_s=wait):
+        refused, delivered = refused + bool(why), delivered + (not why)
+        typer.echo(f"{name}  {f'refused: {why}' if why else 'delivered'}")
+    typer.echo(f"{delivered} delivered, {refused} refused", err=True)
     if refused:
         raise typer.Exit(1)
 
@@ -161,35 +169,47 @@ def _stages(file: str, set_: list[str] | None) -> "Stages":
     return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="replay")
 
 
-def _replay(stages: "Stages", sink: str) -> "Replay":
-    """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
+def _replayed(
+    file: str,
+    set_: list[str] | None,
+    letters: "Sequence[Letter]",
+    *,
+    again: bool,
+    anew: bool,
+    wait_s: float,
+) -> Iterator[tuple[str, str]]:
+    """Deliver letters, here or by the process that runs the pipeline; give the id of each, and why it was
+    refused ("": delivered). Raises: SinkError, OffsetError, ReplayUndone."""
     from waltap.clock import SystemClock
-    from waltap.dead_letters.replay import Replay
-    from waltap.source.position import Positions
+    from waltap.pipeline.lock import PipelineLock, PipelineRunning
+    from waltap.pipeline.replaying import replayed
 
-    outlet = next((each for each in stages.outlets if each.name == sink), None)
-    if outlet is None and (sink or stages.outlets):
-        named = ", ".join(each.name for each in stages.outlets) or "the profile's only one"
-        problem = Problem(
-            "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
-        )
-        raise ConfigurationError([problem])
-    chain = stages.chain if outlet is None else outlet.chain
-    form = stages.format if outlet is None else outlet.format
-    clock, offset = SystemClock(), stages.store.load()
-    return Replay(
-        store=stages.desk.store,
-        sink=stages.sink if outlet is None else outlet.make(),
-        make=lambda batch: chain.made(batch, form, clock.time_ns()),
-        stored=Positions() if offset is None else offset.positions,
-        now_ms=lambda: clock.time_ns() // 1_000_000,
-    )
+    if not letters:
+        return
+    stages = _stages(file, set_)
+    try:
+        with PipelineLock(stages.state_dir):
+            known = {each.id: each for each in stages.desk.store.letters()}
+            those = [known[each.id] for each in letters if each.id in known]
+            for found in replayed(stages, those, SystemClock(), again=again, anew=anew):
+                yield found.letter.id, "" if found.error is None else found.error.problem
+    except PipelineRunning:
+        ids = tuple(each.id for each in letters)
+        yield from _by_the_run(stages.state_dir, ids, again=again, anew=anew, wait_s=wait_s)
 
 
-def _without_record(letter: "Letter") -> "Letter":
-    import msgspec
+def _by_the_run(
+    folder: Path, ids: tuple[str, ...], *, again: bool, anew: bool, wait_s: float
+) -> Iterator[tuple[str, str]]:
+    from waltap.control.client import ask
+    from waltap.control.errors import ReplayUndone
+    from waltap.control.protocol import ReplayRequest
 
-    return msgspec.structs.replace(letter, record=None) if letter.change is not None else letter
+    request = ReplayRequest(ids=ids, again=again, anew=anew, wait_ms=round(wait_s * 1000))
+    answer = ask(folder, request, patience_s=LONGEST_S)
+    yield from (answer.letters or {}).items()
+    if not answer.ok or not answer.taken:
+        raise ReplayUndone(answer.reason)
 
 
 def _time(ms: int | None) -> str:

@@ -14,9 +14,12 @@ PATIENCE_S = 10.0
 """How long an answer may take beyond the time that the request itself waits."""
 
 
-def ask(folder: Path, request: Request) -> Answer:
+def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Answer:
     """Send ``request`` to the process that runs the pipeline whose state is in ``folder``; return its
-    answer. Raises: PipelineNotRunning, ControlSocketUnusable."""
+    answer, which may take ``patience_s`` beyond the time that the request waits.
+
+    Raises: PipelineNotRunning, ControlSocketUnusable.
+    """
     pid = holder(folder / LOCK)
     path = folder / CONTROL
     if pid is None:
@@ -26,7 +29,7 @@ def ask(folder: Path, request: Request) -> Answer:
         with unix_socket() as connection, address(path) as name:
             connection.settimeout(PATIENCE_S)
             connection.connect(name)
-            connection.settimeout(PATIENCE_S + request.wait_ms / 1000)
+            connection.settimeout(patience_s + request.wait_ms / 1000)
             connection.sendall(asked(request))
             with connection.makefile("rb") as lines:
                 line = lines.readline()

@@ -2,7 +2,7 @@
 
 from waltap.errors import OffsetError, Retry
 
-__all__ = ["ControlSocketUnusable", "PipelineNotRunning"]
+__all__ = ["ControlSocketUnusable", "PipelineNotRunning", "ReplayUndone"]
 
 
 class PipelineNotRunning(OffsetError):
@@ -24,4 +24,15 @@ class ControlSocketUnusable(OffsetError):
         "Only the user that runs the pipeline may use the socket, and only on the same machine. Where it "
         "has just started, ask again; what the log of the run says of its control socket tells more. "
         "Signals can also be given by the table of signal.data.collection, or by the file of signal.file."
+    )
+
+
+class ReplayUndone(OffsetError):
+    """A running pipeline did not deliver dead letters, or not all of those that were asked for."""
+
+    code = "WT-6205"
+    remedy = (
+        "What is listed as delivered is. See what the log of the run says, mend it, and give the command "
+        "again: letters that were delivered are left alone. A snapshot, or a sink that is away, is "
+        "waited for with --wait SECONDS; a pipeline that is stopped is replayed by the command itself."
     )

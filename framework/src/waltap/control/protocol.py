@@ -5,6 +5,8 @@ answer to it, in order; a connection may ask as often as it likes. Sans-IO.
     {"ok": true, "state": "streaming", "id": "a-1", "taken": true}
     {"do": "status"}
     {"ok": true, "state": "streaming", "status": {"pipeline": "shop", "events": 7, …}}
+    {"do": "replay", "ids": ["16B374D8-3"], "wait_ms": 60000}
+    {"ok": true, "state": "streaming", "taken": true, "letters": {"16B374D8-3": ""}}
 
 ``do`` names what is asked for; members that a request does not have are an error, so that a typing error
 is not taken for consent. A line that is no request is answered too, with ``ok`` false.
@@ -15,6 +17,7 @@ import msgspec
 __all__ = [
     "LONGEST_WAIT_MS",
     "Answer",
+    "ReplayRequest",
     "Request",
     "SignalRequest",
     "StatusRequest",
@@ -64,14 +67,35 @@ class StatusRequest(
         return 0
 
 
-Request = SignalRequest | StatusRequest
+class ReplayRequest(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="replay",
+    tag_field="do",
+    forbid_unknown_fields=True,
+):
+    """Deliver dead letters, between two transactions, and wait at most ``wait_ms`` until that has begun.
+
+    ``ids`` are theirs; without any, all. ``again``: those that were replayed before, too. ``anew``: by the
+    transforms and the format, not the record as it was.
+    """
+
+    ids: tuple[str, ...] = ()
+    again: bool = False
+    anew: bool = False
+    wait_ms: int = 0
+
+
+Request = SignalRequest | StatusRequest | ReplayRequest
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
     """``ok``: the request was understood. ``state`` is the pipeline's, as `Engine.state`. Of a signal
     ``identifier`` is its id; ``taken`` is None as long as the pipeline has not come to it, and where it
     is False, ``reason`` says why, as it does where ``ok`` is. ``status`` is what was asked for by
-    `StatusRequest`."""
+    `StatusRequest`, ``letters`` what became of those of a `ReplayRequest`: why one was refused again, ""
+    of one that was delivered."""
 
     ok: bool
     state: str = ""
@@ -79,6 +103,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifi
     taken: bool | None = None
     reason: str = ""
     status: dict[str, object] | None = None
+    letters: dict[str, str] | None = None
 
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)

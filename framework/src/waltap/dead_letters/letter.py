@@ -73,6 +73,11 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     record: RecordForm | None = None
     change: ChangeForm | None = None
 
+    @property
+    def mark(self) -> str:
+        """Return what tells this delivery from one after another refusal: `Batch.replays`."""
+        return f"{self.id}#{self.attempts}"
+
     def told(self) -> dict[str, object]:
         """Return what may leave this machine: not what the server sent, which has no masks."""
         shown = msgspec.structs.replace(self, change=None)

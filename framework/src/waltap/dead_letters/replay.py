@@ -1,4 +1,4 @@
-"""Dead letters to the sink again, of a pipeline that does not run.
+"""Dead letters to the sink again, while the pipeline delivers nothing.
 
 A letter is given to the sink as it was refused, or, of a change that no record could be made of, as what
 transforms and format make of it now. The position of the pipeline stays where it is.
@@ -40,7 +40,11 @@ class Replayed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Gives letters to one sink, which is not open yet. ``make`` is what transforms and format make of a
-    batch of changes; ``stored`` are the pipeline's positions."""
+    batch of changes; ``stored`` are the pipeline's positions.
+
+    Each batch names the letters since the last flush that the sink has got (`Batch.replays`). A sink that
+    keeps this with the data tells by it, after a kill, which of them it has.
+    """
 
     store: LetterStore
     sink: Sink
@@ -55,9 +59,19 @@ class Replay:
         """
         try:
             held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
-            for first in range(0, len(letters), AT_A_TIME):
-                some = letters[first : first + AT_A_TIME]
-                found = [Replayed(letter, self._refusal(letter, held)) for letter in some]
+            there = set(self.sink.replayed())
+            had = [each for each in letters if each.mark in there and each.replayed_ms is None]
+            if had:
+                self.store.mark(had, self.now_ms())
+                yield from map(Replayed, had)
+            waiting = [each for each in letters if each not in had]
+            for first in range(0, len(waiting), AT_A_TIME):
+                found: list[Replayed] = []
+                given: tuple[str, ...] = ()
+                for letter in waiting[first : first + AT_A_TIME]:
+                    error = self._refusal(letter, held, (*given, letter.mark))
+                    given = given if error else (*given, letter.mark)
+                    found.append(Replayed(letter, error))
                 self.sink.flush()
                 self.store.mark([e.letter for e in found if e.error is None], self.now_ms())
                 self.store.put([self._again(e) for e in found if e.error is not None])
@@ -65,14 +79,18 @@ class Replay:
         finally:
             self.sink.close()
 
-    def _refusal(self, letter: Letter, held: Positions) -> WaltapError | None:
+    def _refusal(
+        self, letter: Letter, held: Positions, marks: tuple[str, ...]
+    ) -> WaltapError | None:
         """Write one letter; return why it is refused."""
         name = letter.place.partition
         position = max(
             self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
         )
         try:
-            self.sink.write(self._batch(letter, position))
+            batch = self._batch(letter, position)
+            batch.replays = marks
+            self.sink.write(batch)
         except RecordsRefused as error:
             return error.refused[0].error
         except RecordError as error:
@@ -111,6 +129,7 @@ class Replay:
         made = self.make(empty)
         if made.records is not None:
             made.records = [_marked(record, letter) for record in made.records]
+            made.parts = []  # no sink is to think that it has had this transaction
             if letter.place.record is not None:  # the others of the event were delivered
                 made.records = made.records[letter.place.record : letter.place.record + 1]
         return made

@@ -5,7 +5,14 @@ from concurrent.futures import Future
 
 import msgspec
 
-from waltap.control.protocol import Answer, SignalRequest, StatusRequest, request_of
+from waltap.control.protocol import (
+    Answer,
+    ReplayRequest,
+    SignalRequest,
+    StatusRequest,
+    request_of,
+)
+from waltap.pipeline.replaying import ReplayAnswer
 from waltap.pipeline.status import Status
 from waltap.pipeline.status_document import status_document
 from waltap.signals.inbox import SignalAnswer
@@ -18,16 +25,18 @@ ENVELOPE_BYTES = 64 * 1024
 
 
 class Control:
-    """Answers requests. ``give`` hands a signal to the engine, ``status`` is the engine's, ``identifier``
-    gives a new one."""
+    """Answers requests. ``give`` hands a signal to the engine, ``replay`` a wish for dead letters;
+    ``status`` is the engine's, ``identifier`` gives a new one."""
 
     def __init__(
         self,
         give: "Callable[[Signal], Future[SignalAnswer]]",
         status: Callable[[], Status],
         identifier: Callable[[], str],
+        replay: "Callable[[ReplayRequest], Future[ReplayAnswer]]",
     ) -> None:
         self._give, self._status, self._identifier = give, status, identifier
+        self._replay = replay
 
     def answer(self, line: bytes) -> bytes:
         """Return the answer to one line."""
@@ -39,7 +48,28 @@ class Control:
             status = self._status()
             answer = Answer(ok=True, state=status.state, status=status_document(status))
             return msgspec.json.encode(answer)
+        if isinstance(request, ReplayRequest):
+            return msgspec.json.encode(self._replayed(request))
         return msgspec.json.encode(self._signal(request))
+
+    def _replayed(self, request: ReplayRequest) -> Answer:
+        """Wait until a replay begins, at most as long as asked; one that has begun is waited for."""
+        future = self._replay(request)
+        try:
+            found = future.result(request.wait_ms / 1000)
+        except TimeoutError:
+            if future.cancel():
+                state = self._status().state
+                why = f"nothing was replayed: the pipeline is in state {state}"
+                return Answer(ok=True, state=state, taken=False, reason=why)
+            found = future.result()
+        return Answer(
+            ok=True,
+            state=self._status().state,
+            taken=not found.reason,
+            reason=found.reason,
+            letters=found.letters,
+        )
 
     def _signal(self, request: SignalRequest) -> Answer:
         signal = Signal(request.identifier or self._identifier(), request.kind, request.text)

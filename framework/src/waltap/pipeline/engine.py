@@ -29,6 +29,7 @@ from waltap.pipeline.control import ENVELOPE_BYTES, Control
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
+from waltap.pipeline.replaying import ReplayAsked
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
 from waltap.pipeline.status import Status
@@ -171,14 +172,7 @@ class Engine:
             run.may_write = lock.check
             if run.entered[0] == "standby":
                 run.enter("checking", "takes over")
-            stages = build(
-                self.profile,
-                self.host,
-                run_id=self.run_id,
-                stopping=run.ends,
-                tenure=run.tenure,
-                clock=run.clock,
-            )
+            stages = self._stages()
             run.gaps.count()
             try:
                 run.channels.open()
@@ -187,9 +181,21 @@ class Engine:
             finally:
                 run.guard.stop()
                 run.channels.close()
+                run.replays.close("the pipeline has stopped")
                 stages.desk.close()
                 if run.sink_open:
                     stages.sink.close()
+
+    def _stages(self) -> Stages:
+        run = self._run
+        return build(
+            self.profile,
+            self.host,
+            run_id=self.run_id,
+            stopping=run.ends,
+            tenure=run.tenure,
+            clock=run.clock,
+        )
 
     def _control(self) -> ControlSocket:
         run = self._run
@@ -197,6 +203,7 @@ class Engine:
             run.channels.inbox.put,
             self.status,
             identifier=lambda: new_identifier(run.chance),
+            replay=run.replays.put,
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
         return ControlSocket(run.state_dir / CONTROL, control.answer, longest=longest)
@@ -213,6 +220,14 @@ class Engine:
                     held = stages.renew_sink().open()
                     sink_fresh = True
                 Connection(run, stages).go(held)
+            except ReplayAsked:
+                stages.sink.close()
+                sink_fresh = False
+                own = self._stages()
+                try:
+                    run.replays.serve(own, run.clock)
+                finally:
+                    own.desk.close()
             except StopRequested:
                 run.tenure.check()  # waits end, too, when the lease is lost
                 return

@@ -21,6 +21,7 @@ from waltap.pipeline.guarding import guardian_of
 from waltap.pipeline.journal import Journal
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
+from waltap.pipeline.replaying import ReplayDesk
 from waltap.pipeline.status import Failure, PartitionStatus, Status, Waiting
 from waltap.pipeline.stop import StopFlag
 from waltap.pipeline.tenure import LeaseUnavailable, Tenure
@@ -41,7 +42,8 @@ class Run:
     read, or the stream begun. ``cut``: the limit of records left out what had been received.
     ``delivery`` is that of the present connection, or of the last one, ``streaming`` the present stream.
     ``may_write`` raises where this process may write no more, to sink or state (`Tenure`, `PipelineLock`).
-    ``made`` is the connector's, ``channels`` are signals' and notifications'. ``guard`` guards the slot,
+    ``made`` is the connector's, ``channels`` are signals' and notifications', ``replays`` waits for dead
+    letters. ``guard`` guards the slot,
     ``gaps`` keeps what was lost; with ``repairs`` a lost position is no reason not to start. ``entered``
     is the state and since when. The rest is for `status`.
     """
@@ -60,6 +62,7 @@ class Run:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
         self.channels = Channels(profile, host, clock, chance)
+        self.replays = ReplayDesk()
         self.stop = StopFlag()
         self.entered: tuple[str, int] = ("new", clock.time_ns())
         self.started_ns = clock.time_ns()
@@ -140,6 +143,7 @@ class Run:
         """Forget what belongs to the connections and the sink so far: another process may have run the
         pipeline meanwhile."""
         self.channels = Channels(self.profile, self.host, self.clock, self.chance)
+        self.replays = ReplayDesk()
         self.delivery = self.streaming = None
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()

@@ -103,6 +103,7 @@ class Streaming:
         while not stopping():
             run.tenure.check()
             run.guard.check()
+            run.replays.check()
             asks = end.asks or signals.watching
             run.channels.poll_if_due(now, signals.take)
             signals.resume()

@@ -1,7 +1,7 @@
 """The contract of a sink. Life cycle: check, open, (write*, flush)*, close. Single-threaded."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,6 +150,14 @@ class Sink(abc.ABC):
         may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
         batches since the last flush, and every later `write` and `flush` raises too.
         """
+
+    def replayed(self) -> Collection[str]:
+        """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.
+
+        A sink that keeps it with the data gets no dead letter twice, though a replay is killed before it
+        is noted. Such a batch comes at a position that the sink may have passed: it is new all the same.
+        """
+        return ()
 
     def holds_back(self) -> bool:
         """Tell whether what was written may wait longer for its flush, for a sink that makes few large

@@ -165,7 +165,8 @@ class Batch(msgspec.Struct, kw_only=True):
     changes. ``events`` counts the row changes, truncates, messages and snapshot rows in ``parts``.
     ``ends_transaction`` is False when the last part's transaction goes on in the next batch. ``snapshot``:
     it belongs to an initial snapshot; without parts it is the end of one (see `SnapshotRows`). ``told``
-    are notifications for a sink that renders them itself; a batch with them has nothing else.
+    are notifications for a sink that renders them itself; a batch with them has nothing else. ``replays``:
+    it is of a dead letter that is delivered after all, see `Sink.replayed`.
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]
@@ -176,6 +177,7 @@ class Batch(msgspec.Struct, kw_only=True):
     ends_transaction: bool = True
     snapshot: bool = False
     told: "Sequence[Notification]" = ()
+    replays: tuple[str, ...] = ()
 
 
 def events_in(parts: Iterable[object]) -> int:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap_sinks.comparison.commands import PatienceOption, TableOption, WithoutOption
+from waltap_sinks.comparison.commands import (
+    PATIENCE_S,
+    PatienceOption,
+    TableOption,
+    WithoutOption,
+)
 from waltap_spark.expression import quoted
 
 if TYPE_CHECKING:
@@ -185,7 +190,7 @@ def verify(
     ],
     table: TableOption = None,
     without: WithoutOption = None,
-    patience: PatienceOption = 30.0,
+    patience: PatienceOption = PATIENCE_S,
     master: MasterOption = "local[*]",
     set_: SetOption = None,
 ) -> None:

@@ -43,6 +43,7 @@ from waltap_testing.sink_crash import (
 )
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
 from waltap_testing.sink_refusals import RefusesSingleRecords
+from waltap_testing.sink_replays import TakesReplays
 from waltap_testing.sink_rig import Delivered, SinkRig, sole
 from waltap_testing.sink_snapshots import KINDS, KINDS_ROW, SnapshotsGoOn, filled
 from waltap_testing.spec_promises import assert_well_formed
@@ -86,7 +87,7 @@ class LeaseGone(Exception):
     """What `SinkContext.may_write` raises in the suite."""
 
 
-class SinkSuite(SnapshotsGoOn, RefusesSingleRecords):
+class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays):
     """Promises every sink keeps."""
 
     @pytest.fixture

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from waltap.config.profile import Component, Profile
+    from waltap.dead_letters.letter import Letter
     from waltap.sink.readable import Readable
     from waltap.specs import SinkSpec
     from waltap_sinks.comparison.found import Comparison
 
 __all__ = [
+    "PATIENCE_S",
     "DsnOption",
     "PatienceOption",
     "TableOption",
@@ -26,6 +28,7 @@ __all__ = [
     "dsn_of",
     "readables",
     "told",
+    "verify",
 ]
 
 DsnOption = Annotated[
@@ -47,6 +50,8 @@ WithoutOption = Annotated[
 PatienceOption = Annotated[
     float, typer.Option(min=0, help="Seconds for which rows that differ may be on their way.")
 ]
+
+PATIENCE_S = 30.0
 
 LIBPQ = {
     "database.hostname": "host",
@@ -75,7 +80,7 @@ def verify(
     dsn: DsnOption = None,
     table: TableOption = None,
     without: WithoutOption = None,
-    patience: PatienceOption = 30.0,
+    patience: PatienceOption = PATIENCE_S,
     sink: Annotated[
         str | None, typer.Option("--sink", metavar="NAME", help="Of several sinks, only this one.")
     ] = None,
@@ -83,11 +88,13 @@ def verify(
 ) -> None:
     """Compare every table of a destination with the source's, row by row, while both are written.
 
-    Without --dsn the source is read as the profile says. Exit code 1 when rows differ, or when the
-    destination lacks a column that --without does not name.
+    Without --dsn the source is read as the profile says. Exit code 1 when rows differ, be it because
+    they are dead letters, or when the destination lacks a column that --without does not name.
     """
+    from waltap_sinks.comparison.letters import with_letters
+
     profile = _resolved(file, set_)
-    good = True
+    good, letters = True, _letters(profile)
     with connected(dsn or dsn_of(profile)) as source:
         for name, readable in readables(profile, sink):
             try:
@@ -98,7 +105,8 @@ def verify(
                 )
             finally:
                 readable.close()
-            good = told(results, name, wanted=table or ()) and good
+            mine = with_letters(results, letters, name if profile.outlets else "")
+            good = told(mine, name, wanted=table or ()) and good
     if not good:
         raise typer.Exit(1)
 
@@ -118,8 +126,21 @@ def told(results: "Sequence[Comparison]", name: str, *, wanted: "Sequence[str]" 
     if left_out:
         names = " ".join(f"--without {column}" for column in left_out)
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
+    if any(each.letters for each in results):
+        answers().print(
+            "rows were refused: waltap dead-letters list FILE says why, and dead-letters replay FILE "
+            "delivers them when that is mended",
+            markup=False,
+        )
     equal = all(each.equal and not each.left_out for each in results)
     return equal and bool(results) and not lacks
+
+
+def _letters(profile: "Profile") -> "list[Letter]":
+    from waltap.dead_letters.store import LetterStore
+    from waltap.offsets.state_folder import DEAD_LETTERS
+
+    return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
 
 
 def connected(dsn: str) -> "Connection[Any]":

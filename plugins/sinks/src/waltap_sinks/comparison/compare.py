@@ -179,6 +179,8 @@ def _told(pair: _Pair, found: Comparison, keys: set[Row], here: Rows, there: Row
         surplus=keys_shown(pair.key, (key for key in keys if key not in here)),
         changed=keys_shown(pair.key, changed),
         rows=rows_shown(pair.names, pair.key, keys, here, there),
+        key=pair.key,
+        keys=frozenset(keys),
     )
 
 

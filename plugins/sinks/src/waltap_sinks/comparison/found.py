@@ -1,7 +1,7 @@
 """What a comparison of source and target found, and how it is told. Sans-IO."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Comparison:
     Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
     are examples: ``missing`` in the target, ``surplus`` there, ``changed`` in a column; ``rows`` shows
     both rows of some. ``behind``: the target did not get to where the source was, for as long as it was
-    waited for.
+    waited for. ``keys`` are those of all rows that differ, by the columns ``key``; ``letters`` tells how
+    many dead letters of the table wait, ``refused`` how many of the rows that differ they are about.
     """
 
     table: str
@@ -44,6 +45,10 @@ class Comparison:
     changed: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     behind: bool = False
+    key: tuple[str, ...] = ()
+    keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
+    letters: int = 0
+    refused: int = 0
 
     @property
     def equal(self) -> bool:
@@ -88,6 +93,15 @@ def _value(text: str | None) -> str:
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 
+def _of_letters(found: Comparison) -> str:
+    """Say what dead letters have to do with the difference."""
+    if not found.keys:
+        return f"{found.letters} dead letters of this table were not delivered"
+    return (
+        f"{found.refused} of {len(found.keys)} rows that differ were refused: they are dead letters"
+    )
+
+
 def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
     """Return the comparison with ``target`` for a terminal."""
     from rich.markup import escape
@@ -113,6 +127,8 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
             verdict += f"\n[dim]{escape(row)}[/]"
         if each.left_out:
             verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"
+        if each.letters:
+            verdict += f"\n[yellow]{_of_letters(each)}[/]"
         if each.behind and not each.equal:
             verdict += f"\n[yellow]{target} is behind the source: does the pipeline run?[/]"
         table.add_row(

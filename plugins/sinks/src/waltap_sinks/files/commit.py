@@ -36,7 +36,9 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one commit added. ``positions``: how far each partition of the source has got with it.
-    ``snapshot``: an initial snapshot had begun and not ended, so that they are no place to go on from."""
+    ``snapshot``: an initial snapshot had begun and not ended, so that they are no place to go on from.
+    ``letters``: dead letters that the last replay delivered, in this commit or one before
+    (`Batch.replays`)."""
 
     version: int
     number: int
@@ -45,6 +47,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     positions: dict[str, Position]
     snapshot: bool = False
     files: tuple[WrittenFile, ...] = ()
+    letters: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import datetime as dt
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -75,6 +75,7 @@ class FilesSink(Sink):
         self._number = 0
         self._commits: list[str] = []
         self._committed = self._accepted = self._held = Positions()
+        self._letters: tuple[str, ...] = ()
         self._written: list[WrittenFile] = []
         self._since: float | None = None
         self._in_snapshot = self._committed_in_snapshot = False
@@ -109,10 +110,15 @@ class FilesSink(Sink):
         if last is None or not self._context.resumes:
             return None
         self._in_snapshot = self._committed_in_snapshot = last.snapshot
+        self._letters = last.letters
         if last.snapshot:
             return None  # it goes on from what the offset has, or is taken anew
         self._committed = self._accepted = self._held = Positions(last.positions)
         return self._held or None
+
+    def replayed(self) -> Collection[str]:
+        """Return what the last replay committed."""
+        return self._letters
 
     def _last(self, names: list[str]) -> Commit | None:
         """Return the newest commit. Raises: FilesDamaged, FilesOfAnother, FilesGone."""
@@ -169,6 +175,7 @@ class FilesSink(Sink):
             if self._in_snapshot and _begins(batch):
                 self._drop()
             self._gathered.add(batch)
+            self._letters = batch.replays or self._letters
             self._accepted = self._accepted.moved(batch.partition, batch.position)
             self._in_snapshot = batch.snapshot and bool(batch.parts)
             if self._since is None and self._gathered.bytes:
@@ -257,6 +264,7 @@ class FilesSink(Sink):
             positions={**self._committed, **self._accepted},
             snapshot=self._in_snapshot,
             files=tuple(self._written),
+            letters=self._letters,
         )
         self._store.publish(commit.name, msgspec.json.encode(commit) + b"\n")
         self._number, self._committed = commit.number, Positions(commit.positions)

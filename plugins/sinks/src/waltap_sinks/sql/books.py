@@ -1,6 +1,7 @@
 """What a target keeps of a pipeline: its position, written with the data, and how tables were bound."""
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from waltap.source.position import Position, lsn_text, parse_lsn
@@ -20,7 +21,8 @@ class KnownTable:
 
 
 class Books:
-    """The table of positions, one row for each pipeline, and the table of what was bound, beside it.
+    """The table of positions, one row for each pipeline, and beside it the table of what was bound and,
+    from the first replay on, that of the dead letters that were delivered last.
 
     ``generation`` counts the openings: a commit goes through only for the instance that opened last.
     """
@@ -29,6 +31,7 @@ class Books:
         self._target, self._pipeline, self._generation = target, pipeline, 0
         self._table = table
         self._tables = TableName(table.schema, f"{table.name}_tables")
+        self._letters = TableName(table.schema, f"{table.name}_letters")
         self._known: dict[int, KnownTable] | None = None
 
     @property
@@ -99,10 +102,9 @@ class Books:
         )
         if not resumes:
             self._store(None)
-            target.run(
-                f"DELETE FROM {target.quoted_table(self._tables)} WHERE {q('pipeline')} = %s",
-                [self._pipeline],
-            )
+            self._forget_rows(self._tables)
+            if target.describe(self._letters) is not None:
+                self._forget_rows(self._letters)
         self.forget()
         target.commit()
         return position
@@ -170,6 +172,45 @@ class Books:
                 pipeline=self._pipeline,
                 positions=self.name,
             )
+
+    # --- dead letters ---
+
+    def replayed(self) -> Collection[str]:
+        """Return what `replaying` kept last."""
+        target, q = self._target, self._target.quoted
+        if target.describe(self._letters) is None:
+            return ()
+        rows: list[tuple[str]] = target.run(
+            f"SELECT {q('letters')} FROM {target.quoted_table(self._letters)}"
+            f" WHERE {q('pipeline')} = %s",
+            [self._pipeline],
+        )
+        return json.loads(rows[0][0]) if rows else ()
+
+    def make_letters(self) -> None:
+        """Make the table of delivered letters where it is not there, in a transaction of its own."""
+        target = self._target
+        if target.describe(self._letters) is None:
+            columns = [("pipeline", target.word_type), ("letters", target.text_type)]
+            target.create(self._letters, columns, ["pipeline"])
+            target.commit()
+
+    def replaying(self, marks: Sequence[str]) -> None:
+        """Keep ``marks``, in the open transaction, in place of those before."""
+        target, q = self._target, self._target.quoted
+        self._forget_rows(self._letters)
+        target.run(
+            f"INSERT INTO {target.quoted_table(self._letters)} ({q('pipeline')}, {q('letters')})"
+            " VALUES (%s, %s)",
+            [self._pipeline, json.dumps(marks)],
+        )
+
+    def _forget_rows(self, table: TableName) -> None:
+        target = self._target
+        target.run(
+            f"DELETE FROM {target.quoted_table(table)} WHERE {target.quoted('pipeline')} = %s",
+            [self._pipeline],
+        )
 
     # --- tables ---
 

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from waltap.cli.profile_source import FileArgument
-from waltap_sinks.comparison.commands import (
-    DsnOption,
-    PatienceOption,
-    TableOption,
-    WithoutOption,
-)
+from waltap_sinks.comparison.commands import verify
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.properties import SqlProperties
@@ -24,18 +19,7 @@ application = typer.Typer(
 )
 
 
-@application.command()
-def verify(
-    file: FileArgument,
-    dsn: DsnOption = None,
-    table: TableOption = None,
-    without: WithoutOption = None,
-    patience: PatienceOption = 30.0,
-) -> None:
-    """Compare every table of a target with the source's, as ``waltap verify`` does for every sink."""
-    from waltap_sinks.comparison.commands import verify as compared
-
-    compared(file, dsn, table, without, patience)
+application.command()(verify)  # the same command, with the same options
 
 
 @application.command()

@@ -1,7 +1,7 @@
 """A database as sink: rows as the source has them and the position become durable in one transaction."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
@@ -89,6 +89,7 @@ class SqlSink(Sink):
         self._rows_open = 0
         self._snapshot = False
         self._emptied: set[TableName] = set()
+        self._replays: tuple[str, ...] = ()
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -136,6 +137,15 @@ class SqlSink(Sink):
         self._target.close()
         self._begun = False
 
+    def replayed(self) -> Collection[str]:
+        """Return what the last replay committed. Raises: SinkError."""
+        try:
+            found = self._books.replayed()
+            self._target.rollback()  # it looked, in a transaction
+        except Exception as error:
+            raise self._failure(error) from error
+        return found
+
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
@@ -144,9 +154,12 @@ class SqlSink(Sink):
         self._fail_stop.check()
         self._gap.check()
         midway, open_commit = False, self._open_commit
+        self._replays = batch.replays
         try:
             self._finish()
             midway, open_commit = self._begun, self._open_commit
+            if batch.replays:
+                self._books.make_letters()
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
@@ -491,6 +504,8 @@ class SqlSink(Sink):
         """Commit with ``position``. What is not ``durable`` is so after the next `flush`."""
         durable = durable or self._snapshot or not self._target.lazy_commits
         self._books.store(position)
+        if self._replays:
+            self._books.replaying(self._replays)
         self._commit_on(self._target, durable=durable)
         self._begun = self._snapshot = False
         self._position = self._stored = position

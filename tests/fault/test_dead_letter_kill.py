@@ -1,0 +1,151 @@
+"""``kill -9`` while events become dead letters, and while they are replayed: each row ends up once.
+
+Two SQL sinks refuse rows of their own. The table has no key, so that a row delivered twice is there twice.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.rigs.pipeline import until
+from tests.servers.postgres import Database
+from waltap.dead_letters.letter import Letter
+from waltap.dead_letters.store import LetterStore
+
+SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
+ROWS = 350
+REFUSED = {"one": 7, "two": 5}
+"""Sink → every how manyth row it refuses."""
+
+
+class Trial:
+    """A profile with the two sinks, and the processes that work on it."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        self.random = random.Random(SEED)
+        database.execute("CREATE TABLE t (n int, note text)")
+        for name, every in REFUSED.items():
+            database.execute(
+                f"CREATE SCHEMA {name}; CREATE TABLE {name}.t (n int CHECK (n % {every} <> 0), note text)"
+            )
+        source = {
+            **database.properties(),
+            "slot.name": database.name,
+            "publication.name": database.name,
+            "schema.include.list": "public",
+            "snapshot.mode": "no_data",
+            "offset.flush.interval.ms": 20,
+            "slot.retry.delay.ms": 1000,
+            "publication.keyless.tables": "inserts",
+            "max.batch.size": 100,
+            "errors.tolerance": "dead_letter",
+        }
+        lines = ["[source]", 'type = "postgres"', *_lines(source)]
+        for name in REFUSED:
+            sink = {
+                "name": name,
+                "type": "sql",
+                "url": database.dsn,
+                "table.name.format": f"{name}.{{table}}",
+                "schema.evolution": "none",
+                "position.table": f"{name}.waltap_position",
+            }
+            lines += ["[[sinks]]", *_lines(sink)]
+        (folder / "p.toml").write_text("\n".join(lines))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "waltap", *command],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def letters(self) -> list[Letter]:
+        return LetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
+
+    def delivered(self) -> int:
+        """Return how many rows both sinks have."""
+        return sum(len(self.rows(name)) for name in REFUSED)
+
+    def rows(self, schema: str) -> list[tuple[int]]:
+        return self.database.execute(f"SELECT n FROM {schema}.t ORDER BY n")
+
+    def run(self) -> subprocess.Popen[str]:
+        """Start the pipeline, and wait until it streams, or has ended."""
+        ready = self.folder / "ready"
+        ready.unlink(missing_ok=True)
+        engine = self.start("run", "p.toml", "--ready-file", "ready")
+        until(lambda: ready.exists() or engine.poll() is not None, "the engine")
+        return engine
+
+    def kill_after(self, progress: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
+        """Kill the first of ``processes`` a random moment after ``progress``; wait for all."""
+        first = processes[0]
+        until(lambda: progress() or first.poll() is not None, "progress")
+        time.sleep(self.random.random() * 0.1)  # the random moment itself
+        first.kill()
+        for each in processes:
+            each.communicate(timeout=120)
+
+
+def _lines(table: dict[str, object]) -> list[str]:
+    return [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()]
+
+
+def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
+    database: Database, tmp_path: Path
+) -> None:
+    trial = Trial(database, tmp_path)
+    engine = trial.run()
+    with database.connect() as connection:
+        for first in range(1, ROWS, 10):
+            connection.execute(
+                "INSERT INTO t SELECT g, 'x' FROM generate_series(%s::int, %s::int) g",
+                [first, first + 9],
+            )
+    trial.kill_after(trial.delivered, engine)
+    before = trial.delivered()
+    trial.kill_after(lambda: trial.delivered() > before, trial.start("run", "p.toml"))
+
+    engine = trial.run()
+    taken = {name: [(n,) for n in range(1, ROWS + 1) if n % k] for name, k in REFUSED.items()}
+    letters = {name: ROWS // every for name, every in REFUSED.items()}
+    until(
+        lambda: (
+            trial.delivered() >= sum(map(len, taken.values()))
+            and len(trial.letters()) >= sum(letters.values())
+        ),
+        "every row and every letter",
+    )
+    assert {name: trial.rows(name) for name in REFUSED} == taken, SEED
+    assert Counter(each.sink for each in trial.letters()) == letters, SEED
+    for name in REFUSED:
+        database.execute(f"ALTER TABLE {name}.t DROP CONSTRAINT t_n_check")
+    before = trial.delivered()
+    trial.kill_after(
+        lambda: trial.delivered() > before, engine, trial.start("dead-letters", "replay", "p.toml")
+    )
+    then = trial.delivered()
+    alone = trial.start("dead-letters", "replay", "p.toml")
+    trial.kill_after(lambda: trial.delivered() > then, alone)
+
+    engine = trial.run()
+    last = trial.start("dead-letters", "replay", "p.toml")
+    said, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, (SEED, said, errors)
+    assert [each for each in trial.letters() if each.replayed_ms is None] == [], SEED
+    database.execute(f"INSERT INTO t VALUES ({ROWS + 1}, 'after')")
+    until(lambda: trial.delivered() >= 2 * (ROWS + 1), "the row behind the replay")
+    engine.terminate()
+    engine.communicate(timeout=60)
+    for name in REFUSED:
+        assert trial.rows(name) == [(n,) for n in range(1, ROWS + 2)], SEED
