@@ -10,7 +10,7 @@ OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,streams,transforms
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/streams/src plugins/yugabyte/src \
   plugins/sinks/src plugins/formats/src plugins/transforms/src plugins/spark/src plugins/testing/src plugins/demo/src benchmarks scripts tests/servers tests/differential
 
-.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills conformance \
+.PHONY: help setup setup-test demo test check fmt test-unit test-integration test-fault snapshot-kills s3-trial conformance \
   differential differential-nightly fuzz hunt soak golden bench docs site dist audit clean
 
 help: ## list the commands
@@ -54,6 +54,9 @@ test-fault: setup-test ## kills, restarts, cut links
 snapshot-kills: setup-test ## 200 snapshots, killed at random points with writers beside them
 	@WALTAP_SNAPSHOT_KILLS=100 $(PYTEST) -n $(WORKERS) tests/integration/test_snapshot_resumed.py \
 	  tests/integration/test_snapshot_resumed_changelog.py -k random
+
+s3-trial: setup-test ## files and a change log in S3, 5 % of requests failing, KILLS=50 of the engine
+	@WALTAP_TEST_S3_KILLS=$(KILLS) $(PYTEST) -s tests/fault/test_object_store_kill.py
 
 differential: setup-test ## against Debezium: its recorded events, and 20 generated cases live
 	@$(PYTEST) -n $(WORKERS) --dist worksteal tests/differential

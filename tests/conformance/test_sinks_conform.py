@@ -5,6 +5,7 @@ import json
 
 import orjson
 import pytest
+from pyarrow import parquet
 
 import waltap.plugin
 import waltap_kafka.plugin
@@ -17,6 +18,7 @@ from waltap_testing.sink_suite import Delivered, SinkRig, SinkSuite
 from waltap_sinks.http.properties import HttpProperties
 from waltap.files.store import Store
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
+from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
 from waltap.sink.jsonl import JsonLinesProperties
 from waltap_spark.properties import SparkProperties
@@ -102,6 +104,30 @@ class TestFiles(SinkSuite):
                 lambda: lines_of_files(path),
                 asks=True,
             )
+
+        return make
+
+
+def rows_of_files(folder):
+    """Return the changes in a folder of Parquet files, table by table, as whoever reads every file."""
+    found = []
+    for path in sorted(folder.glob("table=*/date=*/*.parquet")):
+        table = path.parent.parent.name.removeprefix("table=public.")
+        for row in parquet.ParquetFile(path).read().to_pylist():
+            values = {name: value for name, value in row.items() if name not in LOG_COLUMNS}
+            found.append(Delivered(f"public.{table}", row["_op"], values))
+    return found
+
+
+class TestParquetFiles(SinkSuite):
+    @pytest.fixture
+    def new_rig(self):
+        def make(folder):
+            path = folder / "files"
+            properties = FilesProperties.model_validate(
+                {"path": str(path), "file.format": "parquet"}
+            )
+            return SinkRig(SPECS["files"], properties, lambda: rows_of_files(path), asks=True)
 
         return make
 

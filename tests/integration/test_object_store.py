@@ -294,6 +294,26 @@ def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
         run.until(lambda: promised(s3, bucket, kind) == [1, 2], "the second row")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_throttles_is_waited_for(
+    pipeline: Pipeline, s3: S3Server, bucket: str, door: S3Door, kind: str
+) -> None:
+    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
+    database = database_of(pipeline)
+    pipeline.catch_up()
+    with pipeline.running() as run:
+        door.answer = 503, "SlowDown"
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: run.notices.failures, "a failure")
+        door.answer = None
+        run.until(lambda: promised(s3, bucket, kind) == [1], "the row")
+    error, retried = run.notices.failures[0]
+    assert isinstance(error, FilesAway)
+    assert error.code == "WT-5121"
+    assert retried
+    assert "SlowDown" in error.advice()
+
+
 def test_another_pipeline_is_refused(pipeline: Pipeline, s3: S3Server, bucket: str) -> None:
     database = database_of(pipeline)
     database.execute("INSERT INTO t VALUES (1)")

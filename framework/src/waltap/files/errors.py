@@ -42,7 +42,8 @@ class FilesAway(FilesUnavailable):
     code = "WT-5121"
     remedy = (
         "waltap tries again by itself; if this lasts, check storage.endpoint, the network and the "
-        "store's own state. Delivery of {path} resumes from what was published last."
+        "store's own state; of one that throttles (503, SlowDown) ask less often: raise "
+        "offset.flush.interval.ms. Delivery of {path} resumes from what was published last."
     )
 
 

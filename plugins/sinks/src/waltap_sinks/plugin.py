@@ -116,7 +116,7 @@ def register_sinks() -> Iterable[SinkSpec]:
         ),
         SinkSpec(
             name="files",
-            summary="JSON lines as whole files by table and day, on disks or object stores; exactly once.",
+            summary="JSON lines or Parquet as whole files by table and day; exactly once.",
             properties=FilesProperties,
             factory=_files,
             exactly_once=True,

@@ -23,7 +23,6 @@ __all__ = ["BEGUN", "COMMITS", "VERSION", "Begun", "Commit", "WrittenFile", "fil
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
 BEGUN: Final = "_waltap/begun.json"
-ENDINGS: Final = {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
@@ -62,10 +61,10 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
 
 
-def file_name(number: int, behind: Position | None, part: int, compression: str) -> str:
+def file_name(number: int, behind: Position | None, part: int, ending: str) -> str:
     """Return the name of a file of commit ``number`` that begins ``behind`` a position."""
     lsn = 0 if behind is None else behind.end_lsn
-    return f"{number:010d}-{lsn:016x}-{part:04d}{ENDINGS[compression]}"
+    return f"{number:010d}-{lsn:016x}-{part:04d}{ending}"
 
 
 def parse(data: bytes, path: str) -> Commit:

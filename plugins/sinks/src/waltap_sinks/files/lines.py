@@ -11,20 +11,50 @@ from waltap.format.record_block import RecordBlock
 from waltap.json.lines import JsonLines
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
-__all__ = ["Gathered", "compressed", "day_of"]
+__all__ = ["Folders", "Gathered", "day_of"]
 
 GZIP_LEVEL: Final = 4
+ENDINGS: Final = {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
+MOST_FOLDERS: Final = 20_000
 _topic_of = attrgetter("topic")
+
+
+class Folders:
+    """Names folders. ``prefix``: what topics begin with, which {table} leaves out."""
+
+    def __init__(self, layout: str, prefix: str) -> None:
+        self._layout, self._prefix = layout, f"{prefix}."
+        self._known: dict[tuple[str, str], str] = {}
+
+    def of_topic(self, topic: str, hour: str) -> str:
+        """Return the folder of a topic's records."""
+        return self.of(topic.removeprefix(self._prefix), topic, hour)
+
+    def of(self, table: str, topic: str, hour: str) -> str:
+        """Return the folder of what came of ``table`` in ``hour``, as `day_of` gives it."""
+        try:
+            return self._known[topic, hour]
+        except KeyError:
+            pass
+        if len(self._known) > MOST_FOLDERS:
+            self._known.clear()
+        folder = self._known[topic, hour] = self._layout.format(
+            table=_value(table),
+            topic=_value(topic),
+            date=hour[:10],
+            hour=hour[11:],
+        )
+        return folder
 
 
 class Gathered:
     """Blocks of whole lines, by folder. ``bytes`` are those of all."""
 
-    def __init__(self, layout: str, prefix: str, *, values: bool) -> None:
-        """``prefix``: what topics begin with, which {table} leaves out. ``values``: lines are values."""
-        self._layout, self._prefix, self._values = layout, f"{prefix}.", values
+    def __init__(self, folders: Folders, compression: str, *, values: bool) -> None:
+        """``values``: lines are values."""
+        self._folders, self._compression, self._values = folders, compression, values
         self._lines = JsonLines()
-        self._folders: dict[tuple[str, str], str] = {}
+        self.ending = ENDINGS[compression]
         self.forget()
 
     def forget(self) -> None:
@@ -57,40 +87,24 @@ class Gathered:
         self.forget()
         return taken
 
+    def content(self, blocks: list[bytes | memoryview]) -> bytes:
+        """Return the content of a file; the same for the same blocks."""
+        data = b"".join(blocks)
+        if self._compression == "gzip":
+            return gzip.compress(data, GZIP_LEVEL, mtime=0)
+        if self._compression == "zstd":
+            import pyarrow as pa
+
+            made: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+            return made
+        return data
+
     def _keep(self, topic: str, hour: str, lines: list[bytes | memoryview], count: int) -> None:
-        try:
-            folder = self._folders[topic, hour]
-        except KeyError:
-            folder = self._folder(topic, hour)
+        folder = self._folders.of_topic(topic, hour)
         blocks, counts = self._blocks.setdefault(folder, ([], []))
         blocks += lines
         counts.append(count)
         self.bytes += sum(map(len, lines))
-
-    def _folder(self, topic: str, hour: str) -> str:
-        if len(self._folders) > 20_000:
-            self._folders.clear()
-        folder = self._layout.format(
-            table=_value(topic.removeprefix(self._prefix)),
-            topic=_value(topic),
-            date=hour[:10],
-            hour=hour[11:],
-        )
-        self._folders[topic, hour] = folder
-        return folder
-
-
-def compressed(blocks: list[bytes | memoryview], compression: str) -> bytes:
-    """Return the content of a file; the same for the same blocks."""
-    data = b"".join(blocks)
-    if compression == "gzip":
-        return gzip.compress(data, GZIP_LEVEL, mtime=0)
-    if compression == "zstd":
-        import pyarrow as pa
-
-        made: bytes = pa.Codec("zstd").compress(data, asbytes=True)
-        return made
-    return data
 
 
 def day_of(batch: Batch) -> str:

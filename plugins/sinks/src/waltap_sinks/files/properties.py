@@ -3,7 +3,7 @@
 import string
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from waltap.config.property import declare
 from waltap.files.properties import StorageProperties
@@ -39,6 +39,12 @@ class FilesProperties(StorageProperties):
         examples=("./events", "s3://lake/orders"),
         path=True,
     )
+    format: Literal["jsonl", "parquet"] = declare(
+        "file.format",
+        default="jsonl",
+        summary="jsonl: a line for each record. parquet: a row for each change, in the source's types and "
+        "with the columns of the change log; formats and transforms of records have no part in it.",
+    )
     compression: Literal["gzip", "zstd", "none"] = declare(
         "compression", default="gzip", summary="Compression of the files."
     )
@@ -46,7 +52,7 @@ class FilesProperties(StorageProperties):
         "line",
         default="record",
         summary="What a line is: the record with topic, key, value and headers, or its value alone; then "
-        "tombstones are left out.",
+        "tombstones are left out. Of jsonl.",
     )
     layout: Annotated[str, AfterValidator(_layout)] = declare(
         "layout",
@@ -70,3 +76,9 @@ class FilesProperties(StorageProperties):
         "WAL until then.",
         unit="ms",
     )
+
+    @model_validator(mode="after")
+    def _lines_have_a_form(self) -> "FilesProperties":
+        if self.format == "parquet" and self.line == "value":
+            raise ValueError("line: it is about JSON lines, and file.format is parquet")
+        return self

@@ -1,4 +1,4 @@
-"""The sink of files: lines and their position become durable together, by one commit."""
+"""The sink of files: lines, or rows, and their position become durable together, by one commit."""
 
 import contextlib
 import datetime as dt
@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +18,7 @@ from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.commit import (
     BEGUN,
     COMMITS,
@@ -28,7 +30,7 @@ from waltap_sinks.files.commit import (
     parse,
 )
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
-from waltap_sinks.files.lines import Gathered, compressed
+from waltap_sinks.files.lines import Folders, Gathered
 from waltap_sinks.files.properties import FilesProperties
 
 __all__ = ["FilesSink"]
@@ -39,12 +41,12 @@ KEPT_COMMITS: Final = 1000
 UPLOADS: Final = 8
 """Files that are sent at a time."""
 
-Content = tuple[str, list[bytes | memoryview], int]
-"""Path of a file, its blocks of lines, how many lines."""
+Content = tuple[str, Any, int]
+"""Path of a file, what `content` makes its bytes of, how many lines."""
 
 
 class FilesSink(Sink):
-    """Writes JSON lines as whole files, and commits them with their position.
+    """Writes JSON lines, or Parquet, as whole files, and commits them with their position.
 
     Life cycle: open, (write*, flush)*, close. `write` gathers lines by folder; `flush` writes a file for
     each, then the commit, which names them. Exactly once: `open` removes files that no commit names and
@@ -66,7 +68,13 @@ class FilesSink(Sink):
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         capture = context.capture
         prefix = "" if capture is None else capture.properties.topic_prefix
-        self._gathered = Gathered(properties.layout, prefix, values=properties.line == "value")
+        folders, compression = Folders(properties.layout, prefix), properties.compression
+        self._gathered: Gathered | GatheredColumns
+        if properties.format == "parquet":
+            self.capabilities = replace(self.capabilities, records=False, json_only=False)
+            self._gathered = GatheredColumns(folders, compression, context)
+        else:
+            self._gathered = Gathered(folders, compression, values=properties.line == "value")
         self._fail_stop = FailStop(self._store.location)
         self._note = context.state_dir / "files.committed"
         self._forget()
@@ -188,6 +196,7 @@ class FilesSink(Sink):
         held = self._held.get(batch.partition)
         return (
             held is not None
+            and not batch.replays
             and batch.position <= held
             and any(isinstance(part, TransactionPart) for part in batch.parts)
             and all(
@@ -234,11 +243,11 @@ class FilesSink(Sink):
         if not self._gathered.bytes:
             return
         behind = next(iter(self._committed.values()), None)
-        number, compression = self._number + 1, self._properties.compression
+        number = self._number + 1
         contents: list[Content] = []
         for folder, blocks, lines in self._gathered.take():
             part = len(self._written) + len(contents) + 1
-            name = file_name(number, behind, part, compression)
+            name = file_name(number, behind, part, self._gathered.ending)
             contents.append((f"{folder}/{name}", blocks, lines))
         paths = tuple(path for path, _blocks, _lines in contents)
         begun = Begun(number=number, paths=tuple(each.path for each in self._written) + paths)
@@ -251,7 +260,7 @@ class FilesSink(Sink):
 
     def _put(self, content: Content) -> WrittenFile:
         path, blocks, lines = content
-        data = compressed(blocks, self._properties.compression)
+        data = self._gathered.content(blocks)
         self._store.put(path, data)
         return WrittenFile(path, lines, len(data))
 

@@ -1,0 +1,147 @@
+"""Changes on their way into Parquet files, by the folder that they go to."""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from waltap.decode.message import Change, Truncate
+from waltap.decode.relation import Relation
+from waltap.sink.sink import SinkContext
+from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.changelog.segment import TableBuffer, estimated_bytes
+from waltap_sinks.changelog.table_version import TableVersion
+from waltap_sinks.files.lines import Folders, day_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["GatheredColumns"]
+
+log = logging.getLogger(__name__)
+
+UNCONVERTED_ROWS: Final = 16_384
+"""Changes of so many rows are made columns at once."""
+
+MOST_VERSIONS: Final = 5_000
+
+
+class GatheredColumns:
+    """Columns of the change log, by folder and version of the table: each is a file. ``bytes`` is what was
+    taken, about."""
+
+    ending: Final = ".parquet"
+
+    def __init__(self, folders: Folders, compression: str, context: SinkContext) -> None:
+        self._folders, self._compression, self._context = folders, compression, context
+        self._versions: dict[Relation, TableVersion | None] = {}
+        self._told: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self.bytes = self._unconverted = 0
+        self._buffers: dict[tuple[str, str], TableBuffer] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Take the changes of ``batch``."""
+        hour = day_of(batch)
+        for part in batch.parts:
+            if isinstance(part, TransactionPart):
+                self._add_changes(part, hour)
+            elif isinstance(part, SnapshotRows) and part.rows:
+                self._add_rows(part, hour, batch.position.end_lsn)
+        self.bytes += estimated_bytes(batch)
+        self._unconverted += batch.events
+        if self._unconverted >= UNCONVERTED_ROWS:
+            self._convert()
+
+    def take(self) -> "list[tuple[str, pa.Table, int]]":
+        """Return folder, rows and their count of what is there, and forget it."""
+        import pyarrow as pa
+
+        self._convert()
+        found = []
+        for (folder, _), buffer in self._buffers.items():
+            batches = buffer.given_up().batches
+            if batches:
+                rows = pa.Table.from_batches(batches)
+                found.append((folder, rows, rows.num_rows))
+        self.forget()
+        return found
+
+    def content(self, rows: "pa.Table") -> bytes:
+        """Return the content of a file; the same for the same rows."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        made = pa.BufferOutputStream()
+        parquet.write_table(rows, made, compression=self._compression)
+        content: bytes = made.getvalue().to_pybytes()
+        return content
+
+    def _add_changes(self, part: TransactionPart, hour: str) -> None:
+        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
+        for index, change in enumerate(part.changes, part.first_index):
+            relations = (
+                change.relations
+                if type(change) is Truncate
+                else (getattr(change, "relation", None),)
+            )
+            for relation in relations:
+                if relation is not None:
+                    changes, sequence = collected.setdefault(relation, ([], []))
+                    changes.append(change)
+                    sequence.append(index)
+        for relation, (changes, sequence) in collected.items():
+            buffer = self._buffer(relation, hour)
+            if buffer is not None:
+                buffer.add_changes(
+                    changes,
+                    sequence,
+                    commit_lsn=part.commit_lsn,
+                    commit_ts=part.commit_ts,
+                    xid=part.xid,
+                )
+
+    def _add_rows(self, part: SnapshotRows, hour: str, end_lsn: int) -> None:
+        buffer = self._buffer(part.relation, hour)
+        if buffer is None:
+            return
+        lsn = end_lsn if part.lsn is None or part.kind != "initial" else part.lsn
+        buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+
+    def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
+        """Return the buffer of a table's rows of this hour; None where it is not captured."""
+        version = self._version(relation)
+        if version is None:
+            return None
+        capture = self._context.capture
+        topic = relation.name if capture is None else capture.topic(relation.schema, relation.table)
+        folder = self._folders.of(relation.name, topic, hour)
+        key = folder, version.fingerprint
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._buffers[key] = TableBuffer(version)
+        return buffer
+
+    def _version(self, relation: Relation) -> TableVersion | None:
+        try:
+            return self._versions[relation]
+        except KeyError:
+            pass
+        capture, version = self._context.capture, None
+        if capture is None or capture.captures(relation.schema, relation.table):
+            version = TableVersion(relation, self._context, self._warn)
+        if len(self._versions) >= MOST_VERSIONS:
+            self._versions.clear()
+        self._versions[relation] = version
+        return version
+
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning(text)
+
+    def _convert(self) -> None:
+        self._unconverted = 0
+        for buffer in self._buffers.values():
+            buffer.convert()

@@ -1,0 +1,148 @@
+"""``kill -9`` of a pipeline into an object store whose requests fail at random: nothing lost, nothing doubled.
+
+Two sinks at once: Parquet files and the change log. ``make s3-trial KILLS=50`` is the long form; the moments
+are drawn from a seed that a failure names, and ``WALTAP_TEST_SEED`` repeats it.
+"""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import dataset, fs
+from waltap.files import StorageProperties, Store
+from waltap_sinks.changelog import ChangeLog
+
+from tests.rigs.pipeline import until
+from tests.rigs.s3_proxy import S3Door, s3_door
+from tests.servers.postgres import Database
+from tests.servers.s3 import S3Server
+
+SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
+KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)
+SHARE = 0.05
+SINKS = ("rows", "log")
+
+
+class Trial:
+    """A profile with both sinks behind the door, and the lives of its pipeline."""
+
+    def __init__(
+        self, database: Database, folder: Path, s3: S3Server, bucket: str, door: S3Door
+    ) -> None:
+        self.database, self.folder, self.s3, self.bucket = database, folder, s3, bucket
+        self.random = random.Random(SEED)
+        source = {
+            **database.properties(),
+            "slot.name": database.name,
+            "publication.name": database.name,
+            "offset.flush.interval.ms": 20,
+            "slot.retry.delay.ms": 1000,
+            "errors.max.retries": -1,
+            "retriable.restart.connector.wait.ms": 100,
+        }
+        store = {**s3.properties(url=door.url), "storage.max.attempts": 3}
+        rows = {"type": "files", "file.format": "parquet", "file.max.age.ms": 0}
+        lines = ["[source]", 'type = "postgres"', *_lines(source)]
+        for name, own in zip(SINKS, (rows, {"type": "changelog"}), strict=True):
+            sink = {"name": name, **own, "path": f"s3://{bucket}/{name}", **store}
+            lines += ["[[sinks]]", *_lines(sink)]
+        (folder / "p.toml").write_text("\n".join(lines))
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "waltap", "run", "p.toml", *options],
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def commits(self) -> int:
+        """Return how many commits and manifests there are."""
+        selectors = [
+            fs.FileSelector(f"{self.bucket}/{place}", allow_not_found=True, recursive=True)
+            for place in ("rows/_waltap/commits", "log/manifests")
+        ]
+        files = self.s3.files()
+        return sum(info.is_file for each in selectors for info in files.get_file_info(each))
+
+    def killed(self) -> None:
+        """Start the pipeline, and kill it a random moment after its first commit."""
+        before = self.commits()
+        process = self.start()
+        until(lambda: self.commits() > before or process.poll() is not None, "a commit")
+        time.sleep(self.random.random() * 0.5)  # the random moment itself
+        assert process.poll() is None, (SEED, process.communicate()[1])
+        process.kill()
+        process.communicate()
+
+    def rows(self) -> list[int]:
+        """Return the ids in the Parquet files, as whoever reads every file has them."""
+        found = dataset.dataset(
+            f"{self.bucket}/rows", filesystem=self.s3.files(), partitioning="hive"
+        )
+        ids: list[int] = found.to_table(columns=["id"])["id"].to_pylist()
+        return sorted(ids)
+
+    def log(self) -> list[int]:
+        """Return the ids in the change log, by its own reader."""
+        storage = StorageProperties.model_validate(self.s3.properties())
+        log = ChangeLog(Store(f"s3://{self.bucket}/log", storage))
+        return sorted(n for rows in log.rows("public", "t") for n in rows["id"].to_pylist())
+
+
+def _lines(table: dict[str, Any]) -> list[str]:
+    return [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()]
+
+
+@contextmanager
+def writing(database: Database, ids: Iterator[int]) -> Iterator[None]:
+    """Insert rows in small transactions while the block lasts."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with database.connect() as connection:
+            while not stop.wait(0.02):
+                for n in itertools.islice(ids, 5):
+                    connection.execute("INSERT INTO t VALUES (%s::int)", [n])
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+def test_kills_and_failing_requests_lose_and_double_nothing(
+    database: Database, tmp_path: Path, s3: S3Server, bucket: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    ids = itertools.count()
+    with s3_door(s3.url, seed=SEED) as door:
+        trial = Trial(database, tmp_path, s3, bucket, door)
+        door.share = SHARE
+        with writing(database, ids):
+            for _ in range(KILLS):
+                trial.killed()
+        ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        last = trial.start("--until-lsn", lsn)
+        _, errors = last.communicate(timeout=300)
+        assert last.returncode == 0, (SEED, errors)
+        failed = door.failed
+    expected = list(range(next(ids)))
+    assert trial.rows() == expected, SEED
+    assert trial.log() == expected, SEED
+    assert failed > 0, "no request failed"
+    print(f"{KILLS} kills, {failed} requests failed, {len(expected)} rows in each of two sinks")
