@@ -154,9 +154,9 @@ class SqlSink(Sink):
         self._fail_stop.check()
         self._gap.check()
         midway, open_commit = False, self._open_commit
-        self._replays = batch.replays
         try:
-            self._finish()
+            self._finish()  # its commit must not take letters of this batch for replayed
+            self._replays = batch.replays
             midway, open_commit = self._begun, self._open_commit
             if batch.replays:
                 self._books.make_letters()
@@ -408,7 +408,7 @@ class SqlSink(Sink):
             for part in parts
             if not isinstance(part, TransactionPart) or part.commit_lsn >= self._skip_below
         ]
-        if self._context.tolerant or self._target.checks_foreign_keys:
+        if self._replays or self._context.tolerant or self._target.checks_foreign_keys:
             return parts
         if self._applier.unbound(parts):
             lanes.forget()
