@@ -9,11 +9,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from waltap.errors import SinkError
 from waltap.format.record import Header, Record
+from waltap.sink.delivered import was_delivered
 from waltap.sink.refusal import RecordsRefused, Refused
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_kafka import client
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
@@ -145,7 +146,7 @@ class KafkaSink(Sink):
         StopRequested when the run is to end and no broker takes anything."""
         self._raise_failure()
         assert self._producer is not None
-        if self._once and self._is_there(batch):
+        if self._once and was_delivered(batch, self._held):
             return
         if self._partial is batch:  # the others are on their way
             self._partial = None
@@ -223,19 +224,6 @@ class KafkaSink(Sink):
         with contextlib.suppress(KafkaException):  # what they still have to say concerns nobody
             for made in producers:
                 made.poll(0)
-
-    def _is_there(self, batch: Batch) -> bool:
-        """Tell whether the transactions of ``batch`` were committed here before `open`."""
-        held = self._held.get(batch.partition)
-        return (
-            held is not None
-            and batch.position <= held
-            and not batch.snapshot
-            and any(isinstance(part, TransactionPart) for part in batch.parts)
-            and all(
-                isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts
-            )
-        )
 
     # --- records ------------------------------------------------------------------------------
 

@@ -4,23 +4,15 @@ import hashlib
 import random
 import time
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from waltap.errors import SinkError
 from waltap.format.record import Record
 from waltap.json.lines import JsonLines
-from waltap.plugin_errors import LibraryMissing
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap_streams.delivery import AcknowledgedSink
-from waltap_streams.errors import (
-    StreamFull,
-    StreamMissing,
-    StreamRefused,
-    StreamUnavailable,
-    StreamUnfit,
-)
+from waltap_streams.errors import StreamFull
+from waltap_streams.kinesis_service import SHARDS, KinesisService
 from waltap_streams.properties import KinesisProperties
 
 __all__ = ["KinesisSink"]
@@ -29,18 +21,6 @@ MOST_RECORDS: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
 LONGEST_KEY: Final = 256
 """What one request, and one partition key, may have."""
-RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"
-REFUSALS: Final = (
-    "AccessDenied",
-    "ExpiredToken",
-    "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSignature",
-    "MissingAuthentication",
-    "OptInRequired",
-    "UnrecognizedClient",
-)
-QUOTAS: Final = ("ProvisionedThroughputExceeded", "LimitExceeded", "Throttling", "KMSThrottling")
 
 Entry = tuple[str, str, bytes]
 """Stream, partition key, data."""
@@ -54,15 +34,14 @@ class KinesisSink(AcknowledgedSink):
     """
 
     def __init__(self, properties: KinesisProperties, context: SinkContext) -> None:
-        place = properties.endpoint or f"kinesis.{properties.region}"
-        super().__init__(place, context, json_only=properties.body == "line")
+        self._service = KinesisService(properties)
+        super().__init__(self._service.place, context, json_only=properties.body == "line")
         self._properties, self._lines = properties, JsonLines()
-        self._client: Any = None
 
     def check(self) -> list[Check]:
         """Look whether the service knows us. Raises: SinkError, LibraryMissing."""
         try:
-            self._call("list_streams", Limit=1)
+            self._service.call("list_streams", Limit=1)
         finally:
             self.close()
         return [Check(name="sink kinesis", verdict="ok", found=self._place)]
@@ -70,13 +49,11 @@ class KinesisSink(AcknowledgedSink):
     def open(self) -> None:
         """Make the client; the first record makes the connection. Raises: SinkError, LibraryMissing."""
         self._gap.reset()
-        self._connected()
+        self._service.connected()
 
     def close(self) -> None:
         """Let go of the connections; may be called twice."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._service.close()
 
     def _send(self, records: Sequence[Record]) -> None:
         for entries in self._requests(records):
@@ -116,7 +93,7 @@ class KinesisSink(AcknowledgedSink):
         while True:
             stream = entries[0][0]
             records = [{"PartitionKey": key, "Data": data} for _, key, data in entries]
-            answer = self._call("put_records", StreamName=stream, Records=records)
+            answer = self._service.call("put_records", StreamName=stream, Records=records)
             refused = [
                 (entry, result)
                 for entry, result in zip(entries, answer["Records"], strict=True)
@@ -128,59 +105,8 @@ class KinesisSink(AcknowledgedSink):
             told = refused[0][1]
             if time.monotonic() >= until:
                 text = f"{stream}: {told['ErrorCode']}: {told.get('ErrorMessage', '')}"
-                raise StreamFull(text, place=self._place, property="the number of shards")
+                raise StreamFull(text, place=self._place, property=SHARDS)
             if self._context.stopping():
                 raise StopRequested
             time.sleep(wait * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
             wait = min(wait * 2, 5.0)
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            try:
-                import boto3
-                from botocore.config import Config
-            except ImportError as cause:
-                raise LibraryMissing("the sink kinesis needs boto3", extra="kinesis") from cause
-            given, seconds = self._properties, self._properties.timeout_ms / 1000
-            settings = Config(
-                connect_timeout=seconds, read_timeout=seconds, retries={"max_attempts": 2}
-            )
-            try:
-                session = boto3.Session(profile_name=given.profile, region_name=given.region)
-                self._client = session.client(
-                    "kinesis", endpoint_url=given.endpoint, config=settings
-                )
-            except Exception as error:
-                raise self._failure(error) from error
-        return self._client
-
-    def _call(self, name: str, **arguments: Any) -> Any:
-        client = self._connected()
-        try:
-            return getattr(client, name)(**arguments)
-        except Exception as error:
-            raise self._failure(error, str(arguments.get("StreamName", ""))) from error
-
-    def _failure(self, error: Exception, stream: str = "") -> SinkError:
-        from botocore import exceptions as their
-
-        place, text = self._place, f"{stream}: {error}" if stream else str(error)
-        login = (their.NoCredentialsError, their.PartialCredentialsError, their.ProfileNotFound)
-        if isinstance(error, login):
-            return StreamRefused(text, place=place, rights=RIGHTS)
-        if isinstance(error, their.ClientError):
-            code = error.response.get("Error", {}).get("Code", "")
-            if code.startswith(REFUSALS):
-                return StreamRefused(text, place=place, rights=RIGHTS)
-            if code.startswith("ResourceNotFound"):
-                how = f"aws kinesis create-stream --stream-name {stream}"
-                return StreamMissing(text, how=how, property="stream.name.format")
-            if code.startswith(QUOTAS):
-                return StreamFull(text, place=place, property="the number of shards")
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-            if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return StreamUnfit(text, place=place, property="stream.name.format")
-            return StreamUnavailable(text, place=place)
-        if isinstance(error, their.ParamValidationError):
-            return StreamUnfit(text, place=place, property="stream.name.format")
-        return StreamUnavailable(text, place=place)

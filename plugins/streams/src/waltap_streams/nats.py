@@ -3,34 +3,21 @@
 import asyncio
 import base64
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from waltap.errors import SinkError
 from waltap.format.record import Record
-from waltap.plugin_errors import LibraryMissing
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import Check
 from waltap_streams.delivery import AcknowledgedSink
-from waltap_streams.errors import (
-    StreamFull,
-    StreamMissing,
-    StreamRefused,
-    StreamUnavailable,
-    StreamUnfit,
-)
+from waltap_streams.nats_server import NatsServer
 from waltap_streams.properties import NatsProperties
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
     from nats.js import JetStreamContext
 
 __all__ = ["NatsSink"]
-
-RIGHTS: Final = (
-    "publish to the subjects of the topics, and to $JS.API.> where create-stream is true"
-)
 
 
 class NatsSink(AcknowledgedSink):
@@ -42,14 +29,12 @@ class NatsSink(AcknowledgedSink):
     """
 
     def __init__(self, properties: NatsProperties, context: SinkContext) -> None:
-        self._servers = properties.url.split(",")
-        super().__init__(", ".join(url.rpartition("@")[2] for url in self._servers), context)
+        self._server = NatsServer(properties)
+        super().__init__(self._server.place, context)
         self._properties = properties
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._client: Client | None = None
         self._stream: JetStreamContext | None = None
         self._name, self._tries = uuid.uuid4().hex, count()
-        self._heard = self._lost = ""
+        self._lost = ""
         """Id of the first message whose acknowledgement did not come."""
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -57,7 +42,7 @@ class NatsSink(AcknowledgedSink):
     def check(self) -> list[Check]:
         """Look whether the server lets us in. Raises: SinkError, LibraryMissing."""
         try:
-            client = self._connected()
+            client = self._server.connected()
             found = f"{self._place}: NATS {client.connected_server_version}"
         finally:
             self.close()
@@ -66,29 +51,28 @@ class NatsSink(AcknowledgedSink):
     def open(self) -> None:
         """Connect, and make the stream where that is asked for. Raises: SinkError, LibraryMissing."""
         self._gap.reset()
-        self._stream = self._connected().jetstream(timeout=self._properties.timeout_ms / 1000)
+        self._stream = self._server.connected().jetstream(
+            timeout=self._properties.timeout_ms / 1000
+        )
         if self._properties.create:
-            self._run(self._make())
+            self._server.run(self._make())
 
     def tend(self) -> None:
         """Let the client answer. Raises: SinkError."""
-        if self._client is not None:
-            self._run(self._client.flush(timeout=10))
+        if self._stream is not None:
+            self._server.run(self._server.connected().flush(timeout=10))
 
     def close(self) -> None:
         """Let go; may be called twice."""
-        client, self._client, self._stream = self._client, None, None
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.run_until_complete(_end(client))
-            loop.close()
+        self._stream = None
+        self._server.close()
 
     # --- messages ---------------------------------------------------------------------------------
 
     def _send(self, records: Sequence[Record]) -> None:
         window = self._properties.window
         for at in range(0, len(records), window):
-            self._run(self._publish(records[at : at + window]))
+            self._server.run(self._publish(records[at : at + window]))
 
     async def _publish(self, records: Sequence[Record]) -> None:
         """Publish some side by side; they leave in order. From the first failure on, none counts."""
@@ -103,7 +87,7 @@ class NatsSink(AcknowledgedSink):
         for record, name, answer in zip(records, names, answers, strict=True):
             if isinstance(answer, BaseException):
                 self._lost = name
-                raise self._failure(answer, record.topic) from answer
+                raise self._server.meaning(answer, record.topic) from answer
             self._acknowledged(1)
 
     async def _make(self) -> None:
@@ -118,76 +102,6 @@ class NatsSink(AcknowledgedSink):
             storage = StorageType.FILE if given.storage == "file" else StorageType.MEMORY
             made = StreamConfig(name=given.stream, subjects=list(given.subjects), storage=storage)
             await self._stream.add_stream(made)
-
-    # --- the server -------------------------------------------------------------------------------
-
-    def _connected(self) -> "Client":
-        try:
-            from nats.aio.client import Client
-        except ImportError as cause:
-            raise LibraryMissing("the sink nats-jetstream needs nats-py", extra="nats") from cause
-        given = self._properties
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        client = self._client = Client()
-        self._run(
-            client.connect(
-                self._servers,
-                user=given.user,
-                password=given.password,
-                token=given.token,
-                user_credentials=given.credentials,
-                connect_timeout=max(1, given.timeout_ms // 1000),
-                allow_reconnect=False,  # the engine makes the sink anew
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                error_cb=self._hear,
-            )
-        )
-        return client
-
-    async def _hear(self, error: Exception) -> None:
-        """Keep what the client has to say besides: calls raise less than that."""
-        self._heard = str(error) or repr(error)
-
-    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        assert self._loop is not None, "open comes first"
-        try:
-            return self._loop.run_until_complete(call)
-        except SinkError:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: BaseException, topic: str = "") -> SinkError:
-        from nats import errors, js
-
-        heard, self._heard = self._heard, ""
-        text = f"{error}, {heard}" if heard and heard not in str(error) else str(error)
-        place, text = self._place, f"{topic}: {text}" if topic else text
-        if isinstance(error, js.errors.NoStreamResponseError):
-            how = f"nats stream add --subjects '{topic}', or create-stream with subjects"
-            return StreamMissing(f"no stream takes {topic}", how=how, property="subjects")
-        if "authorization" in text.lower() or "permissions" in text.lower():
-            return StreamRefused(text, place=place, rights=RIGHTS)
-        if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
-            return StreamFull(text, place=place, property="max_bytes, max_msgs")
-        if isinstance(error, (js.errors.APIError, errors.MaxPayloadError, errors.BadSubjectError)):
-            return StreamUnfit(text, place=place, property="topic.prefix")
-        return StreamUnavailable(text or repr(error), place=place)
-
-
-async def _end(client: "Client | None") -> None:
-    """Close the connection, also one that was never agreed on, and end what is still under way."""
-    if client is not None:
-        await client.close()
-        transport = client._transport  # noqa: SLF001 - a connection that was refused stays open
-        if transport is not None:
-            transport.close()  # type: ignore[no-untyped-call]
-    waiting = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _headers(record: Record, name: str) -> dict[str, str]:

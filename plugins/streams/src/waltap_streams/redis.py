@@ -4,26 +4,18 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from waltap.format.record import Record
+from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_streams.errors import StreamFenced, StreamUnfit
+from waltap.source.position import Positions
+from waltap.transactions.transaction import Batch
 from waltap_streams.properties import RedisProperties
+from waltap_streams.redis_position import RedisPosition
 from waltap_streams.redis_server import RedisServer, entry
 
 __all__ = ["RedisSink"]
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What stands under ``position.key``: positions, and how often the pipeline began."""
-
-    positions: dict[str, Position] = {}
-    generation: int = 0
 
 
 class RedisSink(Sink):
@@ -42,14 +34,14 @@ class RedisSink(Sink):
         )
         self._fail_stop, self._gap = FailStop(properties.address), FailStop(properties.address)
         """After a failed write nothing follows; what was acknowledged before it stays promised."""
-        self._key = properties.position_key.replace("{pipeline}", context.pipeline)
         self._server = RedisServer(properties)
-        self._kept = Kept()
+        key = properties.position_key.replace("{pipeline}", context.pipeline)
+        self._kept = RedisPosition(self._server, key, context.pipeline)
         self._begin()
 
     def _begin(self) -> None:
         self._held: list[Record] = []
-        self._accepted = self._there = Positions(self._kept.positions)
+        self._accepted = self._there = self._kept.stored
         self._in_snapshot = False
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -75,11 +67,7 @@ class RedisSink(Sink):
             client = self._server.connected()
             client.ping()
             if self._once:
-                before = self._read(client.get(self._key))
-                positions = before.positions if self._context.resumes else {}
-                self._kept = Kept(positions, before.generation + 1)
-                self._context.may_write()
-                client.set(self._key, msgspec.json.encode(self._kept))
+                self._kept.begin(resumes=self._context.resumes, may_write=self._context.may_write)
         self._begin()
         return self._accepted or None if self._once else None
 
@@ -97,9 +85,9 @@ class RedisSink(Sink):
             self._take(batch)
 
     def _take(self, batch: Batch) -> None:
-        if self._once and self._is_there(batch):
+        if self._once and was_delivered(batch, self._there):
             return
-        if self._in_snapshot and _begins(batch):
+        if self._in_snapshot and begins_snapshot(batch):
             self._held = []
         self._in_snapshot = batch.snapshot and bool(batch.parts)
         records = batch.records or ()
@@ -123,38 +111,17 @@ class RedisSink(Sink):
         if not self._gap.failed:
             with self._fail_stop, self._server.failing():
                 self._commit()
-        return Positions(self._kept.positions) or None
-
-    def _is_there(self, batch: Batch) -> bool:
-        """Tell whether the transactions of ``batch`` stood here at `open`."""
-        there = self._there.get(batch.partition)
-        return (
-            there is not None
-            and batch.position <= there
-            and bool(batch.parts)
-            and all(isinstance(part, TransactionPart) for part in batch.parts)
-        )
+        return self._kept.stored or None
 
     def _commit(self) -> None:
-        if not self._held and dict(self._accepted) == self._kept.positions:
-            return
-        from redis import WatchError
+        if self._held or self._accepted != self._kept.stored:
+            self._context.may_write()
+            self._kept.commit(self._accepted, self._add_held)
+            self._held = []
 
-        kept = Kept(dict(self._accepted), self._kept.generation)
-        self._context.may_write()
-        with self._server.connected().pipeline(transaction=True) as transaction:
-            transaction.watch(self._key)  # type: ignore[no-untyped-call]
-            if self._read(transaction.get(self._key)) != self._kept:
-                raise self._fenced()
-            transaction.multi()
-            for record in self._held:
-                self._add(transaction, record)
-            transaction.set(self._key, msgspec.json.encode(kept))
-            try:
-                transaction.execute()
-            except WatchError as error:
-                raise self._fenced() from error
-        self._kept, self._held = kept, []
+    def _add_held(self, transaction: Any) -> None:
+        for record in self._held:
+            self._add(transaction, record)
 
     def _append(self, records: Sequence[Record]) -> None:
         waiting = iter(records)
@@ -167,20 +134,3 @@ class RedisSink(Sink):
     def _add(self, pipeline: Any, record: Record) -> None:
         bound = self._properties.max_entries or None
         pipeline.xadd(record.topic, entry(record, self._properties), maxlen=bound)
-
-    def _read(self, found: Any) -> Kept:
-        try:
-            return Kept() if found is None else msgspec.json.decode(found, type=Kept)
-        except msgspec.DecodeError as error:
-            text = f"{self._key} holds no position of waltap: {error}"
-            place = self._properties.address
-            raise StreamUnfit(text, place=place, property="position.key") from error
-
-    def _fenced(self) -> StreamFenced:
-        return StreamFenced(f"{self._key} was set by another", pipeline=self._context.pipeline)
-
-
-def _begins(batch: Batch) -> bool:
-    """Tell whether a snapshot begins, or goes on: what was not flushed of it comes again."""
-    pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
-    return any(piece.opens or piece.goes_on for piece in pieces)

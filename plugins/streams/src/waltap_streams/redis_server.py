@@ -1,7 +1,5 @@
 """A Redis server: its connection, what its errors mean, and how a record stands in an entry."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from waltap.errors import SinkError
@@ -9,6 +7,7 @@ from waltap.format.record import Record
 from waltap.plugin_errors import LibraryMissing
 from waltap_streams.errors import StreamFull, StreamRefused, StreamUnavailable, StreamUnfit
 from waltap_streams.properties import RedisProperties
+from waltap_streams.server import Server
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -23,64 +22,45 @@ AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 Field = str | bytes
 
 
-class RedisServer:
+class RedisServer(Server["Redis"]):
     """One connection, made at the first use."""
 
     def __init__(self, properties: RedisProperties) -> None:
+        super().__init__(properties.address)
         self._properties = properties
-        self._client: Redis | None = None
 
-    def connected(self) -> "Redis":
-        """Return the client. Raises: LibraryMissing."""
-        if self._client is None:
-            try:
-                from redis import Redis
-                from redis.backoff import NoBackoff
-                from redis.retry import Retry
-            except ImportError as cause:
-                raise LibraryMissing("the sink redis needs redis", extra="redis") from cause
-            given = self._properties
-            host, _, port = given.address.rpartition(":")
-            if not port.isdigit() or not host:
-                host, port = given.address, "6379"
-            timeout = given.timeout_ms / 1000
-            self._client = Redis(
-                host=host.strip("[]"),
-                port=int(port),
-                db=given.db_index,
-                username=given.user,
-                password=given.password,
-                ssl=given.ssl,
-                ssl_ca_certs=given.ssl_ca,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                retry=Retry(NoBackoff(), 0),  # what was not answered may have happened
-            )
-        return self._client
-
-    def close(self) -> None:
-        """Let go; may be called twice."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Turn the client's errors into ours."""
+    def _connect(self) -> "Redis":
         try:
-            yield
-        except (SinkError, LibraryMissing):
-            raise
-        except Exception as error:
-            failure = self._failure(error)
-            if failure is None:
-                raise
-            raise failure from error
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError as cause:
+            raise LibraryMissing("the sink redis needs redis", extra="redis") from cause
+        given = self._properties
+        host, _, port = given.address.rpartition(":")
+        if not port.isdigit() or not host:
+            host, port = given.address, "6379"
+        timeout = given.timeout_ms / 1000
+        return Redis(
+            host=host.strip("[]"),
+            port=int(port),
+            db=given.db_index,
+            username=given.user,
+            password=given.password,
+            ssl=given.ssl,
+            ssl_ca_certs=given.ssl_ca,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),  # what was not answered may have happened
+        )
 
-    def _failure(self, error: Exception) -> SinkError | None:
+    def _let_go(self, client: "Redis") -> None:
+        client.close()
+
+    def _meaning(self, error: BaseException, about: str) -> SinkError | None:
         import redis
 
-        place, text = self._properties.address, str(error)
+        place, text = self.place, str(error)
         full = {"place": place, "property": "stream.max.entries"}
         if isinstance(error, (redis.AuthenticationError, redis.exceptions.NoPermissionError)):
             return StreamRefused(text, place=place, rights=RIGHTS)

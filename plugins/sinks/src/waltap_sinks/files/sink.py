@@ -13,11 +13,12 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
+from waltap.sink.delivered import was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.commit import (
     BEGUN,
@@ -177,7 +178,7 @@ class FilesSink(Sink):
         Raises: FilesUnavailable.
         """
         self._fail_stop.check()
-        if self._is_there(batch):
+        if was_delivered(batch, self._held):
             return
         with self._fail_stop, self._placed():
             if self._in_snapshot and _begins(batch):
@@ -190,19 +191,6 @@ class FilesSink(Sink):
                 self._since = time.monotonic()
             if self._gathered.bytes >= 2 * self._properties.max_bytes:
                 self._send()
-
-    def _is_there(self, batch: Batch) -> bool:
-        """Tell whether the transactions of ``batch`` were committed here before `open`."""
-        held = self._held.get(batch.partition)
-        return (
-            held is not None
-            and not batch.replays
-            and batch.position <= held
-            and any(isinstance(part, TransactionPart) for part in batch.parts)
-            and all(
-                isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts
-            )
-        )
 
     def _drop(self) -> None:
         """Forget rows of a snapshot that broke off and is taken anew, as far as no commit has them."""

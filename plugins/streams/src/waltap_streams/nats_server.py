@@ -1,0 +1,117 @@
+"""A NATS server as nats-py reaches it: the client's loop, and what its errors mean."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.errors import SinkError
+from waltap.plugin_errors import LibraryMissing
+from waltap_streams.errors import (
+    StreamFull,
+    StreamMissing,
+    StreamRefused,
+    StreamUnavailable,
+    StreamUnfit,
+)
+from waltap_streams.properties import NatsProperties
+from waltap_streams.server import Server
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["NatsServer"]
+
+RIGHTS: Final = (
+    "publish to the subjects of the topics, and to $JS.API.> where create-stream is true"
+)
+
+
+class NatsServer(Server["Client"]):
+    """One connection. The client's loop runs while a call lasts."""
+
+    def __init__(self, properties: NatsProperties) -> None:
+        self._servers = properties.url.split(",")
+        super().__init__(", ".join(url.rpartition("@")[2] for url in self._servers))
+        self._properties = properties
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._heard = ""
+
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Run ``call`` to its end. Raises: SinkError."""
+        assert self._loop is not None, "the connection comes first"
+        with self.failing():
+            return self._loop.run_until_complete(call)
+
+    def close(self) -> None:
+        """Let go, also of a connection that was never agreed on; may be called twice."""
+        client, self._client = self._client, None
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.run_until_complete(_end(client))
+            loop.close()
+
+    def meaning(self, error: BaseException, topic: str) -> SinkError:
+        """Return what an error of a message to ``topic`` means."""
+        return self._meaning(error, topic)
+
+    def _connect(self) -> "Client":
+        try:
+            from nats.aio.client import Client
+        except ImportError as cause:
+            raise LibraryMissing("the sink nats-jetstream needs nats-py", extra="nats") from cause
+        given = self._properties
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        client = self._client = Client()
+        self.run(
+            client.connect(
+                self._servers,
+                user=given.user,
+                password=given.password,
+                token=given.token,
+                user_credentials=given.credentials,
+                connect_timeout=max(1, given.timeout_ms // 1000),
+                allow_reconnect=False,  # the engine makes the sink anew
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                error_cb=self._hear,
+            )
+        )
+        return client
+
+    def _let_go(self, client: "Client") -> None:
+        """`close` does it, with its loop."""
+
+    async def _hear(self, error: Exception) -> None:
+        """Keep what the client has to say besides: calls raise less than that."""
+        self._heard = str(error) or repr(error)
+
+    def _meaning(self, error: BaseException, about: str) -> SinkError:
+        from nats import errors, js
+
+        heard, self._heard = self._heard, ""
+        text = f"{error}, {heard}" if heard and heard not in str(error) else str(error)
+        place, text = self.place, f"{about}: {text}" if about else text
+        if isinstance(error, js.errors.NoStreamResponseError):
+            how = f"nats stream add --subjects '{about}', or create-stream with subjects"
+            return StreamMissing(f"no stream takes {about}", how=how, property="subjects")
+        if "authorization" in text.lower() or "permissions" in text.lower():
+            return StreamRefused(text, place=place, rights=RIGHTS)
+        if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
+            return StreamFull(text, place=place, property="max_bytes, max_msgs")
+        if isinstance(error, (js.errors.APIError, errors.MaxPayloadError, errors.BadSubjectError)):
+            return StreamUnfit(text, place=place, property="topic.prefix")
+        return StreamUnavailable(text or repr(error), place=place)
+
+
+async def _end(client: "Client | None") -> None:
+    """Close the connection, also one that was never agreed on, and end what is still under way."""
+    if client is not None:
+        await client.close()
+        transport = client._transport  # noqa: SLF001 - a connection that was refused stays open
+        if transport is not None:
+            transport.close()  # type: ignore[no-untyped-call]
+    waiting = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
