@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import waltap
+from waltap.cli.process_list import conceal
 from waltap.errors import WaltapError
 from waltap.extras import extra_for
 from waltap.plugin_errors import HookRaised
@@ -181,6 +182,7 @@ def waltap_command(
 
 def run() -> None:
     """Run the command line and end the process."""
+    conceal()
     try:
         application()
     except WaltapError as error:

@@ -1,5 +1,6 @@
 """``waltap run``: capture from a database into a sink until told to stop."""
 
+import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,14 @@ def command(
         ),
     ] = False,
     set_: SetOption = None,
+    set_from_stdin: Annotated[
+        bool,
+        typer.Option(
+            "--set-from-stdin",
+            help="Read further settings from standard input, a JSON list of NAME=VALUE: no list of "
+            "processes shows them. --all hands on what it was given so.",
+        ),
+    ] = False,
 ) -> None:
     """Capture changes: snapshot first where the profile says so, then stream.
 
@@ -78,9 +87,10 @@ def command(
             "--max-records": max_records, "--max-seconds": max_seconds,
         }  # fmt: skip
         arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
-        arguments += [f"--set={each}" for each in set_ or ()]
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
-        raise typer.Exit(_all(Path(file), arguments, of_one))
+        raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one))
+    if set_from_stdin:
+        set_ = [*(set_ or ()), *json.load(sys.stdin)]
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -98,7 +108,9 @@ def command(
             engine.run()
 
 
-def _all(folder: Path, arguments: list[str], of_one: Mapping[str, object]) -> int:
+def _all(
+    folder: Path, arguments: list[str], settings: list[str], of_one: Mapping[str, object]
+) -> int:
     """Run the profiles of a folder until told to stop. ``of_one`` are options that many cannot have.
 
     Raises: ConfigurationError.
@@ -119,7 +131,7 @@ def _all(folder: Path, arguments: list[str], of_one: Mapping[str, object]) -> in
         problems.append(Problem("--all", "finds no profile in the folder", value=str(folder)))
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
-    supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments)
+    supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments, settings)
     with telemetry(Host()), told_by_signals(supervisor):
         return supervisor.run()
 

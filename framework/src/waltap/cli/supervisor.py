@@ -5,18 +5,19 @@ to a minute; one whose profile is faulty waits until the folder is read again (S
 what its profile asks for stays ended.
 """
 
+import json
 import logging
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from waltap.clock import Clock, SystemClock
 
-__all__ = ["Supervisor", "told_by_signals"]
+__all__ = ["SETTINGS_FROM_STDIN", "Supervisor", "told_by_signals"]
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ WELL_S = 60.0
 """Who has run for so long has started well: the next rest is a short one."""
 LOOK_S = 0.2
 DONE, FAULTY = 0, 2
+SETTINGS_FROM_STDIN = "--set-from-stdin"
+"""Option of `waltap run` that has a JSON list of NAME=VALUE read from standard input."""
 
 
 @dataclass(slots=True)
@@ -43,10 +46,12 @@ class _Child:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs what ``profiles`` gives, the paths there are now. ``arguments`` are given to each run."""
+    """Runs what ``profiles`` gives, the paths there are now. ``arguments`` are given to each run, and
+    ``settings`` (NAME=VALUE) by a pipe: they may be secrets, which a list of processes would show."""
 
     profiles: Callable[[], Iterable[Path]]
     arguments: Sequence[str] = ()
+    settings: Sequence[str] = ()
     clock: Clock = field(default_factory=SystemClock)
     stopping: bool = False
     reading: bool = True
@@ -101,9 +106,7 @@ class Supervisor:
         now = self.clock.monotonic()
         if child.process is None:
             if child.due is not None and now >= child.due:
-                child.process = subprocess.Popen(
-                    [sys.executable, "-m", "waltap", "run", str(child.path), *self.arguments]
-                )
+                child.process = self._started(child.path)
                 child.began, child.code = now, None
                 log.info("%s: process %d", child.path.name, child.process.pid)
             return
@@ -125,6 +128,16 @@ class Supervisor:
             "%s ended with %d; it starts again in %g s", child.path.name, code, child.rest_s
         )
         child.rest_s = min(child.rest_s * 2, LONGEST_REST_S)
+
+    def _started(self, path: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "waltap", "run", str(path), *self.arguments]
+        if not self.settings:
+            return subprocess.Popen(command)
+        process = subprocess.Popen([*command, SETTINGS_FROM_STDIN], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(list(self.settings)).encode())
+        return process
 
     def _end(self, children: Iterable[_Child]) -> None:
         """End processes cleanly, all at once, and wait for them."""

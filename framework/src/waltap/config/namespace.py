@@ -334,7 +334,9 @@ class Namespace:
             if pattern.fullmatch(name):
                 self._claimed.add(name)
                 try:
-                    values[name] = as_text(self._findings.filled(setting))
+                    values[name] = as_text(
+                        self._findings.filled(setting, secret=declaration.secret)
+                    )
                 except SecretMissing as cause:
                     self.complain(setting, str(cause), declaration)
         return values

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from waltap.config.secrecy import HIDDEN
+from waltap.config.secrecy import Secret, looks_secret, redacted
 
 __all__ = [
     "CommaList",
@@ -114,7 +114,9 @@ def declare(
     )
 
 
-def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1") -> Any:
+def declare_family(
+    name: str, *, pattern: str, summary: str, since: str = "0.1", secret: bool = False
+) -> Any:
     """Declare properties whose names follow ``pattern`` (a regular expression, full match).
 
     The field is a ``dict[str, str]``: full property name → value. ``name`` is how documentation
@@ -128,7 +130,7 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
         json_schema_extra={
             "unit": None,
             "since": since,
-            "secret": False,
+            "secret": secret,
             "aliases": [],
             "deprecated": {},
             "advanced": True,
@@ -144,7 +146,8 @@ def declare_family(name: str, *, pattern: str, summary: str, since: str = "0.1")
 class Properties(BaseModel):
     """Base of every component's configuration. Fields are declared with `declare`.
 
-    Its ``repr`` shows no secret and its validation errors show no input.
+    Its ``repr`` shows no secret and its validation errors show no input. Secrets are of the class
+    `Secret`, wherever they are handed on to.
     """
 
     model_config = ConfigDict(
@@ -164,11 +167,28 @@ class Properties(BaseModel):
                     given[name] = declaration.chosen(given[name])
         return given
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        fields = type(self).model_fields
-        for name, value in super().__repr_args__():
-            hidden = name in fields and value is not None and Declaration(name, fields[name]).secret
-            yield name, HIDDEN if hidden else value
+    def model_post_init(self, _context: Any, /) -> None:
+        """Make the secrets among the values, and addresses that hold one, unseen in a ``repr``."""
+        for name, info in type(self).model_fields.items():
+            value = self.__dict__.get(name)
+            if isinstance(value, str):
+                if Declaration(name, info).secret or redacted(value) != value:
+                    self.__dict__[name] = Secret(value)
+            elif isinstance(value, dict):
+                family = Declaration(name, info).secret
+                self.__dict__[name] = {
+                    key: Secret(each) if family and isinstance(each, str) else _veiled(key, each)
+                    for key, each in value.items()
+                }
+            elif isinstance(value, tuple):
+                self.__dict__[name] = tuple(_veiled("", each) for each in value)
+
+
+def _veiled(name: str, value: Any) -> Any:
+    """Return a value of a family or list, unseen in a ``repr`` where its name or its form says so."""
+    if isinstance(value, str) and (looks_secret(name) or redacted(value) != value):
+        return Secret(value)
+    return value
 
 
 class Declaration:

@@ -4,10 +4,13 @@ Two ways in which a secret can get into a text: it was given to a property that 
 told its value), or it stands in a connection string that is quoted (recognised by its form).
 """
 
+import base64
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
 
-__all__ = ["HIDDEN", "hide", "looks_secret", "redacted"]
+__all__ = ["HIDDEN", "Secret", "hide", "looks_secret", "masked", "redacted", "without_frames"]
 
 HIDDEN = "***"
 """What stands for the value of a secret wherever values are shown."""
@@ -27,6 +30,22 @@ ASSIGNED = re.compile(
 """``password=…`` in a query or in libpq's key=value form."""
 
 _hidden: set[str] = set()
+_known = re.compile(r"(?!)")
+
+
+class Secret(str):
+    """A text whose ``repr`` does not tell it: what debuggers, notebooks and reporters of crashes show.
+
+    One that has a secret only in a part, as an address with a password does, shows the rest.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return how it may be shown."""
+        plain = str(self)
+        shown = redacted(plain)
+        return repr(HIDDEN if shown == plain else shown)
 
 
 def looks_secret(name: str) -> bool:
@@ -35,13 +54,57 @@ def looks_secret(name: str) -> bool:
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Hide these values in all texts from now on."""
-    _hidden.update(secret for secret in secrets if len(secret) >= SHORTEST)
+    """Hide these values in all texts from now on, in every form that a text may have them in."""
+    global _known  # noqa: PLW0603 - what is hidden is hidden in the whole process
+    new = {secret for secret in secrets if len(secret) >= SHORTEST}
+    if new <= _hidden:
+        return
+    _hidden.update(new)
+    forms = {form for secret in _hidden for form in _forms(str(secret))}
+    _known = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
 
 
 def redacted(text: str) -> str:
     """Return ``text`` without the values that are to be hidden, and without passwords in URIs."""
-    for secret in sorted(_hidden, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    text = _known.sub(HIDDEN, text)
     text = USERINFO.sub(rf"\1:{HIDDEN}@", text)
     return ASSIGNED.sub(rf"\1{HIDDEN}", text)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Return ``error`` without the frames that raised it and what it came of.
+
+    For errors of drivers that were given a password: whoever shows a traceback with its locals would show
+    it from their frames.
+    """
+    at: BaseException | None = error
+    while at is not None and at.__traceback__ is not None:
+        at.__traceback__ = None
+        at = at.__cause__ or at.__context__
+    return error
+
+
+def masked(text: str) -> str:
+    """Return ``text`` with a star for each character of the passwords that its form tells."""
+    spans = [(found.end(1) + 1, found.end() - 1) for found in USERINFO.finditer(text)]
+    spans += [found.span(2) for found in ASSIGNED.finditer(text)]
+    for start, end in spans:
+        text = text[:start] + "*" * (end - start) + text[end:]
+    return text
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Give ``secret`` as it is, quoted for URLs, JSON, Python, libpq; in base64, wherever it begins."""
+    yield secret
+    yield from (quote(secret), quote(secret, safe=""), quote_plus(secret))
+    for text in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
+        yield text[1:-1]
+    yield secret.replace("\\", "\\\\").replace("'", "\\'")
+    data = secret.encode("utf-8", "surrogatepass")
+    for before, dropped in ((0, 0), (1, 2), (2, 3)):
+        whole = b"\0" * before + data
+        whole = whole[: len(whole) // 3 * 3]
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            piece = encode(whole).decode()[dropped:]
+            if len(piece) > SHORTEST:
+                yield piece

@@ -1,5 +1,8 @@
 """What the notification channel ``webhook`` can be told."""
 
+from pydantic import field_validator
+
+from waltap.config.address import whole_address
 from waltap.config.property import Properties, declare, declare_family
 
 __all__ = ["HEADER", "WebhookProperties"]
@@ -49,5 +52,9 @@ class WebhookProperties(Properties):
     headers: dict[str, str] = declare_family(
         "notification.webhook.header.NAME",
         pattern=r"notification\.webhook\.header\.[!#$%&'*+.^_`|~0-9A-Za-z-]+",
-        summary="A header of each request, such as notification.webhook.header.Authorization.",
+        summary="A header of each request, such as notification.webhook.header.Authorization. "
+        "Its value is not shown.",
+        secret=True,
     )
+
+    _whole = field_validator("url")(whole_address)

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from waltap.config.secrecy import Secret, without_frames
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
@@ -147,9 +148,10 @@ def _opened(
     Raises: SourceError, StopRequested; ConfigurationError for parameters that libpq does not have.
     """
     try:
-        text = conninfo(properties, role=role, replication=replication)
+        text = Secret(conninfo(properties, role=role, replication=replication))
         return watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
     except psycopg.Error as error:
+        without_frames(error)
         words = str(error).strip().removeprefix("connection is bad: ")
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
         if unsent or re.match(r"invalid \S+ value", words):  # libpq refuses the connection string

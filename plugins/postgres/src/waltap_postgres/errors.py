@@ -4,9 +4,8 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 `pgoutput.c` for the texts that share a code.
 """
 
-import re
-
 from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, Retry, SourceError
+from waltap_postgres.grants import grant_for, quoted
 
 __all__ = [
     "INSERTS_OPERATIONS",
@@ -107,10 +106,7 @@ class PrivilegeMissing(SourceError):
     """The role may not do what capture needs."""
 
     code = "WT-2005"
-    remedy = (
-        "As a superuser: ALTER ROLE {user} WITH REPLICATION; and GRANT SELECT ON the captured tables "
-        "to it. `waltap doctor FILE` tells what else is missing."
-    )
+    remedy = "As a superuser or the owner: {sql}; `waltap doctor FILE` tells what else is missing."
 
 
 class TableUnreadable(SourceError):
@@ -508,7 +504,7 @@ class ErrorMeanings:
         text = message.strip().rstrip(".")
         if sqlstate in {"28000", "28P01"}:
             if "replication" in text and "role" in text:
-                return PrivilegeMissing(text, user=user)
+                return PrivilegeMissing(text, user=user, sql=grant_for(text, user))
             return AuthenticationRefused(text, way=_way_in(text, user, database))
         if sqlstate == "3D000":
             return DatabaseMissing(text, database=database)
@@ -528,7 +524,7 @@ class ErrorMeanings:
         ):
             return OutputPluginUnavailable(text, plugin=plugin)
         if sqlstate == "42501":
-            return PrivilegeMissing(text, user=user)
+            return PrivilegeMissing(text, user=user, sql=grant_for(text, user))
         if sqlstate == "55000" and "wal_level" in text:
             return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
         if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
@@ -580,8 +576,7 @@ class ErrorMeanings:
 
 def _way_in(text: str, user: str, database: str) -> str:
     """Return what lets a role in, by what the server said against it."""
-    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", user)
-    role = user if plain else '"{}"'.format(user.replace('"', '""'))
+    role = quoted(user)
     if "does not exist" in text:
         return f"CREATE ROLE {role} WITH LOGIN REPLICATION PASSWORD '…'; there is no such role"
     if "pg_hba.conf" in text:

@@ -7,6 +7,8 @@ import psycopg
 
 from waltap.errors import Retry
 from waltap_postgres.connection import driver_error
+from waltap_postgres.errors import PrivilegeMissing
+from waltap_postgres.grants import grant_for
 from waltap_postgres.properties import PostgresProperties
 
 __all__ = ["act"]
@@ -27,8 +29,13 @@ def act(connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresP
         meaning = driver_error(error, properties)
         if meaning.retry is not Retry.NEVER:
             raise meaning from error
+        grant = ""
+        if isinstance(meaning, PrivilegeMissing):
+            rights = "SELECT, INSERT, UPDATE, DELETE"
+            grant = f"; {grant_for(meaning.problem, properties.user, rights=rights)} lets it"
         log.warning(
-            "heartbeat.action.query failed: %s",
+            "heartbeat.action.query failed: %s%s",
             meaning.problem,
+            grant,
             extra={"error_code": meaning.code},
         )

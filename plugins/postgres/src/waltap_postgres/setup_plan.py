@@ -111,8 +111,6 @@ class Planner:
 def _mending(error: WaltapError) -> Iterator[str]:
     facts = error.fields
     match error:
-        case PrivilegeMissing():
-            yield f"ALTER ROLE {facts['user']} WITH REPLICATION"
         case TableUnreadable():
             yield f"GRANT USAGE ON SCHEMA {facts['schemas']} TO {facts['user']}"
             yield f"GRANT SELECT ON {facts['tables']} TO {facts['user']}"
@@ -122,6 +120,7 @@ def _mending(error: WaltapError) -> Iterator[str]:
             PublicationMissing()
             | PublicationNotPermitted()
             | SignalTableMissing()
+            | PrivilegeMissing()
             | WalLevelTooLow()
         ):
             yield from str(facts["sql"]).split("; ")

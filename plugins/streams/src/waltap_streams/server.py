@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from waltap.config.secrecy import without_frames
 from waltap.errors import SinkError
 from waltap.plugin_errors import LibraryMissing
 
@@ -57,4 +58,4 @@ class Server(abc.ABC, Generic[Client]):
             failure = self._meaning(error, about)
             if failure is None:
                 raise
-            raise failure from error
+            raise failure from without_frames(error)

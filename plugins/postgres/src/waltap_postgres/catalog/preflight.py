@@ -194,8 +194,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         if may_replicate:
             return Check(name="privileges", verdict="ok", found="REPLICATION")
         found = f"role {user} has no REPLICATION"
-        remedy = f"As a superuser: ALTER ROLE {identifier(user)} WITH REPLICATION;"
-        error = PrivilegeMissing(found, user=identifier(user))
+        sql = f"ALTER ROLE {identifier(user)} WITH REPLICATION"
+        error = PrivilegeMissing(found, user=identifier(user), sql=sql)
+        remedy = f"As a superuser: {sql};"
         return Check(name="privileges", verdict="error", found=found, remedy=remedy, error=error)
 
     def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:

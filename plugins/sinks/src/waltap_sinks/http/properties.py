@@ -2,8 +2,9 @@
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
+from waltap.config.address import whole_address
 from waltap.config.property import Properties, declare, declare_family
 
 __all__ = ["HttpProperties"]
@@ -79,7 +80,8 @@ class HttpProperties(Properties):
     headers: dict[str, str] = declare_family(
         "header.NAME",
         pattern=r"header\.[A-Za-z0-9!#$%&'*+.^_`|~-]+",
-        summary="A header of every request.",
+        summary="A header of every request. It may be a key: its value is not shown.",
+        secret=True,
     )
     prefix: str = declare(
         "headers.prefix",
@@ -141,6 +143,8 @@ class HttpProperties(Properties):
     ssl_key: str | None = declare(
         "ssl.key", default=None, path=True, summary="File of its key, where that is another."
     )
+
+    _whole = field_validator("url", "oauth_url")(whole_address)
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:

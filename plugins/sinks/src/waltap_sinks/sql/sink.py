@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 
+from waltap.config.secrecy import without_frames
 from waltap.dead_letters.pieces import Part
 from waltap.errors import ConfigurationError, Problem, RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, Refused
@@ -99,6 +100,7 @@ class SqlSink(Sink):
             self._target.open()
             self._books.read()
         except Exception as error:
+            without_frames(error)
             raise self._failure(error) from error
         finally:
             self._target.close()
@@ -118,6 +120,7 @@ class SqlSink(Sink):
             self._target.open()
             position = self._books.open(resumes=self._context.resumes)
         except Exception as error:
+            without_frames(error)
             raise self._closed_by(error) from error
         self._applier.forget()
         self._tables.forget()

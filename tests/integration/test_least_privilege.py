@@ -1,0 +1,266 @@
+"""The grants of docs/howto/least-privilege.md, and no others, are enough. Without one of them a start, and
+`doctor`, which has the same checks, names it with the SQL that gives it, and that SQL suffices."""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap.cli.connection import connected
+from waltap.errors import WaltapError
+from waltap.pipeline import Limits
+from waltap.pipeline.preflight import checks
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.postgres import Database
+
+PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
+HEADINGS = ("Stream", "Snapshot", "Signals", "Heartbeats", "Publications by waltap")
+HEARTBEAT = (
+    "INSERT INTO sales.heartbeat VALUES (1, now()) ON CONFLICT (id) DO UPDATE SET at = now()"
+)
+TABLES = """
+CREATE SCHEMA sales AUTHORIZATION {owner};
+CREATE TABLE sales.orders (id int PRIMARY KEY, v text);
+CREATE TABLE sales.customers (id int PRIMARY KEY);
+INSERT INTO sales.orders VALUES (1, 'a'), (2, 'b');
+ALTER TABLE sales.orders OWNER TO {owner};
+ALTER TABLE sales.customers OWNER TO {owner};
+"""
+
+
+def documented(*headings: str) -> list[str]:
+    """Return the statements that the page has under ``headings``."""
+    found = []
+    for heading in headings:
+        text = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        (block,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+        found += [line.rstrip(";") for line in block.splitlines() if line.strip()]
+    return found
+
+
+class Shop:
+    """A database whose role has what the page says, by headings, but for what a test leaves out."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        self.role, self.owner = f"least_{database.name}"[:60], f"owner_{database.name}"[:60]
+        database.execute(f"CREATE ROLE {self.owner} NOLOGIN")
+        database.execute(f'REVOKE ALL ON DATABASE "{database.name}" FROM PUBLIC')
+        database.psql(TABLES.format(owner=self.owner))
+
+    def own(self, statement: str) -> str:
+        """Return a statement of the page for this database."""
+        for word, name in (("least", self.role), ("shop_owner", self.owner)):
+            statement = re.sub(rf"\b{word}\b", name, statement)
+        statement = re.sub(r'(DATABASE "?)shop\b', rf"\g<1>{self.database.name}", statement)
+        return re.sub(r'(PUBLICATION "?)waltap\b', rf"\g<1>{self.publication}", statement)
+
+    @property
+    def publication(self) -> str:
+        return self.database.name[:60]
+
+    def grant(self, *headings: str) -> None:
+        for statement in documented(*headings):
+            self.database.execute(self.own(statement))
+
+    def pipeline(self, **settings: object) -> Pipeline:
+        named = {name.replace("__", "."): value for name, value in settings.items()}
+        return Pipeline(
+            self.database,
+            self.folder,
+            {"database.user": self.role, "schema.include.list": "sales",
+             "publication.autocreate.mode": "disabled", **named},
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        self.database.execute(f'DROP PUBLICATION IF EXISTS "{self.publication}"')
+        self.database.execute("DROP SCHEMA sales CASCADE")
+        for name in (self.role, self.owner):
+            if self.database.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", name):
+                self.database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.fixture(params=["database", "newest_database"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """Return a shop on PostgreSQL 15 and on 18."""
+    made = Shop(request.getfixturevalue(request.param), tmp_path)
+    yield made
+    made.forget()
+
+
+SIGNALS = {"signal__data__collection": "sales.signals", "incremental__snapshot__chunk__size": 1}
+
+
+def test_the_documented_grants_suffice(shop: Shop) -> None:
+    """To stream, to take a snapshot, to take one again by signals, and for heartbeats."""
+    shop.grant("Stream", "Snapshot", "Signals", "Heartbeats")
+    shop.database.execute("CREATE TABLE public.other (id int PRIMARY KEY)")
+    pipeline = shop.pipeline(
+        **SIGNALS, heartbeat__interval__ms=100, heartbeat__action__query=HEARTBEAT
+    )
+    with pipeline.running() as run:
+        shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        run.until(lambda: 3 in pipeline.destination.ids("sales.orders"), "the stream")
+        asked = json.dumps({"data-collections": ["sales.orders"], "type": "incremental"})
+        shop.database.execute(
+            "INSERT INTO sales.signals VALUES ('again', 'execute-snapshot', %s)", asked
+        )
+        run.until(
+            lambda: [e.op for e in pipeline.destination.of("sales.orders")].count("r") == 5,
+            "chunks",
+        )
+        run.until(lambda: shop.database.execute("SELECT 1 FROM sales.heartbeat"), "a heartbeat")
+        assert not [each for each in run.notices.failures if each]
+
+
+def test_streaming_needs_no_right_to_read(shop: Shop) -> None:
+    shop.grant("Stream")
+    pipeline = shop.pipeline(snapshot__mode="no_data")
+    with pipeline.running() as run:
+        shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        run.until(lambda: pipeline.destination.ids("sales.orders") == [3], "the stream")
+
+
+def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
+    shop.grant("Stream", "Snapshot", "Publications by waltap")
+    shop.database.execute(f'DROP PUBLICATION "{shop.publication}"')
+    pipeline = shop.pipeline(
+        publication__autocreate__mode="filtered", read__only=True, signal__enabled__channels="file",
+        signal__file=str(shop.folder / "signals"),
+    )  # fmt: skip
+    with pipeline.running() as run:
+        shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        run.until(lambda: 3 in pipeline.destination.ids("sales.orders"), "the stream")
+        asked = {"data-collections": ["sales.orders"], "type": "incremental"}
+        assert run.engine.signal("execute-snapshot", asked).result(60).taken
+        run.until(
+            lambda: [e.op for e in pipeline.destination.of("sales.orders")].count("r") == 5,
+            "chunks",
+        )
+
+
+SIGNAL_GRANT = 'GRANT SELECT, INSERT, DELETE ON "sales"."signals" TO "least"'
+LACKING = {
+    "LOGIN": ("ALTER ROLE least NOLOGIN", "WT-2003", "ALTER ROLE least WITH LOGIN"),
+    "REPLICATION": (
+        "ALTER ROLE least NOREPLICATION", "WT-2005", 'ALTER ROLE "least" WITH REPLICATION',
+    ),
+    "CONNECT": (
+        "REVOKE CONNECT ON DATABASE shop FROM least", "WT-2005", "GRANT CONNECT ON DATABASE shop TO least",
+    ),
+    "USAGE of the schema": (
+        "REVOKE USAGE ON SCHEMA sales FROM least", "WT-2011", 'GRANT USAGE ON SCHEMA "sales" TO "least"',
+    ),
+    "SELECT": (
+        "REVOKE SELECT ON sales.customers FROM least", "WT-2011",
+        'GRANT SELECT ON "sales"."customers" TO "least"',
+    ),
+    "SELECT of signals": ("REVOKE SELECT ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
+    "INSERT of signals": ("REVOKE INSERT ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
+    "DELETE of signals": ("REVOKE DELETE ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
+    "a signal table": (
+        "DROP TABLE sales.signals", "WT-2115",
+        "CREATE TABLE \"sales\".\"signals\" (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, "
+        "data varchar(2048))",
+    ),
+    "a publication": (
+        "DROP PUBLICATION waltap", "WT-2101", 'CREATE PUBLICATION "waltap" FOR TABLE "sales"."customers"',
+    ),
+}  # fmt: skip
+"""Each with what takes it away, the code of the error, and what gives it back."""
+
+
+@pytest.fixture(scope="module", params=["server", "newest_server"])
+def lacking(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    """Return a shop from which something is taken away, and given back, on PostgreSQL 15 and on 18."""
+    server = request.getfixturevalue(request.param)
+    database = server.create_database(f"waltap_lacking_{os.getpid()}_{server.version}")
+    made = Shop(database, tmp_path_factory.mktemp("lacking"))
+    made.grant("Stream", "Snapshot", "Signals")
+    yield made
+    made.forget()
+    assert database.drop() == []
+
+
+def failing(pipeline: Pipeline) -> WaltapError:
+    """Return what a start fails with."""
+    with pytest.raises(WaltapError) as caught:
+        pipeline.run(limits=Limits(until_idle=0.2))
+    return caught.value
+
+
+def doctors(pipeline: Pipeline) -> tuple[list[WaltapError], list[str]]:
+    """Return what `waltap doctor` finds wrong, and what `waltap plan` says that others must do."""
+    host, _ = pipeline.host()
+    profile = pipeline.profile(host)
+    try:
+        with connected(profile, host) as (connector, stages):
+            found = [each.error for each in checks(stages, connector, locked=False) if each.error]
+            return found, list(connector.plan(None).by_others)
+    except WaltapError as error:
+        return [error], [error.advice()]
+
+
+@pytest.mark.parametrize("what", LACKING)
+def test_what_is_missing_is_named_with_the_sql_that_gives_it(lacking: Shop, what: str) -> None:
+    away, code, back = (lacking.own(each) for each in LACKING[what])
+    pipeline = lacking.pipeline(**SIGNALS)
+    lacking.database.execute(away)
+    error = failing(pipeline)
+    assert error.code == code, str(error)
+    assert back in error.advice()
+    (found, *_), others = doctors(pipeline)
+    assert found.code == code
+    assert any(back in each for each in others)
+    for statement in others if others != [error.advice()] else [back]:
+        lacking.database.execute(statement)
+    assert doctors(pipeline) == ([], [])
+
+
+OWNING = {
+    "CREATE in the database": "REVOKE CREATE ON DATABASE shop FROM least",
+    "the owner's role": "REVOKE shop_owner FROM least",
+}
+
+
+@pytest.mark.parametrize("what", OWNING)
+def test_what_publishing_lacks_is_named(lacking: Shop, what: str, tmp_path: Path) -> None:
+    """A superuser may run what waltap would have, or give the role what it needs."""
+    lacking.database.execute(lacking.own("DROP PUBLICATION waltap"))
+    for statement in documented("Publications by waltap"):
+        lacking.database.execute(lacking.own(statement))
+    pipeline = lacking.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
+    lacking.database.execute("ALTER TABLE sales.signals OWNER TO " + lacking.owner)
+    assert doctors(pipeline)[0] == []
+    lacking.database.execute(lacking.own(OWNING[what]))
+    error = failing(pipeline)
+    assert error.code == "WT-2109", str(error)
+    assert (
+        lacking.own('GRANT CREATE ON DATABASE "shop" TO "least"').replace('""', '"')
+        in error.advice()
+    )
+    assert "membership in the roles that own the tables" in error.advice()
+    _, others = doctors(pipeline)
+    for statement in others:
+        lacking.database.execute(statement)
+    assert doctors(pipeline)[0] == []
+
+
+def test_a_heartbeat_that_may_not_write_says_what_lets_it(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.grant("Stream", "Heartbeats")
+    shop.database.execute(shop.own("REVOKE INSERT ON sales.heartbeat FROM least"))
+    shop.database.execute(shop.own("GRANT USAGE ON SCHEMA sales TO least"))
+    pipeline = shop.pipeline(
+        snapshot__mode="no_data", heartbeat__interval__ms=50, heartbeat__action__query=HEARTBEAT
+    )
+    with caplog.at_level(logging.WARNING), pipeline.running() as run:
+        run.until(lambda: "heartbeat.action.query failed" in caplog.text, "a heartbeat")
+    assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON heartbeat TO {shop.role}" in caplog.text

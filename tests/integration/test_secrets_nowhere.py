@@ -1,0 +1,458 @@
+"""Secrets stay where they were given: work that goes well and work that fails, and nothing that either leaves
+behind has one of them, in any form.
+
+Each secret has a stem that no encoding of URLs, JSON or Python changes, and that nothing else has. It is
+looked for as it is, in base64 wherever it may begin in it, and in hex.
+"""
+
+import base64
+import json
+import os
+import pprint
+import re
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+import waltap
+from waltap.errors import ConfigurationError, WaltapError
+from waltap.pipeline import Limits
+
+from tests.rigs.pipeline import until
+from tests.servers.postgres import Cluster, Database
+
+NAMES = (
+    "database", "sslkey", "http", "oauth", "header", "hmac", "hook", "page", "sasl", "registry", "bearer", "s3",
+    "session", "sql", "redis", "nats", "kinesis",
+)  # fmt: skip
+STEMS = {
+    name: f"cAnAry{number}x{name.upper()}x{number * 7919}" for number, name in enumerate(NAMES)
+}
+SECRETS = {name: f"{stem}/+:#'\"\\ %40{{}}" for name, stem in STEMS.items()}
+PLAIN = {name: f"{stem}-7/w+b" for name, stem in STEMS.items()}
+"""For places that take no quotes."""
+
+
+def forms(stem: str) -> Iterator[str]:
+    yield stem
+    yield stem.encode().hex()
+    for before, dropped in enumerate((0, 2, 3)):
+        whole = b"\0" * before + stem.encode()
+        yield base64.b64encode(whole[: len(whole) // 3 * 3]).decode()[dropped:]
+
+
+FORMS = {form.lower(): name for name, stem in STEMS.items() for form in forms(stem)}
+ANY = re.compile("|".join(map(re.escape, FORMS)), re.IGNORECASE)
+
+
+def told(text: str) -> list[str]:
+    """Return which secrets ``text`` has, each with what stands around it."""
+    return [
+        f"{FORMS[found[0].lower()]}: …{text[max(0, found.start() - 90) : found.end() + 30]}…"
+        for found in ANY.finditer(text)
+    ]
+
+
+def test_the_search_finds_every_form() -> None:
+    secret = SECRETS["database"]
+    for text in (
+        secret, repr(secret), json.dumps(secret), quote(secret, safe=""), secret.encode().hex(),
+        *(base64.b64encode(f"{user}:{secret}".encode()).decode() for user in ("u", "us", "use")),
+        base64.urlsafe_b64encode(secret.encode()).decode(),
+    ):  # fmt: skip
+        assert told(f"before {text} behind")
+    assert not told("cAnAry, *** and Y0FuQXJ5")
+
+
+class Echo:
+    """An HTTP server that refuses everything, and quotes the request in its answer, as some do."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        echo = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _refuse(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                request = f"{self.requestline}\n{self.headers}\n"
+                echo.asked.append(request + body.decode("utf-8", "replace"))
+                said = f"not for you: {request}".encode()
+                self.send_response(401 if "token" in self.path or "subjects" in self.path else 400)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            do_GET = do_POST = do_PUT = _refuse
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Echo]:
+    made = Echo()
+    yield made
+    made.stop()
+
+
+ROLE = "canary"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a server that asks for passwords."""
+    made = Cluster.create()
+    try:
+        password = SECRETS["database"].replace("'", "''")
+        made.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{password}'")
+        hba = made.folder / "data" / "pg_hba.conf"
+        rules = f"host all {ROLE} all scram-sha-256\nhost replication {ROLE} all scram-sha-256\n"
+        hba.write_text(rules + hba.read_text())
+        made.execute("SELECT pg_reload_conf()")
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def shop(cluster: Cluster) -> Iterator[Database]:
+    made = cluster.create_database("shop")
+    made.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    yield made
+    made.drop(patience=30.0)
+
+
+def source(database: Database, **more: Any) -> dict[str, Any]:
+    found = {"type": "postgres", **database.properties(), "database.user": ROLE}
+    found |= {"database.password": SECRETS["database"], "errors.max.retries": 0}
+    return found | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def profiles(database: Database, echo: Echo) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return work that fails, each where another secret is at hand."""
+    nobody = "127.0.0.1:1"
+    at, password = source(database), quote(SECRETS["sql"], safe="")
+    host = f"{database.server.host}:{database.server.port}"
+    lines = {"type": "jsonl", "path": "lines.jsonl"}
+    wrong = {"database.password": SECRETS["sslkey"]}
+    avro = {"value.converter": "avro", "key.converter": "avro"}
+    return {
+        "wrong password": {"source": at | wrong, "sink": lines},
+        "wrong host": {"source": at | {"database.port": 1}, "sink": lines},
+        "by libpq's names": {
+            "source": at | {"database.password": "", "driver.password": SECRETS["sslkey"]},
+            "sink": lines,
+        },
+        "a key that is none": {
+            "source": at
+            | {"database.sslpassword": SECRETS["sslkey"], "database.sslkey": "no.key",
+               "database.sslcert": "no.crt", "database.sslmode": "require"},
+            "sink": lines,
+        },
+        "http": {
+            "source": at
+            | {"notification.enabled.channels": "webhook",
+               "notification.webhook.url": f"http://{echo.address}/{PLAIN['hook']}",
+               "notification.webhook.max.retries": 0,
+               "notification.webhook.secret": SECRETS["hmac"],
+               "errors.tolerance": "all", "waltap.http.token": SECRETS["page"]},
+            "sink": {"type": "http", "url": f"http://u:{quote(PLAIN['http'], safe='')}@{echo.address}/in?key={PLAIN['hook']}",
+                     "header.X-Own": PLAIN["header"], "auth.token": PLAIN["bearer"],
+                     "retry.timeout.ms": 0},
+        },
+        "http at a torn address": {
+            "source": at, "sink": {"type": "http", "url": f"http://u:{PLAIN['http']}@{echo.address}/in"},
+        },
+        "http by basic authentication": {
+            "source": at,
+            "sink": {"type": "http", "url": f"http://{echo.address}/in", "auth.user": "u",
+                     "auth.password": SECRETS["http"], "retry.timeout.ms": 0},
+        },
+        "http by oauth": {
+            "source": at,
+            "sink": {"type": "http", "url": f"http://{echo.address}/in",
+                     "auth.oauth2.token.url": f"http://{echo.address}/token",
+                     "auth.oauth2.client.id": "c", "auth.oauth2.client.secret": SECRETS["oauth"],
+                     "retry.timeout.ms": 0},
+        },
+        "kafka": {
+            "source": at,
+            "sink": {"type": "kafka", "bootstrap.servers": nobody,
+                     "producer.security.protocol": "SASL_PLAINTEXT", "producer.sasl.mechanism": "PLAIN",
+                     "producer.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+                     f'required username="u" password="{PLAIN["sasl"]}";', "stop.wait.ms": 500, "producer.message.timeout.ms": 1500, "producer.socket.connection.setup.timeout.ms": 1000},
+        },
+        "registry": {
+            "source": at | avro | {
+                "value.converter.schema.registry.url": f"http://{echo.address}",
+                "value.converter.basic.auth.user.info": f"u:{PLAIN['registry']}",
+                "key.converter.schema.registry.url": f"http://v:{quote(PLAIN['bearer'], safe='')}@{echo.address}"},
+            "sink": {"type": "null"},
+        },
+        "registry by a token": {
+            "source": at | avro | {
+                "value.converter.schema.registry.url": f"http://{echo.address}",
+                "value.converter.bearer.auth.token": PLAIN["registry"],
+                "key.converter.schema.registry.url": f"http://{echo.address}"},
+            "sink": {"type": "null"},
+        },
+        "s3": {
+            "source": at,
+            "sink": {"type": "files", "path": "s3://bucket/here", "storage.endpoint": f"http://{nobody}",
+                     "storage.access.key": "AK", "storage.secret.key": SECRETS["s3"],
+                     "storage.session.token": SECRETS["session"], "storage.region": "eu-central-1",
+                     "storage.max.attempts": 1, "storage.connect.timeout.ms": 500},
+        },
+        "sql at nobody": {
+            "source": at,
+            "sink": {"type": "sql", "url": f"postgresql://u:{password}@{nobody}/d"},
+        },
+        "sql with a wrong password": {
+            "source": at, "sink": {"type": "sql", "url": f"postgresql://{ROLE}:{password}@{host}/shop"},
+        },
+        "redis": {
+            "source": at,
+            "sink": {"type": "redis", "address": nobody, "user": "u", "password": SECRETS["redis"]},
+        },
+        "nats": {
+            "source": at,
+            "sink": {"type": "nats-jetstream", "url": f"nats://u:{quote(SECRETS['nats'], safe='')}@{nobody}",
+                     "auth.user": "u", "auth.password": SECRETS["nats"], "create-stream": True},
+        },
+    }  # fmt: skip
+
+
+CASES = (
+    "wrong password", "wrong host", "by libpq's names", "a key that is none", "http", "http at a torn address",
+    "http by basic authentication", "http by oauth", "kafka", "registry", "registry by a token", "s3",
+    "sql at nobody", "sql with a wrong password", "redis", "nats",
+)  # fmt: skip
+
+
+def toml(tables: dict[str, dict[str, Any]]) -> str:
+    return "\n".join(
+        f"[{table}]\n" + "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in values.items())
+        for table, values in tables.items()
+    )
+
+
+SEVERAL = """
+import sys
+from waltap.cli.application import run
+for words in {commands!r}:
+    sys.argv = ["waltap", *words]
+    try:
+        run()
+    except SystemExit as end:
+        print("ended with", end.code, *words)
+"""
+
+
+def commands(*lines: list[str], cwd: Path, **variables: str) -> str:
+    """Run command lines one after the other in one process, told all they tell; return it."""
+    environment = {
+        **os.environ, "COLUMNS": "250", "WALTAP_TRACEBACK": "1", "WALTAP_LOG_LEVEL": "debug",
+        "PYTHONFAULTHANDLER": "1", **variables,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL.format(commands=lines)],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def left_behind(folder: Path, *given: Path) -> str:
+    """Return names and contents of all files below ``folder`` but those that were ``given``."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path not in given]
+    return "\n".join(f"{path}: {path.read_bytes().decode('utf-8', 'replace')}" for path in files)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_work_that_fails_tells_no_secret(
+    case: str, shop: Database, echo: Echo, tmp_path: Path
+) -> None:
+    """Doctor, plan, explain and run, at level debug with tracebacks, and what they leave in files. And
+    objects and tracebacks with locals, as a debugger, a notebook or a reporter of crashes shows them."""
+    cases = profiles(shop, echo)
+    assert sorted(CASES) == sorted(cases)
+    tables = cases[case]
+    profile = tmp_path / "p.toml"
+    profile.write_text(toml(tables | {"engine": {"waltap.state.dir": "state"}}))
+    said = commands(
+        ["explain", "p.toml"], ["doctor", "p.toml"], ["doctor", "p.toml", "--json"], ["plan", "p.toml"],
+        ["run", "p.toml", "--max-seconds", "4", "--until-idle", "1"],
+        ["dead-letters", "list", "p.toml"],
+        ["drop", "p.toml", "--yes"],
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "WT-" in said or "dead letter" in said
+    assert told(said) == []
+    assert told(left_behind(tmp_path, profile)) == []
+    tables["engine"] = {"waltap.state.dir": str(tmp_path / "state"), "name": "canary"}
+    try:
+        pipeline = waltap.Pipeline(tables)
+    except ConfigurationError as error:
+        assert told(str(error) + repr(error)) == []
+        return
+    assert [found for text in shown(pipeline) for found in told(text)] == []
+
+
+def shown(pipeline: waltap.Pipeline) -> Iterator[str]:
+    """Give what can be seen of a pipeline and of its failure."""
+    profile = pipeline._profile
+    yield from (repr(profile), pprint.pformat(profile), str(profile))
+    yield from (repr(pipeline), pipeline._repr_html_(), repr(vars(pipeline)))
+    try:
+        pipeline.run(Limits(until_idle=1.0, max_seconds=4.0))
+    except WaltapError as error:
+        trace = traceback.TracebackException.from_exception(error, capture_locals=True)
+        yield from ("".join(trace.format()), repr(error), str(error), repr(vars(error)))
+    yield from (repr(pipeline.status()), repr(vars(pipeline._engine)))
+
+
+def test_a_run_that_goes_well_and_crashes_tells_no_secret(
+    shop: Database, echo: Echo, tmp_path: Path
+) -> None:
+    """Its page, metrics, status, files, processes, and the dump of its crash."""
+    (tmp_path / "password").write_text(SECRETS["database"])
+    tables = {
+        "source": source(shop, database__password="${file:password}")
+        | {"waltap.http": "127.0.0.1:0", "waltap.http.token": "${env:PAGE}",
+           "notification.enabled.channels": "webhook", "snapshot.max.threads": 2,
+           "notification.webhook.url": f"http://{echo.address}/{PLAIN['hook']}",
+           "notification.webhook.secret": SECRETS["hmac"], "offset.flush.interval.ms": 0},
+        "sink": {"type": "jsonl", "path": "lines.jsonl"},
+        "engine": {"waltap.state.dir": "state"},
+    }  # fmt: skip
+    profile = tmp_path / "p.toml"
+    profile.write_text(toml(tables))
+    environment = {**os.environ, "PAGE": SECRETS["page"], "WALTAP_LOG_LEVEL": "debug"}
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "waltap", "run", "p.toml"],
+            cwd=tmp_path, env=environment, stdout=file, stderr=file,
+        )  # fmt: skip
+    try:
+        lines = tmp_path / "lines.jsonl"
+        until(lambda: lines.exists() and '"id":1' in lines.read_text(), "the first row")
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+", log.read_text())[:1]
+        shown = []
+        for token in (SECRETS["page"], PLAIN["page"]):
+            for path in (
+                "/",
+                "/metrics",
+                "/api/status",
+                "/healthz",
+                "/nowhere",
+                f"/?token={quote(token)}",
+            ):
+                request = urllib.request.Request(address + path)
+                request.add_header("Authorization", f"Bearer {token}")
+                try:
+                    with urllib.request.urlopen(request, timeout=30) as answer:
+                        shown += [answer.read().decode(), str(answer.headers)]
+                except urllib.error.HTTPError as error:
+                    shown += [error.read().decode(), str(error.headers)]
+        family = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(True))]
+        for pid in family:
+            shown.append(Path(f"/proc/{pid}/cmdline").read_text())
+            given = Path(f"/proc/{pid}/environ").read_text().replace(f"PAGE={SECRETS['page']}", "")
+            shown.append(given)
+        shown.append(commands(["status", "p.toml"], cwd=tmp_path, PAGE=SECRETS["page"]))
+    finally:
+        process.send_signal(signal.SIGABRT)
+        process.wait(60)
+    assert "Fatal Python error: Aborted" in log.read_text()
+    shown.append(left_behind(tmp_path, profile, tmp_path / "password"))
+    assert [found for text in shown for found in told(text)] == []
+
+
+@pytest.mark.parametrize("how", ["address", "--set"])
+def test_the_list_of_processes_shows_no_password_of_a_command_line(
+    how: str, shop: Database, tmp_path: Path
+) -> None:
+    host, port = shop.server.host, shop.server.port
+    word = SECRETS["database"]
+    asked = {
+        "address": [f"postgres://{ROLE}:{quote(word, safe='')}@{host}:{port}/shop"],
+        "--set": [f"postgres://{ROLE}@{host}:{port}/shop", "--set", f"database.password={word}"],
+    }[how]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waltap", "tail", *asked],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        until(lambda: any(shop.slots().values()), "the stream")
+        shown = Path(f"/proc/{process.pid}/cmdline").read_text()
+        assert told(shown) == []
+        assert "tail" in shown
+        assert f"{port}" in shown
+        shop.execute("INSERT INTO t VALUES (2, 'b')")
+    finally:
+        process.terminate()
+        said, _ = process.communicate(timeout=60)
+    assert told(said) == []
+
+
+def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: Path) -> None:
+    """``run --all --set``: each process gets what was set, and none shows it."""
+    (tmp_path / "all").mkdir()
+    tables = {
+        "source": source(shop, database__password="not this"),
+        "sink": {"type": "jsonl", "path": "../lines.jsonl"},
+        "engine": {"waltap.state.dir": "../state"},
+    }
+    (tmp_path / "all/p.toml").write_text(toml(tables))
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "waltap", "run", "--all", "all",
+             "--set", f"database.password={SECRETS['database']}"],
+            cwd=tmp_path, stdout=log, stderr=log, text=True,
+        )  # fmt: skip
+    try:
+        lines = tmp_path / "lines.jsonl"
+        until(lambda: lines.exists() and '"id":1' in lines.read_text(), "the first row")
+        family = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(True))]
+        assert len(family) > 1
+        shown = "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in family)
+        shown += "".join(Path(f"/proc/{pid}/environ").read_text() for pid in family)
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert told(shown) == []
+    assert told(left_behind(tmp_path)) == []
+
+
+def test_a_recording_has_no_secret(shop: Database, tmp_path: Path) -> None:
+    profile = tmp_path / "p.toml"
+    profile.write_text(toml({"source": source(shop), "sink": {"type": "null"}}))
+    said = commands(
+        ["record", "p.toml", "recording", "--max-seconds", "1"],
+        ["replay", "recording", "--sink", "terminal"],
+        cwd=tmp_path,
+    )
+    assert (tmp_path / "recording").exists(), said
+    assert told(said) == []
+    assert told(left_behind(tmp_path, profile)) == []
