@@ -395,6 +395,6 @@ def test_a_certificate_of_an_unknown_authority_is_told(
         pipeline,
         **{"database.sslmode": "verify-ca", "database.sslrootcert": str(own / "other.crt")},
     )
-    assert error.code == "WT-2002"
+    assert error.code == "WT-2028"
     assert "certificate verify failed" in error.problem
-    assert "database.sslmode" in error.advice()
+    assert "database.sslrootcert must name the authority" in error.advice()

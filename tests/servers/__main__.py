@@ -3,12 +3,12 @@
 import signal
 import sys
 
-from tests.servers import delta, iceberg, kafka, moto, nats, prometheus, redis, registry
+from tests.servers import delta, iceberg, kafka, moto, nats, pgbouncer, prometheus, redis, registry
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 
 USAGE = """usage: python -m tests.servers setup|kafka|registry
-  setup     fetch what the broker, the registry, Redis, NATS, Prometheus, moto, Delta Lake and Iceberg are made of
+  setup     fetch what the broker, the registry and the other services are made of
   kafka     run an Apache Kafka broker until Ctrl-C
   registry  run an Apicurio registry until Ctrl-C"""
 
@@ -19,7 +19,7 @@ def main(command: str) -> str | None:
         if command == "setup":
             kafka.prepare()
             registry.prepare()
-            for service in (delta, iceberg, redis, nats, prometheus, moto):
+            for service in (delta, iceberg, redis, nats, prometheus, moto, pgbouncer):
                 service.prepare()
             delta.prepare("4.1")
             iceberg.make_environment()

@@ -19,6 +19,12 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
+from waltap_postgres.connection_errors import (
+    NO_WALSENDER,
+    PoolerInTheWay,
+    certificate_refused,
+    pooler_told,
+)
 from waltap_postgres.errors import ServerUnreachable
 from waltap_postgres.host_address import with_addresses
 from waltap_postgres.properties import PostgresProperties
@@ -197,6 +203,9 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     line = next((line for line in lines if "FATAL:" in line), lines[0]).strip()
     line = line.partition("FATAL:")[2].strip() or line.removeprefix("connection failed: ")
     facts = identify(properties)
+    known = pooler_told(line, facts["address"]) or certificate_refused(line, facts["address"])
+    if known is not None:
+        return known
     for words, sqlstate in (
         ("password authentication failed", "28P01"),
         ("no password supplied", "28P01"),
@@ -263,6 +272,7 @@ class Session:
     ) -> None:
         """Connect. Raises: SourceError, ConfigurationError, StopRequested."""
         self.properties, self.plugin, self.watch = properties, plugin, watch
+        self.replication = replication
         self.connection = _opened(
             properties, role=role, watch=watch, replication=replication, plugin=plugin
         )
@@ -371,6 +381,11 @@ class Session:
         text = message.decode("utf-8", "replace").strip()
         if not sqlstate:
             return unreachable(text, self.properties)
+        if self.replication and sqlstate == "42601" and NO_WALSENDER.search(text):
+            return PoolerInTheWay(
+                f"this is no replication connection, though it was asked for one: {text}",
+                address=identify(self.properties)["address"],
+            )
         meanings = self.properties.meanings
         meaning = meanings.of_stream if streaming else meanings.of_query
         return meaning(sqlstate, text, plugin=self.plugin, **identify(self.properties))

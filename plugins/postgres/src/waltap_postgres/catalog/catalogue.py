@@ -187,6 +187,7 @@ class PostgresCatalogue:
         self, connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
     ) -> None:
         self._connection, self.properties = connection, properties
+        self.backend_pid = connection.info.backend_pid
         self._types: dict[int, DataType] = {}
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:

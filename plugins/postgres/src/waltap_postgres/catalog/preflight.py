@@ -4,6 +4,7 @@ Each remedy suffices: carried out as it stands, the check passes and so does the
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import ClassVar
 
 from waltap.decode.decoder import ServerInfo
@@ -17,6 +18,8 @@ from waltap_postgres.catalog.server_setting import (
     server_settings,
     wal_level_remedy,
 )
+from waltap_postgres.connection import Session, watch
+from waltap_postgres.connection_errors import PoolerInTheWay
 from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
     WAL_LEVEL_SQL,
@@ -79,7 +82,7 @@ class Preflight:
         snapshot_tables: Callable[[], list[Table]],
     ) -> list[Check]:
         """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
-        found = [self.version()]
+        found = [self.version(), *self._connection()]
         decision: Decision | None = None
         try:
             decision = decide()
@@ -158,6 +161,24 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     def version(self) -> Check:
         """Return what is to be said of the server's version."""
         return _version(self.server.version_num)
+
+    def _connection(self) -> list[Check]:
+        """Look for a pooler: it gives connections process numbers of its own."""
+        ((pid,),) = self.catalogue.query("SELECT pg_backend_pid()")
+        if pid == self.catalogue.backend_pid:
+            return []
+        try:
+            way = watch(self.properties)
+            with closing(
+                Session(self.properties, role="question", watch=way, replication=True)
+            ) as session:
+                session.execute("IDENTIFY_SYSTEM")
+        except PoolerInTheWay as error:
+            return [Check.failed("connection", error)]
+        except WaltapError:
+            return []  # the other checks tell of it
+        found = "what answers is not the server itself, but passes replication on"
+        return [Check(name="connection", verdict="ok", found=found)]
 
     def of_server(self, checks: list[Check]) -> list[Check]:
         """Return what counts of the checks of WAL, slots, walsenders, privileges and output plugin: all,

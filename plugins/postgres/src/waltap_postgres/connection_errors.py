@@ -1,0 +1,99 @@
+"""Connections that cannot be made for a reason of their own: a pooler in between, or certificates."""
+
+import re
+
+from waltap.errors import SourceError
+
+__all__ = [
+    "NO_WALSENDER",
+    "CertificateRefused",
+    "PoolerInTheWay",
+    "certificate_refused",
+    "pooler_told",
+]
+
+
+class PoolerInTheWay(SourceError):
+    """What answers at the address is a connection pooler, which passes no replication on."""
+
+    code = "WT-2027"
+    remedy = (
+        "Give database.hostname and database.port the server's own address in place of the pooler's "
+        "({address}). Hosted services have both: Supabase's is db.PROJECT.supabase.co:5432, Neon's has no "
+        "-pooler in its name."
+    )
+
+
+class CertificateRefused(SourceError):
+    """TLS could not be agreed on: a certificate is not what the profile asks for."""
+
+    code = "WT-2028"
+    remedy = "{way}."
+
+
+POOLERS = re.compile(
+    r"unsupported startup parameter|PgBouncer|pgbouncer|Tenant or user not found|no such database: "
+    r"|no more connections allowed \(max_client_conn\)|query_wait_timeout"
+)
+"""What PgBouncer and those like it say, and no PostgreSQL: its own parameters are `unrecognized`."""
+
+NO_WALSENDER = re.compile(
+    r'at or near "(?:IDENTIFY_SYSTEM|CREATE_REPLICATION_SLOT|START_REPLICATION|TIMELINE_HISTORY)"'
+)
+"""What the SQL parser says of replication commands: somebody left the parameter ``replication`` out."""
+
+CERTIFICATES = (
+    (
+        r"does not match host name",
+        ("The server's certificate is of another name: give that in database.hostname, have one made for "
+        "{address}, or check less with database.sslmode=verify-ca"),
+    ),
+    (
+        r"certificate has expired|certificate is not yet valid",
+        "Renew the server's certificate, or set this machine's clock right",
+    ),
+    (
+        r"certificate verify failed|unable to get (?:local )?issuer|self.signed certificate",
+        ("database.sslrootcert must name the authority that signed the server's certificate (PEM); with "
+        "database.sslmode=require nothing is verified"),
+    ),
+    (
+        r"root certificate file .* does not exist|could not read root certificate",
+        ("database.sslrootcert must name the file of the authority that signed the server's certificate "
+        "(PEM); with database.sslmode=require nothing is verified"),
+    ),
+    (
+        r"requires a valid client certificate|certificate required|certificate authentication failed",
+        ("The server asks for a certificate of the role: name its file in database.sslcert and that of "
+        "its key in database.sslkey; its common name (CN) is the role's name"),
+    ),
+    (
+        r"alert (?:unknown ca|bad certificate|certificate (?:expired|revoked|unknown)|decrypt error)",
+        ("The server does not take the certificate in database.sslcert: have one made by an authority "
+        "that the server trusts (ssl_ca_file)"),
+    ),
+    (
+        (r"could not load (?:private key|certificate)|private key file|but not private key"
+        r"|could not read certificate file|bad decrypt"),
+        ("database.sslcert and database.sslkey must belong together, be readable by this user alone (mode "
+        "0600), and database.sslpassword must be the key's"),
+    ),
+    (
+        r"server does not support SSL",
+        "Switch TLS on at the server (ssl = on); database.sslmode=prefer or disable goes without",
+    ),
+)  # fmt: skip
+"""What libpq and OpenSSL say, first match first, and what helps."""
+
+
+def pooler_told(text: str, address: str) -> PoolerInTheWay | None:
+    """Return the error where ``text`` is what a pooler says."""
+    return PoolerInTheWay(text, address=address) if POOLERS.search(text) else None
+
+
+def certificate_refused(text: str, address: str) -> CertificateRefused | None:
+    """Return the error where ``text`` is about TLS."""
+    for pattern, way in CERTIFICATES:
+        if re.search(pattern, text):
+            return CertificateRefused(text, way=way.format(address=address))
+    return None

@@ -1,0 +1,52 @@
+"""A PgBouncer between waltap and the server is told of, whatever it lets through."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waltap.cli.connection import connected
+from waltap.errors import WaltapError
+from waltap.pipeline.preflight import checks
+
+from tests.rigs.pipeline import Pipeline
+from tests.servers.jars import MissingProgram
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import Database
+from tests.servers.requirement import missing
+
+
+@pytest.fixture
+def through(
+    request: pytest.FixtureRequest, database: Database, tmp_path: Path
+) -> Iterator[Pipeline]:
+    """Return a pipeline that is given a PgBouncer's address, which ignores ``request.param``."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    try:
+        pooler = PgBouncer(database.server, ignore_startup_parameters=request.param)
+    except MissingProgram as reason:
+        missing(str(reason))
+    yield Pipeline(database, tmp_path, {"database.port": pooler.port})
+    pooler.remove()
+
+
+IGNORING = [
+    pytest.param("", id="as it is"),
+    pytest.param("options", id="that takes our settings"),
+    pytest.param("options,replication", id="that drops the wish for replication"),
+]
+
+
+@pytest.mark.parametrize("through", IGNORING, indirect=True)
+def test_a_pooler_is_named_by_the_start_and_the_doctor(through: Pipeline) -> None:
+    with pytest.raises(WaltapError) as caught:
+        through.run()
+    assert caught.value.code == "WT-2027", str(caught.value)
+    assert "database.hostname" in caught.value.advice()
+    host, _ = through.host()
+    profile = through.profile(host)
+    try:
+        with connected(profile, host) as (connector, stages):
+            found = [each.error for each in checks(stages, connector, locked=False) if each.error]
+    except WaltapError as error:
+        found = [error]
+    assert [each.code for each in found] == ["WT-2027"]
