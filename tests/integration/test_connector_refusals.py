@@ -397,4 +397,4 @@ def test_a_certificate_of_an_unknown_authority_is_told(
     )
     assert error.code == "WT-2028"
     assert "certificate verify failed" in error.problem
-    assert "database.sslrootcert must name the authority" in error.advice()
+    assert "signed by the authority that database.sslrootcert names" in error.advice()

@@ -54,8 +54,10 @@ CERTIFICATES = (
     ),
     (
         r"certificate verify failed|unable to get (?:local )?issuer|self.signed certificate",
-        ("database.sslrootcert must name the authority that signed the server's certificate (PEM); with "
-        "database.sslmode=require nothing is verified"),
+        (
+            "The server's certificate must be signed by the authority that database.sslrootcert names (PEM), "
+            "and must not have expired; with database.sslmode=require nothing is verified"
+        ),
     ),
     (
         r"root certificate file .* does not exist|could not read root certificate",
