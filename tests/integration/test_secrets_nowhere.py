@@ -150,12 +150,9 @@ def source(database: Database, **more: Any) -> dict[str, Any]:
 
 def profiles(database: Database, echo: Echo) -> dict[str, dict[str, dict[str, Any]]]:
     """Return work that fails, each where another secret is at hand."""
-    nobody = "127.0.0.1:1"
-    at, password = source(database), quote(SECRETS["sql"], safe="")
-    host = f"{database.server.host}:{database.server.port}"
+    at = source(database)
     lines = {"type": "jsonl", "path": "lines.jsonl"}
     wrong = {"database.password": SECRETS["sslkey"]}
-    avro = {"value.converter": "avro", "key.converter": "avro"}
     return {
         "wrong password": {"source": at | wrong, "sink": lines},
         "wrong host": {"source": at | {"database.port": 1}, "sink": lines},
@@ -165,36 +162,75 @@ def profiles(database: Database, echo: Echo) -> dict[str, dict[str, dict[str, An
         },
         "a key that is none": {
             "source": at
-            | {"database.sslpassword": SECRETS["sslkey"], "database.sslkey": "no.key",
-               "database.sslcert": "no.crt", "database.sslmode": "require"},
+            | {
+                "database.sslpassword": SECRETS["sslkey"],
+                "database.sslkey": "no.key",
+                "database.sslcert": "no.crt",
+                "database.sslmode": "require",
+            },
             "sink": lines,
         },
+        **at_http(at, echo),
+        **at_others(at, database, echo),
+    }
+
+
+def at_http(at: dict[str, Any], echo: Echo) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
         "http": {
             "source": at
-            | {"notification.enabled.channels": "webhook",
-               "notification.webhook.url": f"http://{echo.address}/{PLAIN['hook']}",
-               "notification.webhook.max.retries": 0,
-               "notification.webhook.secret": SECRETS["hmac"],
-               "errors.tolerance": "all", "waltap.http.token": SECRETS["page"]},
-            "sink": {"type": "http", "url": f"http://u:{quote(PLAIN['http'], safe='')}@{echo.address}/in?key={PLAIN['hook']}",
-                     "header.X-Own": PLAIN["header"], "auth.token": PLAIN["bearer"],
-                     "retry.timeout.ms": 0},
+            | {
+                "notification.enabled.channels": "webhook",
+                "notification.webhook.url": f"http://{echo.address}/{PLAIN['hook']}",
+                "notification.webhook.max.retries": 0,
+                "notification.webhook.secret": SECRETS["hmac"],
+                "errors.tolerance": "all",
+                "waltap.http.token": SECRETS["page"],
+            },
+            "sink": {
+                "type": "http",
+                "url": f"http://u:{quote(PLAIN['http'], safe='')}@{echo.address}/in?key={PLAIN['hook']}",
+                "header.X-Own": PLAIN["header"],
+                "auth.token": PLAIN["bearer"],
+                "retry.timeout.ms": 0,
+            },
         },
         "http at a torn address": {
-            "source": at, "sink": {"type": "http", "url": f"http://u:{PLAIN['http']}@{echo.address}/in"},
+            "source": at,
+            "sink": {"type": "http", "url": f"http://u:{PLAIN['http']}@{echo.address}/in"},
         },
         "http by basic authentication": {
             "source": at,
-            "sink": {"type": "http", "url": f"http://{echo.address}/in", "auth.user": "u",
-                     "auth.password": SECRETS["http"], "retry.timeout.ms": 0},
+            "sink": {
+                "type": "http",
+                "url": f"http://{echo.address}/in",
+                "auth.user": "u",
+                "auth.password": SECRETS["http"],
+                "retry.timeout.ms": 0,
+            },
         },
         "http by oauth": {
             "source": at,
-            "sink": {"type": "http", "url": f"http://{echo.address}/in",
-                     "auth.oauth2.token.url": f"http://{echo.address}/token",
-                     "auth.oauth2.client.id": "c", "auth.oauth2.client.secret": SECRETS["oauth"],
-                     "retry.timeout.ms": 0},
+            "sink": {
+                "type": "http",
+                "url": f"http://{echo.address}/in",
+                "auth.oauth2.token.url": f"http://{echo.address}/token",
+                "auth.oauth2.client.id": "c",
+                "auth.oauth2.client.secret": SECRETS["oauth"],
+                "retry.timeout.ms": 0,
+            },
         },
+    }
+
+
+def at_others(
+    at: dict[str, Any], database: Database, echo: Echo
+) -> dict[str, dict[str, dict[str, Any]]]:
+    nobody = "127.0.0.1:1"
+    password = quote(SECRETS["sql"], safe="")
+    host = f"{database.server.host}:{database.server.port}"
+    avro = {"value.converter": "avro", "key.converter": "avro"}
+    return {
         "kafka": {
             "source": at,
             "sink": {"type": "kafka", "bootstrap.servers": nobody,

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -167,7 +167,8 @@ class Properties(BaseModel):
                     given[name] = declaration.chosen(given[name])
         return given
 
-    def model_post_init(self, _context: Any, /) -> None:
+    @model_validator(mode="after")
+    def _veil(self) -> Self:
         """Make the secrets among the values, and addresses that hold one, unseen in a ``repr``."""
         for name, info in type(self).model_fields.items():
             value = self.__dict__.get(name)
@@ -182,6 +183,7 @@ class Properties(BaseModel):
                 }
             elif isinstance(value, tuple):
                 self.__dict__[name] = tuple(_veiled("", each) for each in value)
+        return self
 
 
 def _veiled(name: str, value: Any) -> Any:

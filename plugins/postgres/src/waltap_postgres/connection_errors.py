@@ -55,8 +55,8 @@ CERTIFICATES = (
     (
         r"certificate verify failed|unable to get (?:local )?issuer|self.signed certificate",
         (
-            "The server's certificate must be signed by the authority that database.sslrootcert names (PEM), "
-            "and must not have expired; with database.sslmode=require nothing is verified"
+            "The server's certificate must be signed by the authority that database.sslrootcert names "
+            "(PEM), and must not have expired; with database.sslmode=require nothing is verified"
         ),
     ),
     (
