@@ -28,7 +28,7 @@ class CertificateRefused(SourceError):
     """TLS could not be agreed on: a certificate is not what the profile asks for."""
 
     code = "WT-2028"
-    remedy = "{way}."
+    remedy = "{way}. `waltap doctor FILE` tells whether it fits."
 
 
 POOLERS = re.compile(
