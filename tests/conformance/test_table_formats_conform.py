@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 import waltap_spark.plugin
+from waltap_spark.modes import ModeRules
 from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
 
 SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
+
+VERSIONS = ModeRules(modes=(r".*\.pairs:scd1", "scd2"))
+SOFT = ModeRules(deletes=(r".*\.pairs:hard", "soft"), modes=("scd1",))
 
 
 class TestParquet(TableFormatSuite):
@@ -20,3 +24,21 @@ class TestDelta(TableFormatSuite):
     @pytest.fixture
     def rig(self, delta: Any) -> TableFormatRig:
         return TableFormatRig(SPECS["delta"], delta)
+
+
+class TestParquetVersions(TableFormatSuite):
+    @pytest.fixture
+    def rig(self, spark: Any) -> TableFormatRig:
+        return TableFormatRig(SPECS["parquet"], spark, modes=VERSIONS)
+
+
+class TestParquetSoftDeletes(TableFormatSuite):
+    @pytest.fixture
+    def rig(self, spark: Any) -> TableFormatRig:
+        return TableFormatRig(SPECS["parquet"], spark, modes=SOFT)
+
+
+class TestDeltaVersions(TableFormatSuite):
+    @pytest.fixture
+    def rig(self, delta: Any) -> TableFormatRig:
+        return TableFormatRig(SPECS["delta"], delta, modes=VERSIONS)

@@ -249,12 +249,16 @@ class SinkSpec(Spec):
 
     ``readable`` opens what a sink of these properties wrote, for the pipeline of that name, so that
     ``waltap verify`` can compare it with the source; None: nobody can read it by rows.
+
+    ``keeps`` says in a few words what a sink of these properties makes of a table (``schema.table``), for
+    ``waltap plan``; None: the same of all.
     """
 
     factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
     exactly_once: bool | tuple[str, str] = False
     readable: "Callable[[Any, str], Readable] | None" = None
+    keeps: "Callable[[Any, str], str] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,16 @@ def _before(table: "PlannedTable", stages: "Stages") -> str:
     return f"{identity.name.upper()}: {identity.before}"
 
 
+def _kept(table: "PlannedTable", stages: "Stages") -> str:
+    """Say what the sinks make of a table, "" where they make the same of all."""
+    profile = stages.profile
+    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    told = (
+        sink.spec.keeps(sink.properties, table.relation.name) for sink in sinks if sink.spec.keeps
+    )
+    return "; ".join(dict.fromkeys(told))
+
+
 def _document(
     plan: "SetupPlan", found: "list[Check]", stages: "Stages", rate: int
 ) -> dict[str, Any]:
@@ -122,6 +132,7 @@ def _document(
                 "table": table.relation.name,
                 "key": list(table.relation.primary_key or ()),
                 "before": _before(table, stages),
+                "kept_as": _kept(table, stages),
                 "rows": table.rows,
                 "bytes": table.bytes,
                 "read": table.read,
@@ -149,8 +160,10 @@ def _print(
     made = [*plan.statements, *((plan.slot,) if plan.slot else ())]
     _listed(console, "To be run by others before", plan.by_others)
     _listed(console, "The start makes", made or ("nothing",))
-    shown = Table("table", "key", "rows", "size", "read", "before", box=box.SIMPLE_HEAD)
-    for each in plan.tables:
+    kept = [_kept(each, stages) for each in plan.tables]
+    more = ["kept as"] if any(kept) else []
+    shown = Table("table", "key", "rows", "size", "read", "before", *more, box=box.SIMPLE_HEAD)
+    for each, told in zip(plan.tables, kept, strict=True):
         shown.add_row(
             each.relation.name,
             ", ".join(each.relation.primary_key or ()),
@@ -158,6 +171,7 @@ def _print(
             "" if each.bytes is None else _size(each.bytes),
             "yes" if each.read else "",
             _before(each, stages),
+            *([told] if more else []),
         )
     console.print(shown)
     read_ = [each for each in plan.tables if each.read]

@@ -19,13 +19,15 @@ class KeptTable:
     its number there; ``key`` are the columns that identify a row, as the destination calls them.
 
     ``columns``: the source's numbers of columns → what the destination calls them. A column that is not
-    there goes by the source's name.
+    there goes by the source's name. ``apart``: why its rows are not to be those of the source, "" where
+    they are.
     """
 
     name: str
     oid: int = 0
     key: tuple[str, ...] = ()
     columns: Mapping[int, str] = field(default_factory=dict)
+    apart: str = ""
 
 
 class Side(Protocol):

@@ -16,9 +16,11 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.column_identity import another_table, identify, renames, replaced
 from waltap_spark.cuts import noted
-from waltap_spark.errors import FormatDiffers, FormatError, TypeChanged
+from waltap_spark.endings import ending
+from waltap_spark.errors import FormatDiffers, FormatError, ModeUnfit, TypeChanged
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.modes import said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
@@ -130,7 +132,11 @@ class Applier:
             self._owed = mark
         called = {each.oid: name for name, each in before.tables.items() if each.oid}
         step = Step(spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8])
-        attempt = _Attempt(step, self._log, self._output, self._options, self._format, called)
+        told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
+        at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
+        attempt = _Attempt(
+            step, self._log, self._output, self._options, self._format, called, at_us
+        )
         tables = dict(before.tables)
         plans = self._plans(manifests, due, mark)
         with ThreadPoolExecutor(self._parallel) as pool:
@@ -230,6 +236,9 @@ class Applier:
         from pyspark.errors import PySparkException
 
         table = before.tables.get(name) or _new_table(found)
+        mode = self._options.modes.of(name)
+        if not table.columns and mode != table.mode:
+            table = msgspec.structs.replace(table, kept_as=mode)
         session = self._sessions.get()
         try:
             done = attempt.table(session, table, found)
@@ -272,10 +281,12 @@ class _Attempt:
         options: ApplyOptions,
         tables: TableFormat,
         called: Mapping[int, str],
+        at_us: int,
     ) -> None:
-        """``called``: what tables were called at the last commit, by the source's numbers."""
+        """``called``: what tables were called at the last commit, by the source's numbers; ``at_us``: the
+        time of the last transaction."""
         self._step, self._log, self._output, self._options = step, changelog, output, options
-        self._format, self._called = tables, called
+        self._format, self._called, self._at_us = tables, called, at_us
 
     def table(self, session: "SparkSession", table: TableState, found: TablePlan) -> TableState:
         """Apply what ``found`` says in ``session``; return the table as it is after that."""
@@ -289,25 +300,53 @@ class _Attempt:
 
     def _apply_group(self, step: Step, table: TableState, group: Group) -> TableState:
         another = another_table(table, group)
+        self._require_fit(table, group)
+        past = table.mode.keeps_past and bool(table.versions)
         if another:
-            table = self._format.truncate(step, replaced(table))
+            if past:
+                table = self._end(step, table, group)
+                table = replaced(table, keeps_rows=True)
+            else:
+                table = self._format.truncate(step, replaced(table))
         if group.replaces:
             table = msgspec.structs.replace(table, stale=())
+        names = {column.name for column in group.columns}
         change = Evolution(
             key=group.key,
             renames=renames(table, group),
-            replaces=group.replaces,
+            replaces=group.replaces and not past,
             learn=lambda before: self._learn(step, before, group, another=another),
+            drops=tuple(name for name in table.source_columns if name not in names),
         )
         table = self._format.evolve(step, table, change)
         if not group.rows:
+            if group.replaces and past:
+                return self._end(step, table, group)
             return self._format.truncate(step, table) if group.replaces else table
         rows = self._read(step, group, table.versions[group.fingerprint])
         brought = Brought(group=group, frame=_with_epoch(rows, group.epoch))
-        if group.replaces:
+        if group.replaces and not past:
             return self._format.replace(step, table, brought)
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table
+
+    def _require_fit(self, table: TableState, group: Group) -> None:
+        """Raises: ModeUnfit."""
+        wanted = self._options.modes.of(table.name)
+        if wanted != table.mode:
+            text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
+            raise ModeUnfit(text, table=table.name)
+        columns = {column.name: "" for column in group.columns}
+        reason = unfit(table.mode, group.key, columns)
+        if reason:
+            raise ModeUnfit(f"{table.name} cannot be {said(wanted)}: {reason}", table=table.name)
+
+    def _end(self, step: Step, table: TableState, group: Group) -> TableState:
+        """Let the rows that are there end before those of ``group`` come."""
+        if table.mode.deletes == "kept":
+            return table
+        rows = self._read(step, group) if group.segments else None
+        return self._format.apply(step, table, ending(step, table, group, rows, self._at_us))
 
     # --- schemas ----------------------------------------------------------------------------------
 
@@ -326,7 +365,7 @@ class _Attempt:
             table = _doubted(table, doubt)
         columns = dict(table.columns)
         for name, kind in types.items():
-            had = kind if another else columns.get(name, kind)
+            had = kind if another and not table.mode.keeps_past else columns.get(name, kind)
             common = common_type(had, kind)
             if common is None:
                 if self._options.type_change != "string":

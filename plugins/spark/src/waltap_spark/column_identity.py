@@ -47,12 +47,13 @@ def another_table(table: TableState, group: Group) -> bool:
     return bool(table.oid and group.oid and table.oid != group.oid)
 
 
-def replaced(table: TableState) -> TableState:
-    """Return ``table`` without the rows of the one that is gone, ready for another."""
+def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
+    """Return ``table`` without the rows of the one that is gone, ready for another; ``keeps_rows``: with
+    them, whose past is kept."""
     return msgspec.structs.replace(
         table,
-        base=(),
-        pending=(),
+        base=table.base if keeps_rows else (),
+        pending=table.pending if keeps_rows else (),
         incarnation=table.incarnation + 1,
         ids={},
         source={},

@@ -14,6 +14,7 @@ from waltap_sinks.comparison.commands import (
     WithoutOption,
 )
 from waltap_spark.expression import quoted
+from waltap_spark.modes import said
 
 if TYPE_CHECKING:
     from waltap_spark.output import Output
@@ -121,16 +122,29 @@ def status(output: OutputArgument) -> None:
         console.print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     table = Table(title=f"{found.location} at {state.mark}")
-    for title in ("table", "key", "rows in the base", "pending changes", "change sets", "changes"):
-        right = title not in ("table", "key")
+    for title in (
+        "table",
+        "kept as",
+        "key",
+        "rows in the base",
+        "pending changes",
+        "change sets",
+        "changes",
+    ):
+        right = title not in ("table", "kept as", "key")
         table.add_column(title, justify="right" if right else "left")
     for name, each in sorted(state.tables.items()):
         if each.held is not None:
-            versions = [f"version {each.held.targets[w].version}" for w in ("current", "changes")]
-            table.add_row(name, ", ".join(each.key) or "none", versions[0], "", "", versions[1])
+            versions = [
+                f"version {each.held.targets[w].version}" if w in each.held.targets else ""
+                for w in ("current", "changes")
+            ]
+            key = ", ".join(each.key) or "none"
+            table.add_row(name, said(each.mode), key, versions[0], "", "", versions[1])
             continue
         table.add_row(
             name,
+            said(each.mode),
             ", ".join(each.key) or "none",
             f"{each.base_rows:,}",
             f"{sum(change.rows for change in each.pending):,}",

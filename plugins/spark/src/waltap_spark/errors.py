@@ -139,6 +139,16 @@ class FormatError(SinkError):
     remedy = "See the text; `waltap plugins` shows what table formats there are."
 
 
+class ModeUnfit(FormatError):
+    """A table cannot be kept as the profile says; it stands still, the others go on."""
+
+    code = "WT-5241"
+    remedy = (
+        "Name a mode for this table that fits, such as mode = {table}:scd1; a table that was made in one "
+        "mode keeps it, another one is another output and a new snapshot."
+    )
+
+
 class FormatUnknown(FormatError):
     """No plugin contributes a table format of that name."""
 

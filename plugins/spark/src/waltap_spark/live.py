@@ -19,6 +19,7 @@ from waltap_spark.formats import FormatContext, TableFormat, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,13 +80,19 @@ class LiveTables:
         return sorted(name for name, table in tables.items() if table.columns)
 
     def current(self, name: str) -> "DataFrame":
-        """Return the rows that the table holds. Raises: TableUnknown.
+        """Return the rows that the table holds, as its mode keeps them: in ``append`` its history. Raises:
+        TableUnknown.
 
         Columns that the server computes are not there, unless it sends them with every change.
         """
         table = self._table(name)
         frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
+
+    def standing(self, name: str) -> "DataFrame":
+        """Return those of `current` that are there in the source: of versions the open ones, without rows
+        that were deleted. Raises: TableUnknown."""
+        return standing(self._table(name), self.current(name))
 
     def changes(self, name: str) -> "DataFrame":
         """Return the table's whole history, one row per change. Raises: TableUnknown."""

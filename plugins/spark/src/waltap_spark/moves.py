@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from waltap_spark.output import Facts, TableState
 
-__all__ = ["alive_keys", "settle_moves"]
+__all__ = ["alive_keys", "settle_moves", "verdict"]
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")
@@ -42,21 +42,35 @@ def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "Dat
 def _steps(key: Sequence[str], rows: "DataFrame") -> "DataFrame":
     """Return one row for each key and transaction: counts, and ``_verdict``, whether there is a row
     under the key after it (null: as before it)."""
+    return rows.groupBy(*map(column_of, key), *TRANSACTION).agg(
+        *(each.alias(name) for name, each in _counts().items()), verdict().alias("_verdict")
+    )
+
+
+def _counts() -> "dict[str, Column]":
+    """Return what is counted of the rows that a transaction has under one key."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    counted = rows.groupBy(*map(column_of, key), *TRANSACTION).agg(
-        F.count_if(F.col("_op") == "c").alias("_put"),
-        F.count_if(F.col("_op") == "d").alias("_gone"),
-        F.min_by("_op", F.struct(*WITHIN)).alias("_first"),
-        F.max_by("_op", F.struct(*WITHIN)).alias("_final"),
-    )
-    more = F.col("_put") - F.col("_gone")
-    verdict = (
-        F.when(F.col("_final") != "d", F.lit(True))
-        .when(F.col("_first") != "c", more >= 0)
+    return {
+        "_put": F.count_if(F.col("_op") == "c"),
+        "_gone": F.count_if(F.col("_op") == "d"),
+        "_first": F.min_by("_op", F.struct(*WITHIN)),
+        "_final": F.max_by("_op", F.struct(*WITHIN)),
+    }
+
+
+def verdict() -> "Column":
+    """Return an aggregate over the rows that a transaction has under one key: whether there is a row
+    under it afterwards (null: as before)."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counts = _counts()
+    more = counts["_put"] - counts["_gone"]
+    return (
+        F.when(counts["_final"] != "d", F.lit(True))
+        .when(counts["_first"] != "c", more >= 0)
         .when(more != 0, more > 0)
     )
-    return counted.withColumn("_verdict", verdict)
 
 
 def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: str) -> "DataFrame":

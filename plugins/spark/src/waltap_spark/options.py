@@ -1,7 +1,9 @@
 """How tables are kept: what an applier and the table formats are told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from waltap_spark.modes import ModeRules
 
 __all__ = ["ApplyOptions"]
 
@@ -15,7 +17,7 @@ class ApplyOptions:
     than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets.
     ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
     ``grace_s``: how long folders of earlier commits stay for those who are reading them.
-    ``parallel``: tables that are applied at a time.
+    ``parallel``: tables that are applied at a time. ``modes``: what each table keeps.
     """
 
     type_change: Literal["fail", "string"] = "fail"
@@ -26,3 +28,4 @@ class ApplyOptions:
     file_rows: int = 1_000_000
     grace_s: float = 600.0
     parallel: int = 4
+    modes: ModeRules = field(default_factory=ModeRules)

@@ -27,6 +27,7 @@ from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
+from waltap_spark.modes import PLAIN, Mode
 
 __all__ = [
     "BasePart",
@@ -58,7 +59,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
     ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
-    earlier version wrote the set.
+    earlier version wrote the set. ``replaces``: it is a whole snapshot.
     """
 
     path: str
@@ -70,6 +71,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crossed: bool = False
     level: int = 0
     epoch: int = 0
+    replaces: bool = False
 
 
 class Facts(Protocol):
@@ -85,6 +87,8 @@ class Facts(Protocol):
     def moved(self) -> int: ...
     @property
     def crossed(self) -> bool: ...
+    @property
+    def replaces(self) -> bool: ...
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,13 +107,14 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a table as they stood at some commit: a folder of its own, or a change set whose rows
     are nothing but rows of the table. ``columns`` are those that its files have and that count;
     ``epoch`` is that of the change log in which the rows were last true; ``ids`` as in
-    `TableState.version_ids`."""
+    `TableState.version_ids`; ``logged``: the columns of the table's mode are made from the log's."""
 
     path: str
     rows: int
     columns: dict[str, str]
     epoch: int
     ids: dict[str, int] = {}
+    logged: bool = False
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +158,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``attempts`` are marks up to which it was tried to apply it since.
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
+    ``kept_as`` is how the table is kept, None as `PLAIN`.
     """
 
     schema: str
@@ -176,6 +182,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mark: Mark | None = None
     attempts: tuple[Mark, ...] = ()
     held: Held | None = None
+    kept_as: Mode | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """Return how the table is kept."""
+        return self.kept_as or PLAIN
 
     @property
     def name(self) -> str:

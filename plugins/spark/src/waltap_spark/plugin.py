@@ -23,6 +23,13 @@ def _readable(properties: Any, pipeline: str) -> "Readable":
     return open_readable(properties, pipeline)
 
 
+def _keeps(properties: Any, table: str) -> str:
+    from waltap_spark.modes import said
+    from waltap_spark.settings import apply_options
+
+    return said(apply_options(properties).modes.of(table))
+
+
 def _parquet(_properties: Any, context: Any) -> Any:
     from waltap_spark.formats.parquet import ParquetFormat
 
@@ -71,6 +78,7 @@ def register_sinks() -> Iterable[SinkSpec]:
         factory=_sink,
         exactly_once=True,
         readable=_readable,
+        keeps=_keeps,
     )
 
 

@@ -2,7 +2,11 @@
 
 from typing import Literal
 
+from pydantic import field_validator
+
+from waltap.config import CommaList
 from waltap.config.property import Properties, declare, declare_family
+from waltap_spark.modes import DELETES, EXTRA, NAMES, checked_rules
 
 __all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties"]
 
@@ -43,6 +47,33 @@ class SparkProperties(Properties):
         "spark.*",
         pattern=r"spark\.(?!master$).+",
         summary="Any other setting of the Spark session, such as spark.driver.memory.",
+    )
+    mode: CommaList = declare(
+        "mode",
+        default=("scd1",),
+        summary=(
+            "What a table keeps: append (its history), scd1 (its rows as they are), scd2 (every version "
+            "of each row). TABLE-REGEX:MODE, first match wins; MODE alone is that of all others."
+        ),
+        examples=("scd2", r"public\.audit.*:append,public\.orders:scd2,scd1"),
+    )
+    deletes: CommaList = declare(
+        "deletes",
+        default=("hard",),
+        summary=(
+            "What becomes of a row that is deleted: hard (it goes; in scd2 its version ends), soft (it "
+            "stays, with _deleted and _deleted_at), kept (it stays as it was). As mode by table."
+        ),
+        examples=("soft", r"public\.orders:soft,hard"),
+    )
+    extra_columns: CommaList = declare(
+        "extra.columns",
+        default=(),
+        summary=(
+            "Columns of the change log that rows have too, of the change that made them what they are: "
+            "_op, _commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
+        ),
+        examples=("_commit_ts,_xid",),
     )
     type_change: Literal["fail", "string"] = declare(
         "type.change",
@@ -129,6 +160,27 @@ class SparkProperties(Properties):
         summary="How long a clean end waits until Spark has applied everything.",
         unit="ms",
     )
+
+    @field_validator("mode")
+    @classmethod
+    def _modes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_rules(value, NAMES)
+        return value
+
+    @field_validator("deletes")
+    @classmethod
+    def _deletes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_rules(value, DELETES)
+        return value
+
+    @field_validator("extra_columns")
+    @classmethod
+    def _extra(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in EXTRA:
+                message = f"{name!r} is none of {', '.join(EXTRA)}"
+                raise ValueError(message)
+        return value
 
 
 class DeltaProperties(Properties):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from waltap_spark.expression import column_of
+from waltap_spark.modes import row_columns
 from waltap_spark.output import BasePart, ChangeSet, TableState
 from waltap_spark.schema import log_struct, struct_of
 from waltap_spark.settle import (
@@ -19,6 +20,7 @@ from waltap_spark.settle import (
     touched_keys,
     widened,
 )
+from waltap_spark.timeline import fresh, rows_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,6 +78,8 @@ def current_frame(
     rows = pending
     if rows is None:
         rows = changes_frame(spark, table, table.pending, uri, filled=True)
+    if table.mode.keeps_past:
+        return rows_after(table, table.pending, rows, base)
     if any("t" in change.operations for change in table.pending):
         base, rows = base.limit(0), after_last_truncate(rows)
     if not table.key:
@@ -84,23 +88,30 @@ def current_frame(
 
 
 def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
-    alike: dict[tuple[tuple[str, str, int | None], ...], list[BasePart]] = {}
+    alike: dict[tuple[object, ...], list[BasePart]] = {}
     for part in table.base:
         shape = tuple((name, kind, part.ids.get(name)) for name, kind in part.columns.items())
-        alike.setdefault(shape, []).append(part)
+        alike.setdefault((part.logged, *shape), []).append(part)
     frames = []
+    more = table.mode.columns
     for parts in alike.values():
-        columns = parts[0].columns
-        stored = spark.read.schema(struct_of(columns)).parquet(*(uri(each.path) for each in parts))
-        frames.append(widened(stored, table, columns, parts[0].ids, log=False, filled=True))
+        columns, logged = parts[0].columns, parts[0].logged
+        struct = log_struct(columns) if logged else struct_of({**columns, **more})
+        stored = spark.read.schema(struct).parquet(*(uri(each.path) for each in parts))
+        ids = parts[0].ids
+        if logged:
+            frames.append(fresh(table, widened(stored, table, columns, ids, filled=True)))
+        else:
+            frame = widened(stored, table, columns, ids, log=False, filled=True, more=[*more])
+            frames.append(frame)
     if not frames:
-        return spark.createDataFrame([], struct_of(table.columns))
+        return spark.createDataFrame([], struct_of(row_columns(table)))
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def _latest(table: TableState, base: "DataFrame", rows: "DataFrame") -> "DataFrame":
     """Return the base with, per key, the last of ``rows`` in place of what it held."""
-    own = [column_of(name) for name in table.columns]
+    own = [column_of(name) for name in row_columns(table)]
     keys = touched_keys(table.key, rows, table.pending)
     kept = base.join(keys, match(table.key, "__key"), "left_anti")
     alive = settled(table, table.pending, rows, base).where(f"not {GONE}")

@@ -13,6 +13,7 @@ from waltap.config.property import declarations
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.follower import FollowOptions
+from waltap_spark.modes import ModeRules
 from waltap_spark.properties import SparkProperties
 
 __all__ = ["apply_options", "arguments", "follow_options", "properties_of"]
@@ -75,6 +76,9 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
         file_rows=properties.file_rows,
         grace_s=properties.grace_s,
         parallel=properties.parallel,
+        modes=ModeRules(
+            modes=properties.mode, deletes=properties.deletes, extra=properties.extra_columns
+        ),
     )
 
 

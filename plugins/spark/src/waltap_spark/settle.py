@@ -49,10 +49,11 @@ def widened(
     *,
     log: bool = True,
     filled: bool,
+    more: Sequence[str] = (),
 ) -> "DataFrame":
     """Return ``frame``, whose columns are ``has`` by the numbers ``ids``, with those of ``table``: by
     their present names, cast where it has a narrower one, and where it has none null, or what older
-    rows have (``filled``). ``log``: the change log's own columns follow."""
+    rows have (``filled``). ``log``: the change log's own columns follow; ``more``: these do."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
@@ -77,7 +78,7 @@ def widened(
             _called(called) if name == "_unchanged" and called else column_of(name)
             for name in LOG_FIELDS
         ]
-    return frame.select(*columns)
+    return frame.select(*columns, *map(column_of, more))
 
 
 def _called(names: Mapping[str, str]) -> "Column":
@@ -117,14 +118,16 @@ def touched_keys(key: Sequence[str], rows: "DataFrame", changes: "Sequence[Facts
 def settled(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return one row for each key of ``rows``: the table's columns as they are after all of them, and
-    `GONE`. ``changes`` is what is known of the rows, ``base`` what the table held before them."""
+    """Return one row for each key of ``rows``: the table's columns as they are after all of them (and
+    those that its mode adds), and `GONE`. ``changes`` is what is known of the rows, ``base`` what the
+    table held before them."""
     from pyspark.sql import functions as F  # noqa: N812
 
     key = list(table.key)
     partial = [name for change in changes for name in change.unchanged]
     partial = [name for name in dict.fromkeys(partial) if name not in key]
-    whole = [name for name in table.columns if name not in key and name not in partial]
+    own = [*table.columns, *table.mode.extra]
+    whole = [name for name in own if name not in key and name not in partial]
     crossed = any(change.crossed for change in changes)
     when = F.when(F.col("_op") != "d", order()) if crossed else order()
     wanted = [F.max_by(F.struct("_op", *map(column_of, whole)), when).alias("__last")]
@@ -153,7 +156,7 @@ def settled(
         )
         last = last.join(before, match(key, "__was"), "left")
     values = []
-    for name in table.columns:
+    for name in own:
         if name in key:
             values.append(column_of(name))
         elif name in partial:

@@ -1,5 +1,7 @@
 """Spark's tables for a comparison with the source: `waltap_sinks.comparison` compares, Spark sums up.
 
+Of versions the open ones are compared, and no rows that were deleted and stay (`waltap_spark.modes`).
+
 See `waltap_spark.canonical` for the text of a value that both sides make.
 """
 
@@ -94,7 +96,12 @@ class SparkTables:
         if state is None:
             return KeptTable(name=name)
         numbers = {number: column for column, number in state.ids.items()}
-        return KeptTable(name=name, oid=state.oid, key=state.key, columns=numbers)
+        apart = ""
+        if state.mode.name == "append":
+            apart = "it has its history alone (mode append)"
+        elif state.mode.deletes == "kept":
+            apart = "rows that are deleted are kept"
+        return KeptTable(name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart)
 
     def _state(self, name: str) -> TableState | None:
         state = self._tables.state
@@ -102,7 +109,7 @@ class SparkTables:
 
     def _frame(self, name: str) -> "DataFrame | None":
         try:
-            return self._tables.current(name)
+            return self._tables.standing(name)
         except TableUnknown:
             return None
 

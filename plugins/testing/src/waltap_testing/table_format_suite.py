@@ -35,6 +35,7 @@ from waltap_spark.formats import (
 )
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output, TableState
 from waltap_spark.session import prepare
 from waltap_testing.installed import identity_kept, mapper
@@ -53,13 +54,15 @@ Rows = list[tuple[str | None, ...]]
 class TableFormatRig:
     """What the suite needs of an author: the format, and a session that has what it needs.
 
-    ``values`` are its properties as a profile has them (``format.NAME``).
+    ``values`` are its properties as a profile has them (``format.NAME``). ``modes``: how tables are kept;
+    tables without key (``pairs``) take no versions.
     """
 
     spec: TableFormatSpec
     spark: "SparkSession"
     _: KW_ONLY
     values: Mapping[str, str] = field(default_factory=dict)
+    modes: ModeRules = field(default_factory=ModeRules)
 
 
 class Died(BaseException):
@@ -130,7 +133,7 @@ class _Tables:
 
     def __init__(self, rig: TableFormatRig, folder: Path) -> None:
         self.folder, self.workload = folder, Workload()
-        self.spark, self.choice = prepare(rig.spark), _Choice(rig)
+        self.spark, self.choice, self.modes = prepare(rig.spark), _Choice(rig), rig.modes
         context = SinkContext(
             pipeline="test",
             state_dir=folder,
@@ -147,7 +150,7 @@ class _Tables:
     def open(self) -> None:
         """Be a new driver."""
         self.output = Output(str(self.folder / "out"))
-        options = ApplyOptions(parallel=1, fold_rows=0)
+        options = ApplyOptions(parallel=1, fold_rows=0, modes=self.modes)
         self.applier = Applier(self.spark, self.log, self.output, options, self.choice)
         self.applier.open()
 
@@ -168,8 +171,8 @@ class _Tables:
         return LiveTables(self.spark, self.output, self.choice)
 
     def rows(self, table: Relation, tables: LiveTables | None = None) -> Rows:
-        """Return the rows as texts."""
-        frame = (tables or self.reader()).current(table.name)
+        """Return the rows that are there in the source as texts."""
+        frame = (tables or self.reader()).standing(table.name)
         listed = [f"cast(`{column.name}` as string)" for column in table.columns]
         return sorted((tuple(row) for row in frame.selectExpr(*listed).collect()), key=str)
 
@@ -367,7 +370,7 @@ class TableFormatSuite:
             past.append((work.parts[-1].end_lsn, counts, number))
         for lsn, counts, number in past:
             then = tables.reader().at(lsn)
-            assert {table: then.current(table.name).count() for table in counts} == counts
+            assert {table: then.standing(table.name).count() for table in counts} == counts
             assert then.changes(NOTES.name).count() == number
 
 

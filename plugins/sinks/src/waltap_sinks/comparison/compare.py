@@ -50,10 +50,20 @@ def compare(
     found = []
     for kept in target.tables():
         table = source.table(kept)
-        if table is not None and (not tables or table.name in tables):
+        if table is None or (tables and table.name not in tables):
+            continue
+        if kept.apart:
+            found.append(_apart(table.name, kept.apart))
+        else:
             pair = _pair(source, target, kept, table, without)
             found.append(_compared(source, target, pair, time.monotonic() + patience_s))
     return found
+
+
+def _apart(name: str, why: str) -> Comparison:
+    return Comparison(
+        table=name, source_rows=0, target_rows=0, source_hash="", target_hash="", apart=why
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

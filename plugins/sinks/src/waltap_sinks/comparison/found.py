@@ -31,6 +31,7 @@ class Comparison:
     both rows of some. ``behind``: the target did not get to where the source was, for as long as it was
     waited for. ``keys`` are those of all rows that differ, by the columns ``key``; ``letters`` tells how
     many dead letters of the table wait, ``refused`` how many of the rows that differ they are about.
+    ``apart``: why the sides were not compared, since they are not to hold the same.
     """
 
     table: str
@@ -49,6 +50,7 @@ class Comparison:
     keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
     letters: int = 0
     refused: int = 0
+    apart: str = ""
 
     @property
     def equal(self) -> bool:
@@ -131,6 +133,11 @@ def comparison_table(found: Sequence[Comparison], target: str) -> "Table":
             verdict += f"\n[yellow]{_of_letters(each)}[/]"
         if each.behind and not each.equal:
             verdict += f"\n[yellow]{target} is behind the source: does the pipeline run?[/]"
+        if each.apart:
+            table.add_row(
+                each.table, "", "", "", "", f"[yellow]not compared: {escape(each.apart)}[/]"
+            )
+            continue
         table.add_row(
             each.table,
             f"{each.source_rows:,}",

@@ -31,7 +31,7 @@ def compared(
             for each in results:
                 known = found.get(each.table, Compared(equal=True))
                 found[each.table] = Compared(
-                    equal=known.equal and each.equal and not each.left_out,
+                    equal=known.equal and each.equal and not (each.left_out or each.apart),
                     surplus=(*known.surplus, *each.surplus),
                 )
     return found

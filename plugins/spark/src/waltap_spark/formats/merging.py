@@ -29,6 +29,7 @@ from waltap_spark.formats.table_format import (
     TableFormat,
     What,
 )
+from waltap_spark.modes import row_columns, row_key
 from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import GONE, copies, distinguishing
@@ -167,6 +168,8 @@ class MergingFormat(TableFormat):
         """Write history; then overwrite the rows."""
         work = self._work(step, table)
         work.insert("changes", rows.log(table))
+        if table.mode.name == "append":
+            return work.done(epoch=rows.group.epoch)
         work.overwrite("current", rows.rows(table))
         return work.done(epoch=rows.group.epoch)
 
@@ -174,22 +177,25 @@ class MergingFormat(TableFormat):
         """Write history; then MERGE what the changes come to."""
         work, epoch = self._work(step, table), rows.group.epoch
         work.insert("changes", rows.log(table))
+        if table.mode.name == "append":
+            return work.done(epoch=epoch)
         first = work.held.epoch in (0, epoch)
+        empties = rows.truncates and not table.mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None)
-        elif rows.only_adds and first:
+        elif rows.only_adds and first and table.mode.adds_alone:
             work.insert("current", rows.rows(table))
-        elif rows.truncates:
+        elif empties:
             work.overwrite("current", self._left(step, table, rows))
         elif table.key:
             work.merge(rows.settled(table, self.read(step.spark, table, "current")))
         else:
             work.exchange(self._exchanged(step, table, rows))
-        return work.done(epoch=epoch if first or rows.truncates else work.held.epoch)
+        return work.done(epoch=epoch if first or empties else work.held.epoch)
 
     def truncate(self, step: Step, table: TableState) -> TableState:
         """Delete all rows."""
-        if table.held is None:
+        if table.held is None or table.mode.name == "append":
             return table
         work = self._work(step, table)
         work.take("current", partial(self.clear, step.spark, work.at("current")))
@@ -197,7 +203,9 @@ class MergingFormat(TableFormat):
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows of the version that ``table`` names, in the source's types."""
-        own = {**table.columns, **LOG_FIELDS} if what == "changes" else dict(table.columns)
+        if table.mode.name == "append":
+            what = "changes"
+        own = _columns(table, what)
         if table.held is None:
             return spark.createDataFrame([], struct_of(own))
         frame = self.at_version(spark, table.held.targets[what])
@@ -293,8 +301,8 @@ class MergingFormat(TableFormat):
 
     def _created(self, step: Step, table: TableState) -> TableState:
         held = Held(columns=dict(table.columns))
-        for what in WHATS:
-            own = {**table.columns, **LOG_FIELDS} if what == "changes" else table.columns
+        for what in _whats(table):
+            own = _columns(table, what)
             target = Target(at=self.identifier(table, what))
             columns = ", ".join(self.declared(own))
             target = self.take(step, target, partial(self.create, step.spark, target.at, columns))
@@ -405,8 +413,10 @@ class _Work:
 
         def action() -> None:
             names = [name for name in self._view(settled) if name != GONE]
-            key = self._table.key
+            key = row_key(self._table)
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
+            if self._table.mode.name == "scd2":  # versions that have ended stay as they are
+                on = f"t._current AND {on}"
             values = [quoted(name) for name in names if name not in key]
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
@@ -445,7 +455,7 @@ class _Work:
         if set(renames.values()) & set(self.held.columns):
             aside = {old: f"__waltap {n}" for n, old in enumerate(renames)}
             pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
-        for what in WHATS:
+        for what in _whats(self._table):
             for old, new in pairs:
                 rename = self._format.rename_column
                 self.take(what, partial(rename, self._spark, self.at(what), old, new))
@@ -457,12 +467,12 @@ class _Work:
         new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
         if not new:
             return
-        for what in WHATS:
+        for what in _whats(self._table):
             add = self._format.add_columns
             self.take(what, partial(add, self._spark, self.at(what), new))
         values = {name: older_value(self._table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
-        if known and rows:
+        if known and rows and "current" in self.held.targets:
             kinds = {name: self._format.stored(new[name]) for name in known}
             types = {field.name: field.dataType for field in struct_of(kinds).fields}
             pairs = (
@@ -478,7 +488,7 @@ class _Work:
         stored = self._format.stored
         had, have = self.held.columns, self._table.columns
         changed = {n: kind for n, kind in have.items() if stored(had[n]) != stored(kind)}
-        for what in WHATS if changed else ():
+        for what in _whats(self._table) if changed else ():
             if all(self._format.widens(stored(had[n]), stored(k)) for n, k in changed.items()):
                 for name, kind in changed.items():
                     widen = self._format.widen_column
@@ -489,8 +499,7 @@ class _Work:
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
         own = dict(self.held.columns)
-        if what == "changes":
-            own |= LOG_FIELDS
+        own |= LOG_FIELDS if what == "changes" else self._table.mode.columns
         stored = struct_of({name: self._format.stored(kind) for name, kind in changed.items()})
         types = {field.name: field.dataType.simpleString() for field in stored.fields}
         target = self.held.targets[what]
@@ -506,6 +515,15 @@ def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
         else quoted(name)
         for name in names
     )
+
+
+def _whats(table: TableState) -> tuple[What, ...]:
+    """Return what is stored of a table."""
+    return ("changes",) if table.mode.name == "append" else WHATS
+
+
+def _columns(table: TableState, what: What) -> dict[str, str]:
+    return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
 
 
 def _inserted(names: Sequence[str]) -> str:
@@ -528,7 +546,11 @@ def _literal(text: str, kind: str) -> str:
 def _refuse_alike(table: TableState) -> None:
     """Raises: FormatLimit, when names differ by case alone, which these formats do not tell apart."""
     seen: dict[str, str] = {}
-    for name in [*table.columns, *LOG_FIELDS]:
+    for name in [
+        *table.columns,
+        *LOG_FIELDS,
+        *(n for n in table.mode.columns if n not in LOG_FIELDS),
+    ]:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise FormatLimit(

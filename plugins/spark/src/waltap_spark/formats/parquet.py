@@ -23,6 +23,7 @@ from waltap_spark.plan import Group
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
 from waltap_spark.settle import with_moves
+from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,9 @@ class ParquetFormat(TableFormat):
         """Take the new columns and key; what is pending under others is folded before."""
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
-        elif table.pending and (table.key != change.key or change.renames):
+        elif table.pending and (
+            table.key != change.key or change.renames or (change.drops and table.mode.keeps_past)
+        ):
             # what is pending goes by the key and the names it was written under
             table = self._fold(step, table)
         return change.learn(table)
@@ -53,15 +56,21 @@ class ParquetFormat(TableFormat):
     def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write the rows once, as history and as the whole base."""
         table, written = self._write_changes(step, table, rows)
+        if table.mode.name == "append":
+            return table
         return _with_base(msgspec.structs.replace(table, base=(), pending=()), rows.group, written)
 
     def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:
         """Write the changes as history; they are pending until the next fold, or base at once."""
+        if rows.group.replaces and table.pending:
+            table = self._fold(step, table)
         table, written = self._write_changes(step, table, rows)
+        if table.mode.name == "append":
+            return table
         if _only_adds(table, rows.group):
             return _with_base(table, rows.group, written)
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
-        if rows.group.moved or rows.truncates:
+        if rows.group.moved or rows.truncates or rows.group.replaces:
             table = self._fold(step, table)
         return table
 
@@ -71,7 +80,7 @@ class ParquetFormat(TableFormat):
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows or the history; what is pending is applied while they are read."""
-        if what == "changes":
+        if what == "changes" or table.mode.name == "append":
             return changes_frame(spark, table, table.changes, self._output.uri)
         return current_frame(spark, table, self._output.uri)
 
@@ -106,6 +115,7 @@ class ParquetFormat(TableFormat):
             moved=group.moved,
             crossed=group.crossed,
             epoch=group.epoch,
+            replaces=group.replaces and table.mode.keeps_past,
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
@@ -116,7 +126,7 @@ class ParquetFormat(TableFormat):
         if any(change.moved for change in table.pending):
             rows = changes_frame(step.spark, table, table.pending, uri, filled=True)
             base = current_frame(step.spark, msgspec.structs.replace(table, pending=()), uri)
-            pending = with_moves(table, table.pending, rows, base)
+            pending = with_moves(table, table.pending, rows, standing(table, base))
         frame = current_frame(step.spark, table, uri, pending=pending)
         path = f"{table.folder}/current/{step.name()}"
         expected = table.base_rows + sum(change.rows for change in table.pending)
@@ -171,6 +181,7 @@ def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableStat
         columns=table.versions[written.fingerprint],
         epoch=group.epoch,
         ids=table.version_ids.get(written.fingerprint, {}),
+        logged=bool(table.mode.columns),
     )
     return msgspec.structs.replace(table, base=(*table.base, part))
 
@@ -178,10 +189,12 @@ def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableStat
 def _only_adds(table: TableState, group: Group) -> bool:
     """Tell whether the group's rows are new rows beside the base, and nothing but that.
 
-    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch.
+    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch, or rows
+    stay when they are deleted.
     """
     return (
         set(group.operations) == {"c"}
+        and (table.mode.adds_alone or not table.base)
         and not table.pending
         and all(part.epoch == group.epoch for part in table.base)
     )

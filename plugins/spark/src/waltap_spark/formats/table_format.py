@@ -24,6 +24,7 @@ from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, TableState
 from waltap_spark.plan import Group
 from waltap_spark.settle import after_last_truncate, settled, widened, with_moves
+from waltap_spark.timeline import changed, fresh, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,13 +68,15 @@ class Step:
 class Evolution:
     """A table is about to get the columns, the key or the number in the source that a group has.
 
-    ``learn`` gives the table after that; call it once. ``renames``: present name → new name.
+    ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``drops``:
+    columns that the source had, and has no more.
     """
 
     key: tuple[str, ...]
     renames: dict[str, str]
     replaces: bool
     learn: Callable[[TableState], TableState]
+    drops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +94,18 @@ class Brought:
         return self._widened(table, filled=False)
 
     def rows(self, table: TableState) -> "DataFrame":
-        """Return the rows in the columns of ``table``, as those of a snapshot are."""
-        own = list(table.columns)
-        return self._widened(table, filled=True).drop(*self._log_columns(own))
+        """Return the rows as ``table`` has them (`waltap_spark.modes.row_columns`), as those of a snapshot
+        are."""
+        return fresh(table, self._widened(table, filled=True))
 
     def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
-        """Return one row for each key: the columns of ``table`` after the changes, and
-        `waltap_spark.settle.GONE`. ``base`` is what the table held before; rows from before a truncate
-        are no more part of either."""
+        """Return the rows that change, one for each `waltap_spark.modes.row_key`, as they are after the
+        changes, and `waltap_spark.settle.GONE`. ``base`` is what the table held before. Where no past is
+        kept, rows from before a truncate are no more part of either."""
+        if table.mode.keeps_past:
+            present = standing(table, base)
+            rows = with_moves(table, [self.group], self._widened(table, filled=True), present)
+            return changed(table, [self.group], rows, base)
         rows, base = self.changes(table, base)
         return settled(table, [self.group], rows, base)
 
@@ -126,12 +133,6 @@ class Brought:
         has, ids = table.versions[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
 
-    @staticmethod
-    def _log_columns(own: list[str]) -> list[str]:
-        from waltap_spark.schema import LOG_FIELDS
-
-        return [name for name in LOG_FIELDS if name not in own]
-
 
 class TableFormat(ABC):
     """Stores the rows of tables and their history. One instance serves all tables of an output.
@@ -149,7 +150,9 @@ class TableFormat(ABC):
 
     @abstractmethod
     def replace(self, step: Step, table: TableState, rows: Brought) -> TableState:
-        """Let ``rows``, those of a whole snapshot, be all the table's rows; add them to its history."""
+        """Let ``rows``, those of a whole snapshot, be all the table's rows; add them to its history.
+
+        A table that keeps its past, and has one, is given them as changes (``rows.group.replaces``)."""
 
     @abstractmethod
     def apply(self, step: Step, table: TableState, rows: Brought) -> TableState:

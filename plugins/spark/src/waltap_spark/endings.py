@@ -1,0 +1,64 @@
+"""A truncate that no server sent: rows whose past is kept end when a snapshot finds their table empty, or
+when another table takes its name."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from waltap_spark.expression import column_of
+from waltap_spark.formats import Brought, Step
+from waltap_spark.output import TableState
+from waltap_spark.plan import Group
+from waltap_spark.schema import log_struct
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["ending"]
+
+
+def ending(
+    step: Step, table: TableState, group: Group, rows: "DataFrame | None", at_us: int
+) -> Brought:
+    """Return a truncate that stands before ``rows``, those of ``group``; without any it stands where the
+    group ends, at the time ``at_us`` (µs since 1970)."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    position = None
+    if rows is not None:
+        position = rows.selectExpr(
+            "min(struct(_commit_lsn, cast(unix_micros(_commit_ts) as bigint) as at)) as first"
+        ).first()
+    if position is not None and position["first"] is not None:
+        lsn, at = position["first"]["_commit_lsn"], position["first"]["at"]
+    else:
+        lsn, at = (group.until or step.mark).end_lsn, at_us
+    fingerprint = next(reversed(table.versions))
+    names = [*table.versions[fingerprint]]
+    frame = step.spark.range(1).selectExpr(
+        "'t' as _op",
+        f"{lsn}L as _commit_lsn",
+        "-3 as _seq",
+        "cast(0 as byte) as _sub",
+        f"{lsn}L as _lsn",
+        f"timestamp_micros({at}) as _commit_ts",
+        "cast(null as long) as _xid",
+        "cast(null as array<string>) as _unchanged",
+        f"{group.epoch} as _epoch",
+    )
+    struct = log_struct(table.versions[fingerprint])
+    kinds = {field.name: field.dataType for field in struct.fields}
+    frame = frame.select(
+        *(F.lit(None).cast(kinds[name]).alias(name) for name in names),
+        *(column_of(field.name) for field in struct.fields if field.name not in names),
+    )
+    made = Group(
+        fingerprint,
+        group.epoch,
+        table.key,
+        group.columns,
+        oid=group.oid,
+        rows=1,
+        operations=Counter(t=1),
+        until=group.until,
+    )
+    return Brought(group=made, frame=frame)

@@ -1,0 +1,168 @@
+"""What tables keep: every version of each row, rows that stay when they are deleted, history alone."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltap.decode.relation import Relation
+from waltap_spark import session
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
+
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+from tests.rigs.versions import last_known, states, text, versions
+
+KEPT_AS = ("versions", "soft", "kept", "logged")
+COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
+RULES = ModeRules(
+    modes=(r".*\.VERSIONS:scd2", r"public\.logged:append", "scd1"),
+    deletes=(r"public\.soft:soft", r"public\.kept:kept", "hard"),
+)
+ALIKE = [relation(f"public.{name}", COLUMNS, numbers=(1, 2, 3)) for name in KEPT_AS]
+LATER = [
+    relation(
+        f"public.{name}",
+        [("id", "int8"), ("name", "text"), ("remark", "text"), ("size", "int4")],
+        numbers=(1, 2, 3, 4),
+    )
+    for name in KEPT_AS
+]
+CALLED = {"note": "remark"}
+KEY = ("id",)
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small plans are compiled longer than they run."""
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+
+
+def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int = 6) -> None:
+    """One transaction that does the same to all ``tables``, which hold the same."""
+    db, first = rig.db, tables[0]
+    long = first.columns[2].name
+    for _step in range(chance.randint(2, 6)):
+        there = [str(row[0]) for row in db.rows.get(first.name, [])]
+        free = [str(n) for n in range(keys) if str(n) not in there]
+        does = chance.choices("ciudmst", [4, 4, 8, 3, 3, 2, 0.3])[0]
+        new, old = chance.choice(free or ["-1"]), chance.choice(there or ["-1"])
+        pair = chance.sample(there, 2) if len(there) > 1 else []
+        word, unsent = chance.choice("ab"), chance.choice([[], [long]])
+        values = [new, word, chance.choice(["x", None]), "5"][: len(first.columns)]
+        for table in tables:
+            if does in "ci" and free:
+                db.insert(table, values)
+            elif does == "u" and there:
+                db.update(table, [old], unsent, name=word)
+            elif does == "d" and there:
+                db.delete(table, [old])
+            elif does == "m" and there and free:
+                db.update(table, [old], [long], id=new)
+            elif does == "s" and pair:
+                first_put = there.index(pair[0]) < there.index(pair[1])
+                db.update(table, pair[:1], unsent, id=pair[1])
+                db.update(table, pair[1:], unsent, which=int(first_put), id=pair[0])
+        if does == "t":
+            db.truncate(*tables)
+    if db._changes:  # noqa: SLF001 - a transaction without changes is not sent
+        rig.commit()
+
+
+def apply_or_die(rig: Rig, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apply; now and then the driver dies before its commit, and the next one finds what it left."""
+    if chance.random() < 0.4:
+
+        def die(_state: object) -> None:
+            raise Died
+
+        monkeypatch.setattr(rig.output, "commit", die)
+        with pytest.raises(Died):
+            rig.apply()
+        rig.reopen()
+    rig.apply()
+
+
+def rows(rig: Rig, table: str, names: list[str], *more: str) -> list[Any]:
+    frame = LiveTables(rig.spark, rig.output).current(table)
+    texts = frame.selectExpr(*(f"cast(`{name}` as string)" for name in names), *more).collect()
+    assert rig.output.table(table).failed == ""
+    return [(tuple(row[: len(names)]), *row[len(names) :]) for row in texts]
+
+
+def check(rig: Rig, names: list[str]) -> None:
+    """See that every table has what its change log comes to."""
+    log, called = rig.log, CALLED if "remark" in names else {}
+    made = rows(
+        rig, "versions", names,
+        "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)", "_current",
+    )  # fmt: skip
+    assert all(current == (to[0] is None) for _values, _since, to, current in made)
+    told = sorted(((v, tuple(a), None if now else tuple(b)) for v, a, b, now in made), key=str)
+    assert told == versions(log, "public.versions", KEY, names, called)
+    soft = rows(
+        rig, "soft", names, "_deleted", "date_format(_deleted_at, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+    )
+    assert all(flag == (at is not None) for _values, flag, at in soft)
+    wanted = last_known(log, "public.soft", KEY, names, called)
+    assert sorted(((v, at) for v, _flag, at in soft), key=str) == wanted
+    *_, (_at, standing, _time) = states(log, "public.kept", KEY, called=called, forgets=False)
+    kept = sorted((tuple(text(row.get(n)) for n in names) for row in standing.values()), key=str)
+    assert sorted((v for (v,) in rows(rig, "kept", names)), key=str) == kept
+    reader = LiveTables(rig.spark, rig.output)
+    for table in ("versions", "soft"):  # and these are there in the source
+        there = (
+            reader.standing(table).selectExpr(*(f"cast(`{n}` as string)" for n in names)).collect()
+        )
+        wanted_rows = sorted(rig.db.rows.get(f"public.{table}", []), key=str)
+        assert sorted((tuple(row) for row in there), key=str) == wanted_rows
+    logged = sum(len(part) for part in log.rows("public", "logged"))
+    assert len(rows(rig, "logged", names)) == logged
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_every_mode_holds_what_its_log_comes_to(
+    delta: Any, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random work with kills of the driver, a snapshot that brings what no change told, and columns that
+    come, widen and change their names."""
+    rig = Rig(
+        tmp_path,
+        delta,
+        table_format,
+        fold_rows=0,
+        fold_sets=3,
+        merge_sets=3,
+        parallel=2,
+        modes=RULES,
+    )
+    chance, tables = random.Random(11), ALIKE
+    names = [column.name for column in tables[0].columns]
+    for turn in range(3):
+        if turn == 1:
+            for table in tables:
+                held = rig.db.rows[table.name]
+                rig.db.rows[table.name] = [*held[1:], ("77", "snap", None)]
+            for part in rig.db.snapshot(*tables):
+                rig.sink.write(part)
+            rig.sink.flush()
+        if turn == 2:
+            tables = LATER
+            names = [column.name for column in tables[0].columns]
+            for table in tables:
+                rig.db.rows[table.name] = [(*row, None) for row in rig.db.rows[table.name]]
+        for _transaction in range(chance.randint(2, 4)):
+            anything(rig, chance, tables)
+        apply_or_die(rig, chance, monkeypatch)
+        check(rig, names)
+    rig.applier.close()
+    rig.sink.close()

@@ -1,0 +1,120 @@
+"""The versions of a table's rows, from its change log, by plain Python that shares nothing with Spark.
+
+The log is replayed row by row. Under one key there may be two rows while a transaction lasts; of those
+a delete is of the one that was there before. A version is what a row is after a transaction, for as long as it
+stays so.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from waltap_sinks.changelog import ChangeLog
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+At = tuple[int, int]
+"""Epoch, LSN of the commit."""
+Version = tuple[tuple[str | None, ...], At, At | None]
+"""Values, from, to; None while it stands."""
+
+
+def transactions(
+    log: ChangeLog, name: str, called: Mapping[str, str]
+) -> Iterator[tuple[At, list[Row]]]:
+    """Yield the position and the rows of each transaction; ``called``: old names of columns → new ones."""
+    schema, _, table = name.partition(".")
+    rows = [
+        {called.get(column, column): value for column, value in row.items()}
+        for part in log.rows(schema, table)
+        for row in part.to_pylist()
+    ]
+    rows.sort(key=lambda row: (row["_epoch"], row["_commit_lsn"], row["_seq"], row["_sub"]))
+    for at, some in itertools.groupby(rows, lambda row: (row["_epoch"], row["_commit_lsn"])):
+        yield at, list(some)
+
+
+def states(
+    log: ChangeLog,
+    name: str,
+    key: Sequence[str],
+    *,
+    called: Mapping[str, str] | None = None,
+    forgets: bool = True,
+) -> Iterator[tuple[At, dict[Key, Row], Any]]:
+    """Yield, after each transaction, its position, the row under each key, and its time.
+
+    ``forgets``: deletes and truncates take rows away; otherwise only a change of the key does.
+    """
+    held: dict[Key, list[Row]] = {}
+    for at, rows in transactions(log, name, called or {}):
+        moving: Row = {}
+        moves = {row["_seq"] for row in rows if row["_sub"] == 1}
+        if forgets and any(row["_generation"] is not None for row in rows):
+            held = {}  # a snapshot has all there is
+        for row in rows:
+            where = tuple(row[part] for part in key)
+            there = held.setdefault(where, [])
+            if row["_op"] == "t":
+                held = {} if forgets else held
+            elif row["_op"] == "d":
+                if there and (forgets or row["_seq"] in moves):
+                    moving = there.pop(0)
+            else:
+                before = moving if row["_sub"] == 1 else (there[-1] if there else {})
+                values = {n: v for n, v in row.items() if not n.startswith("_")}
+                unsent = [(called or {}).get(n, n) for n in row["_unchanged"] or ()]
+                values |= {n: before.get(n) for n in unsent}
+                if row["_op"] != "c":
+                    del there[-1:]
+                there.append(values)
+        held = {where: some[-1:] for where, some in held.items() if some}
+        yield at, {where: some[0] for where, some in held.items()}, rows[-1]["_commit_ts"]
+
+
+def versions(
+    log: ChangeLog,
+    name: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    called: Mapping[str, str] | None = None,
+) -> list[Version]:
+    """Return all versions of all rows, as texts of ``columns``."""
+    stands: dict[Key, tuple[tuple[str | None, ...], At]] = {}
+    found: list[Version] = []
+    for at, standing, _time in states(log, name, key, called=called):
+        now = {k: tuple(text(row.get(c)) for c in columns) for k, row in standing.items()}
+        for where in [k for k, (values, _since) in stands.items() if now.get(k) != values]:
+            found.append((*stands.pop(where), at))
+        for where, values in now.items():
+            stands.setdefault(where, (values, at))
+    found += [(values, since, None) for values, since in stands.values()]
+    return sorted(found, key=str)
+
+
+def last_known(
+    log: ChangeLog,
+    name: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    called: Mapping[str, str] | None = None,
+) -> list[tuple[tuple[str | None, ...], str | None]]:
+    """Return the last values of every row there was, and when it was deleted."""
+    known: dict[Key, tuple[Row, Any]] = {}
+    for _at, standing, time in states(log, name, key, called=called):
+        for where, (row, gone) in list(known.items()):
+            if where not in standing and gone is None:
+                known[where] = (row, time)
+        known |= {where: (row, None) for where, row in standing.items()}
+    return sorted(
+        (
+            (tuple(text(row.get(c)) for c in columns), gone and f"{gone:%Y-%m-%d %H:%M:%S.%f}")
+            for row, gone in known.values()
+        ),
+        key=str,
+    )
+
+
+def text(value: Any) -> str | None:
+    """Return a value as both sides show it."""
+    return None if value is None else str(value)
