@@ -49,6 +49,11 @@ class YugabytePreflight(Preflight):
             )
         return Check(name="server version", verdict="ok", found=f"YugabyteDB {found}")
 
+    def connection(self) -> list[Check]:
+        """Return nothing: what manages a node's connections is its own part, and there is no
+        ``IDENTIFY_SYSTEM`` to ask behind it. A pooler that refuses the stream is told of when it does."""
+        return []
+
     def of_server(self, checks: list[Check]) -> list[Check]:
         own = [check for check in checks if check.name not in NOT_ITS_OWN]
         return [*own, *self._commands(), *self._held(), *self._keyless(), *self._expiry()]

@@ -82,7 +82,7 @@ class Preflight:
         snapshot_tables: Callable[[], list[Table]],
     ) -> list[Check]:
         """Return every check. ``decide`` and ``plan`` are what the start itself asks."""
-        found = [self.version(), *self._connection()]
+        found = [self.version(), *self.connection()]
         decision: Decision | None = None
         try:
             decision = decide()
@@ -162,7 +162,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         """Return what is to be said of the server's version."""
         return _version(self.server.version_num)
 
-    def _connection(self) -> list[Check]:
+    def connection(self) -> list[Check]:
         """Look for a pooler: it gives connections process numbers of its own."""
         ((pid,),) = self.catalogue.query("SELECT pg_backend_pid()")
         if pid == self.catalogue.backend_pid:
