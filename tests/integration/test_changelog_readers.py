@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from waltap.files.store import Store
 from typer.testing import CliRunner
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.commands import application
@@ -26,6 +27,29 @@ def log(tmp_path: Path) -> ChangeLog:
         sink.flush()
     sink.close()
     return ChangeLog(str(path))
+
+
+class GrowingStore(Store):
+    """A folder that is written to while it is listed: the first listing of manifests lacks the one before
+    the last, as a listing of the system may."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        found = super().names(folder)
+        self.listings += folder.startswith("manifests/")
+        if folder.startswith("manifests/") and self.listings == 1:
+            del found[-2]
+        return found
+
+
+def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log: ChangeLog) -> None:
+    marks = [step.mark for step in log.manifests()]
+    store = GrowingStore(log.store.location)
+    assert [step.mark for step in ChangeLog(store).manifests()] == marks
+    assert store.listings > 1
 
 
 def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:

@@ -66,22 +66,35 @@ class ChangeLog:
         Only the folders that hold them are listed. Raises: ChangeLogRetired when the log does not
         reach back to ``after`` any more; ChangeLogDamaged where a manifest is missing.
         """
-        after = after or NOTHING
+        began = previous = after or NOTHING
+        missed = False
+        while True:
+            gap: WaltapError | None = None
+            for mark, path in self._behind(previous):
+                if until is not None and mark > until:
+                    return
+                manifest = self._load(path)
+                if manifest.previous != previous:
+                    gap = self._gap(previous, manifest, retired=previous == began)
+                    break
+                previous, missed = mark, False
+                yield manifest
+            if gap is None:
+                return
+            # a folder that grows while it is listed may show a file, and not the one made before it
+            if missed:
+                raise gap
+            missed = True
+
+    def _behind(self, after: Mark) -> list[tuple[Mark, str]]:
+        """Return marks and paths of the manifests after ``after``, in order."""
         found: list[tuple[Mark, str]] = []
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
             found[:0] = [item for item in marks if item[0] > after]
             if marks and marks[0][0] <= after:
                 break
-        previous = after
-        for mark, path in found:
-            if until is not None and mark > until:
-                return
-            manifest = self._load(path)
-            if manifest.previous != previous:
-                raise self._gap(previous, manifest, retired=previous == after)
-            previous = mark
-            yield manifest
+        return found
 
     def newest(self, count: int) -> list[Manifest]:
         """Return the newest ``count`` manifests, oldest of them first."""
