@@ -29,6 +29,7 @@ from benchmarks.contender import (
     Waltap,
 )
 from benchmarks.dataset import fill, make_tables
+from benchmarks.jdbc_sink import TUNED_SINK, JdbcSink
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed
 from benchmarks.replica import Replica, Subscription
@@ -117,18 +118,24 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
 
 def sql(benchmark: str, options: argparse.Namespace) -> None:
     """Fill tables of a second PostgreSQL server: drain one backlog, or take a snapshot."""
-    server = Cluster.create(shared_buffers="512MB", max_wal_size="16GB")
-    try:
+    with contextlib.ExitStack() as stack:
+        server = Cluster.create(shared_buffers="512MB", max_wal_size="16GB")
+        stack.callback(server.remove)
         target = server.create_database("target")
         ours = _maker(Replica, "waltap, SQL", target=target)
         if benchmark == "stream-sql":
-            theirs = _maker(Subscription, "subscription", target=target)
-            _finish(benchmark, options, _drained([theirs, ours], options), "subscription")
+            makers = [_maker(Subscription, "subscription", target=target), ours]
+            if options.peer:
+                broker = Kafka.create(quick=False, heap_mb=1024)
+                stack.callback(broker.remove)
+                makers += [
+                    _maker(JdbcSink, name, target=target, kafka=broker.bootstrap, tuning=tuning)
+                    for name, tuning in zip(PEERS, ({}, TUNED_SINK), strict=True)
+                ]
+            _finish(benchmark, options, _drained(makers, options), "subscription")
         else:
             results = _snapshots(options, [_maker(Copy, "COPY text"), ours])
             _finish(benchmark, options, results, "COPY text")
-    finally:
-        server.remove()
 
 
 def decoders(benchmark: str, options: argparse.Namespace) -> None:
