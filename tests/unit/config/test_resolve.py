@@ -11,6 +11,7 @@ import waltap.plugin
 from waltap.config.debezium_names import KNOWN_NAMES, OLD_NAMES, OLD_VALUES, Treatment
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.config.secrecy import looks_secret
 from waltap.config.resolve import Resolution, examine, resolve, survey
 from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
@@ -617,6 +618,18 @@ def test_a_secret_shows_up_nowhere(
     assert explained(plain)["database.password"][0] == "***"
     for text in (repr(resolution), str(properties), repr(plain.profile), caplog.text):
         assert "geheim" not in text
+
+
+def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(host: Host) -> None:
+    """One process may run many: what is stored of a slot has to be encodable, as nothing but str is."""
+    examine(toml({"slot": "s", "database.password": "wal_of"}), host)
+    resolution = examine(toml({"slot": "wal_of_shop"}), host)
+    assert type(getattr(resolution.profile.connector.properties, "slot")) is str  # noqa: B009
+
+
+def test_the_name_of_a_profile_of_credentials_is_no_secret() -> None:
+    assert not looks_secret("credentials.profile")
+    assert looks_secret("credentials.profile.token")
 
 
 @pytest.mark.parametrize(

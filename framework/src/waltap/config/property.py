@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from waltap.config.secrecy import Secret, looks_secret, redacted
+from waltap.config.secrecy import Secret, looks_secret, masked
 
 __all__ = [
     "CommaList",
@@ -173,7 +173,7 @@ class Properties(BaseModel):
         for name, info in type(self).model_fields.items():
             value = self.__dict__.get(name)
             if isinstance(value, str):
-                if Declaration(name, info).secret or redacted(value) != value:
+                if Declaration(name, info).secret or masked(value) != value:
                     self.__dict__[name] = Secret(value)
             elif isinstance(value, dict):
                 family = Declaration(name, info).secret
@@ -188,7 +188,7 @@ class Properties(BaseModel):
 
 def _veiled(name: str, value: Any) -> Any:
     """Return a value of a family or list, unseen in a ``repr`` where its name or its form says so."""
-    if isinstance(value, str) and (looks_secret(name) or redacted(value) != value):
+    if isinstance(value, str) and (looks_secret(name) or masked(value) != value):
         return Secret(value)
     return value
 

@@ -22,6 +22,9 @@ SECRET_NAME = re.compile(
     r"pass|pwd|secret|token|credential|authorization|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
     re.IGNORECASE,
 )
+NO_SECRET_NAME = re.compile(r"profile$", re.IGNORECASE)
+"""The name of a profile of credentials, as AWS's, is none of them: ``default`` would go from all texts."""
+
 USERINFO = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
 ASSIGNED = re.compile(
     r"(?i)((?<![\w.])(?:\w*password|\w*passwd|\w*passphrase|pwd|\w*secret|\w*token)\s*=\s*)"
@@ -50,7 +53,7 @@ class Secret(str):
 
 def looks_secret(name: str) -> bool:
     """Tell whether a property is a secret by its name."""
-    return SECRET_NAME.search(name) is not None
+    return SECRET_NAME.search(name) is not None and NO_SECRET_NAME.search(name) is None
 
 
 def hide(secrets: Iterable[str]) -> None:
