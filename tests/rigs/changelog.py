@@ -154,7 +154,9 @@ class Database:
         sent = tuple(
             UNCHANGED if name in unsent else value for name, value in zip(names, new, strict=True)
         )
-        identifying = [index for index, name in enumerate(names) if name in table.primary_key]
+        identifying = [
+            index for index, name in enumerate(names) if name in (table.primary_key or ())
+        ]
         if table.identity == "f":
             image, kind = old, OldTuple.FULL
         elif any(old[index] != new[index] for index in identifying):
@@ -179,7 +181,7 @@ class Database:
 
     def _find(self, table: Relation, key: Sequence[str | None], which: int = 0) -> int:
         names = [column.name for column in table.columns]
-        identifying = [names.index(name) for name in table.primary_key] or range(len(names))
+        identifying = [names.index(name) for name in table.primary_key or ()] or range(len(names))
         for index, row in enumerate(self._table(table)):
             if [row[at] for at in identifying] == list(key):
                 if which == 0:
@@ -189,7 +191,7 @@ class Database:
 
     def _key_image(self, table: Relation, row: Tuple) -> Tuple:
         return tuple(
-            value if column.name in table.primary_key else ABSENT
+            value if column.name in (table.primary_key or ()) else ABSENT
             for column, value in zip(table.columns, row, strict=True)
         )
 
@@ -278,7 +280,16 @@ def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str,
     """Return the rows a table holds after the logged changes ``rows``: the plainest applier."""
     state: dict[Any, dict[str, Any]] = {}
     multiset: list[dict[str, Any]] = []
-    own = ("_op", "_commit_lsn", "_seq", "_sub", "_lsn", "_commit_ts", "_xid", "_unchanged")
+    own: tuple[str, ...] = (
+        "_op",
+        "_commit_lsn",
+        "_seq",
+        "_sub",
+        "_lsn",
+        "_commit_ts",
+        "_xid",
+        "_unchanged",
+    )
     own += ("_epoch", "_generation")
     lifted: dict[str, Any] = {}
     for row in rows:

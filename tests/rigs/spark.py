@@ -38,8 +38,9 @@ class Rig:
         self.sink.flush()
 
     def apply(self) -> None:
-        """Apply all of the change log that was not applied yet."""
+        """Apply all of the change log that was not applied yet; tend the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.maintain()
 
     def reopen(self, **options: Any) -> None:
         """A new driver process, as far as the files can tell."""
@@ -57,7 +58,7 @@ class Rig:
     def named_folders(self) -> set[str]:
         """Return the folders that the newest commit names, also as garbage."""
         state = self.applier.state
-        return {p for t in state.tables.values() for p in t.paths()} | set(state.garbage)
+        return {p for t in state.tables.values() for p in t.paths()} | self.output.garbage.paths()
 
     def current(self, table: Relation) -> list[tuple[str | None, ...]]:
         frame = LiveTables(self.spark, self.output).current(table.name)

@@ -11,7 +11,6 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark.follower import portions
 from waltap_spark.output import TableState
 from waltap_spark.plan import plan
 
@@ -103,14 +102,3 @@ def test_a_snapshot_under_two_schemas_replaces_once() -> None:
         manifest(entry("b", fingerprint="g", generation=1, complete=True)),
     ]
     assert groups(steps) == [(True, ["a"]), (False, ["b"])]
-
-
-def test_portions_keep_order_and_take_a_large_manifest_alone() -> None:
-    steps = [manifest(rows=rows) for rows in (3, 3, 3, 100, 1)]
-    assert [[step.rows for step in part] for part in portions(steps, 6)] == [
-        [3, 3],
-        [3],
-        [100],
-        [1],
-    ]
-    assert list(portions([], 6)) == []

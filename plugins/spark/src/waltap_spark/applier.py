@@ -1,12 +1,13 @@
 """Applying the change log to tables: one commit per call, exactly once whatever happens between."""
 
+import contextlib
 import itertools
 import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +25,11 @@ from waltap_spark.modes import said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
+from waltap_spark.resumption import Requests, resumed
 from waltap_spark.schema import common_type, log_struct, types_of
 from waltap_spark.session import prepare
+from waltap_spark.small_sets import stored_types
+from waltap_spark.upkeep import Kept, Upkeep, grafted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,9 +66,12 @@ class Applier:
             output=output, options=self._options, identity=lambda: self.state.identity
         )
         self._format = self._choice.factory(context)
+        self._upkeep: Upkeep | None = None
+        self._kept: list[Kept] = []
         self.state: OutputState
         self._owed: Mark | None = None
         self._tried: dict[str, float] = {}
+        self._requests = Requests(output)
         self._sessions: SimpleQueue[SparkSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
 
@@ -90,6 +97,10 @@ class Applier:
         if begun is not None and begun.number == state.number + 1:
             self._owed = begun.mark
         self.state = state
+        self._upkeep, self._kept = None, []
+        if not self._format.writes_in_place:
+            self._upkeep = self._make_upkeep()
+            self._upkeep.look(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
                 in_place = self._format.writes_in_place
@@ -98,7 +109,27 @@ class Applier:
 
     def close(self) -> None:
         """Let others write the output."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
         self._output.close()
+
+    def _make_upkeep(self) -> Upkeep:
+        output = Output(self._output.location)
+        context = FormatContext(
+            output=output, options=self._options, identity=lambda: self.state.identity
+        )
+        return Upkeep(lambda: prepare(self._spark), output, self._choice.factory(context))
+
+    def keep_up(self) -> None:
+        """Tend the files of the tables in a thread beside the commits, until `close`."""
+        if self._upkeep is not None:
+            self._upkeep.start()
+
+    def maintain(self) -> OutputState:
+        """Tend the files of all tables here and now, for who has no thread for it (`keep_up`)."""
+        while self._upkeep is not None and self._upkeep.tend(patient=False):
+            self._apply([])
+        return self.state
 
     # --- one commit -------------------------------------------------------------------------------
 
@@ -120,11 +151,14 @@ class Applier:
     def _apply(self, manifests: Sequence[Manifest]) -> OutputState:
         from pyspark.errors import PySparkException
 
+        asked = self._asked()
         due = self._due()
-        if not manifests and not due:
+        tended = self._tended()
+        if not manifests and not due and not tended:
             return self.state
         started = time.monotonic()
-        before = self.state
+        stood = self.state
+        before = msgspec.structs.replace(stood, tables={**stood.tables, **tended, **asked.tables})
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
         if self._format.writes_in_place:
@@ -138,7 +172,7 @@ class Applier:
             step, self._log, self._output, self._options, self._format, called, at_us
         )
         tables = dict(before.tables)
-        plans = self._plans(manifests, due, mark)
+        plans = self._plans(before.tables, manifests, due, mark)
         with ThreadPoolExecutor(self._parallel) as pool:
             applied = list(
                 pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
@@ -152,13 +186,11 @@ class Applier:
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
         now = time.time()
-        named = {path for table in tables.values() for path in table.paths()}
-        dropped = {
-            path: now
-            for table in before.tables.values()
-            for path in table.paths()
-            if path not in named
-        }
+        dropped = set(stood.garbage)
+        for name, table in tables.items():
+            had = stood.tables.get(name, table)
+            if had is not table:
+                dropped |= had.paths() - table.paths()
         times = [found.last_commit_ts for found in manifests if found.last_commit_ts is not None]
         state = msgspec.structs.replace(
             before,
@@ -166,15 +198,21 @@ class Applier:
             mark=mark,
             committed_at=now,
             tables=tables,
-            garbage={**before.garbage, **dropped},
+            garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
         )
-        state = self._output.collect(state, self._options.grace_s)
+        self._output.collect(self._options.grace_s)
+        self._output.garbage.note(number, dropped)
         if self._format.writes_in_place:
             state = noted(self._output, state, before)
         self._output.commit(state)
-        self.state, self._owed = state, None
+        self.state, self._owed, self._kept = state, None, []
+        for path in asked.paths:
+            self._requests.answered(path)
+        if self._upkeep is not None:
+            self._upkeep.settle(tended)
+            self._upkeep.look(state)
         log.info(
             "applied",
             extra={
@@ -184,6 +222,40 @@ class Applier:
             },
         )
         return state
+
+    def _tended(self) -> dict[str, TableState]:
+        """Return the tables with the files that were made beside the commits since the last one."""
+        if self._upkeep is None:
+            return {}
+        found: dict[str, TableState] = {}
+        fits: list[Kept] = []
+        for kept in [*self._kept, *self._upkeep.done()]:
+            name = kept.before.name
+            now = self.state.tables.get(name)
+            table = None if now is None or now.failed else grafted(now, kept)
+            if table is None:
+                self._upkeep.discard(kept)
+            else:
+                found[name] = table
+                fits.append(kept)
+        self._kept = fits
+        return found
+
+    def _asked(self) -> "_Asked":
+        """Return the tables that somebody wants to go on, as they are to be tried; they are due then."""
+        asked = _Asked()
+        for path, request in self._requests.found().items():
+            asked.paths.append(path)
+            table = self.state.tables.get(request.table)
+            if table is None or not table.failed:
+                log.info("%s does not stand still", request.table)
+                continue
+            if request.how == "anew" and self._format.writes_in_place:
+                log.warning("%s cannot be begun anew in this format", request.table)
+                continue
+            asked.tables[table.name] = resumed(table, request.how)
+            self._tried.pop(table.name, None)
+        return asked
 
     def _due(self) -> list[str]:
         """Return the tables that stand still and are to be tried again now."""
@@ -195,9 +267,12 @@ class Applier:
         ]
 
     def _plans(
-        self, manifests: Sequence[Manifest], due: Sequence[str], mark: Mark
+        self,
+        tables: Mapping[str, TableState],
+        manifests: Sequence[Manifest],
+        due: Sequence[str],
+        mark: Mark,
     ) -> dict[str, TablePlan]:
-        tables = self.state.tables
         standing = {name for name, each in tables.items() if each.failed}
         plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
         plans = {name: found for name, found in plans.items() if name not in standing}
@@ -263,6 +338,14 @@ class Applier:
         return msgspec.structs.replace(done, failed="", mark=None, attempts=()), None
 
 
+@dataclass(slots=True)
+class _Asked:
+    """Requests that one commit answers, and the tables as they are to be tried."""
+
+    paths: list[str] = field(default_factory=list)
+    tables: dict[str, TableState] = field(default_factory=dict)
+
+
 def first_words(error: BaseException) -> str:
     """Return what ``error`` says, without the trace that a JVM adds, on one line."""
     lines = [line.strip() for line in str(error).splitlines()]
@@ -294,7 +377,7 @@ class _Attempt:
         for group in found.groups:
             found.tried.append(group)
             table = self._apply_group(step, table, group)
-        if found.groups:
+        if found.groups and self._format.writes_in_place:
             table = self._format.maintain(step, table)
         return msgspec.structs.replace(table, staged=tuple(found.staged))
 
@@ -323,8 +406,12 @@ class _Attempt:
             if group.replaces and past:
                 return self._end(step, table, group)
             return self._format.truncate(step, table) if group.replaces else table
-        rows = self._read(step, group, table.versions[group.fingerprint])
-        brought = Brought(group=group, frame=_with_epoch(rows, group.epoch))
+        types = table.versions[group.fingerprint]
+        brought = Brought(
+            group=group,
+            read=lambda: _with_epoch(self._read(step, group, types), group.epoch),
+            files=self._log.store,
+        )
         if group.replaces and not past:
             return self._format.replace(step, table, brought)
         table = self._format.apply(step, table, brought)
@@ -346,7 +433,8 @@ class _Attempt:
         if table.mode.deletes == "kept":
             return table
         rows = self._read(step, group) if group.segments else None
-        return self._format.apply(step, table, ending(step, table, group, rows, self._at_us))
+        truncate = ending(step, table, group, rows, self._at_us, self._log.store)
+        return self._format.apply(step, table, truncate)
 
     # --- schemas ----------------------------------------------------------------------------------
 
@@ -358,7 +446,7 @@ class _Attempt:
         types = table.versions.get(group.fingerprint)
         self._make_readable(table, group)
         if types is None:
-            types = types_of(self._read(step, group, first=True).schema) if group.segments else {}
+            types = self._types(step, group) if group.segments else {}
         learnt = identify(table, group)
         table = learnt.table
         for doubt in () if another or group.replaces else learnt.doubts:
@@ -368,7 +456,7 @@ class _Attempt:
             had = kind if another and not table.mode.keeps_past else columns.get(name, kind)
             common = common_type(had, kind)
             if common is None:
-                if self._options.type_change != "string":
+                if self._options.type_change != "string" and not table.as_text:
                     raise TypeChanged(
                         f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
                         f"{kind.strip(chr(34))}",
@@ -380,6 +468,15 @@ class _Attempt:
         if types:
             versions = {**versions, group.fingerprint: types}
         return msgspec.structs.replace(table, columns=columns, versions=versions)
+
+    def _types(self, step: Step, group: Group) -> dict[str, str]:
+        """Return the columns of the group's segments, by their footer: Spark starts a job to read it."""
+        from pyspark.errors import PySparkTypeError
+
+        if not group.converted:
+            with contextlib.suppress(PySparkTypeError):
+                return stored_types(self._log.store, group.segments[0])
+        return types_of(self._read(step, group, first=True).schema)
 
     def _read(
         self,

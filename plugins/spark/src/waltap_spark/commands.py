@@ -32,6 +32,10 @@ SNAPSHOT_ADVICE = (
     "snapshot.mode=always` takes a new snapshot, which replaces them."
 )
 
+RESUME_ADVICE = (
+    "`waltap spark resume {output} {table}` tries it at once; --as-text keeps both types as text."
+)
+
 OutputArgument = Annotated[
     str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
 ]
@@ -155,12 +159,57 @@ def status(output: OutputArgument) -> None:
     for name, each in sorted(state.tables.items()):
         if each.failed:
             console.print(f"[bold red]{name} stands still[/] at {each.mark}: {each.failed}")
+            console.print(RESUME_ADVICE.format(output=found.location, table=name), highlight=False)
         for doubt in each.stale:
             console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
     if any(each.stale for each in state.tables.values()):
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
     console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@application.command()
+def resume(
+    output: OutputArgument,
+    table: Annotated[str, typer.Argument(help="The table that stands still: SCHEMA.TABLE.")],
+    as_text: Annotated[
+        bool, typer.Option("--as-text", help="Types that do not fit become text, in this table.")
+    ] = False,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Give up what the table holds, and begin with the changes since where it stands.",
+        ),
+    ] = False,
+) -> None:
+    """Have a table that stands still go on, from where it stands; the others are not touched.
+
+    The process that keeps the tables does it within seconds; where none runs, the next one does, or
+    `waltap spark apply --once`. After --anew, rows from before come with a snapshot of the table. Parquet
+    alone can begin anew. Needs no Java.
+    """
+    from waltap.cli.screen import notices
+    from waltap_spark.resumption import Requests
+
+    if as_text and anew:
+        raise typer.BadParameter("is one way, --as-text another", param_hint="--anew")
+    found = _output(output)
+    state = found.state()
+    chosen = found.table(table, state)
+    if not chosen.failed:
+        notices().print(f"{chosen.name} does not stand still")
+        return
+    if anew and chosen.held is not None:
+        raise typer.BadParameter("is for tables in Parquet", param_hint="--anew")
+    Requests(found).ask(chosen, "text" if as_text else "anew" if anew else "again")
+    notices().print(f"{chosen.name} is tried again from {chosen.mark}")
+    if anew:
+        notices().print(
+            "rows from before come with a snapshot: `waltap signal PROFILE execute-snapshot '"
+            f'{{"data-collections": ["{chosen.name}"]}}\'`',
+            highlight=False,
+        )
 
 
 @application.command()

@@ -142,7 +142,8 @@ def _as_of(state: OutputState, cut: Cut, versions: Versions) -> OutputState:
 def _among_commits(
     output: Output, state: OutputState, moment: "Mark | int | dt.datetime"
 ) -> OutputState:
-    there = {path for table in state.tables.values() for path in table.paths()} | set(state.garbage)
+    there = {path for table in state.tables.values() for path in table.paths()}
+    there |= output.garbage.paths() | set(state.garbage)
     readable = [
         found
         for found in output.kept_states()

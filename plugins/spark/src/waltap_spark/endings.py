@@ -4,6 +4,7 @@ when another table takes its name."""
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from waltap.files.store import Store
 from waltap_spark.expression import column_of
 from waltap_spark.formats import Brought, Step
 from waltap_spark.output import TableState
@@ -17,7 +18,12 @@ __all__ = ["ending"]
 
 
 def ending(
-    step: Step, table: TableState, group: Group, rows: "DataFrame | None", at_us: int
+    step: Step,
+    table: TableState,
+    group: Group,
+    rows: "DataFrame | None",
+    at_us: int,
+    files: Store,
 ) -> Brought:
     """Return a truncate that stands before ``rows``, those of ``group``; without any it stands where the
     group ends, at the time ``at_us`` (µs since 1970)."""
@@ -61,4 +67,4 @@ def ending(
         operations=Counter(t=1),
         until=group.until,
     )
-    return Brought(group=made, frame=frame)
+    return Brought(group=made, read=lambda: frame, files=files)

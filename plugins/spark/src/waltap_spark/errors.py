@@ -89,7 +89,10 @@ class OutputDamaged(SinkError):
     """A commit file of the tables cannot be read."""
 
     code = "WT-5204"
-    remedy = "Remove {path}: the tables then stand where the commit before it left them."
+    remedy = (
+        "Remove {path} and the commits after it: the tables then stand where the commit before it left "
+        "them, and go on from there."
+    )
 
 
 class TypeChanged(SinkError):

@@ -8,18 +8,19 @@ keeps a list of them. `waltap_spark.streaming` has it, for those who want a stre
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from waltap.errors import WaltapError
-from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.applier import Applier
 from waltap_spark.errors import TablesStandStill
 from waltap_spark.output import applied_by_all
+from waltap_spark.pace import Pace
 
-__all__ = ["FollowOptions", "Follower", "portions"]
+__all__ = ["FollowOptions", "Follower"]
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,12 @@ RETIRE_EVERY_S: Final = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
     """``trigger_ms``: how often the log is looked at. ``batch_rows``: most that one commit takes,
-    unless a single manifest has more. ``retention_h``: how long what was applied stays in the log."""
+    unless a single manifest has more, and ``batch_s``: about how long it may take. ``retention_h``: how
+    long what was applied stays in the log."""
 
     trigger_ms: int = 200
     batch_rows: int = 5_000_000
+    batch_s: float = 5.0
     retention_h: float = 2.0
 
 
@@ -44,6 +47,7 @@ class Follower:
     ) -> None:
         self._log, self._applier = changelog, applier
         self._options = options or FollowOptions()
+        self._pace = Pace(self._options.batch_s, self._options.batch_rows)
         self._next_retire = time.monotonic() + RETIRE_EVERY_S
 
     def follow(self, stopping: Callable[[], bool]) -> None:
@@ -52,6 +56,7 @@ class Follower:
         Raises: TablesStandStill at the end, when some could not follow; other errors at once, the
         tables then stand at the last commit.
         """
+        self._applier.keep_up()
         while True:
             last_time = stopping()
             self.catch_up()
@@ -69,11 +74,14 @@ class Follower:
 
     def catch_up(self) -> None:
         """Apply what the log holds now."""
-        found = list(self._log.manifests(self._applier.state.mark))
-        for portion in portions(found, self._options.batch_rows):
+        found = 0
+        for portion in self._pace.portions(self._log.manifests(self._applier.state.mark)):
+            started = time.monotonic()
             self._applier.apply(portion)
+            self._pace.took(time.monotonic() - started)
+            found += len(portion)
         if not found:
-            self._applier.apply([])  # tables that stand still
+            self._applier.apply([])  # tables that stand still, and files that were folded
 
     def _retire(self) -> None:
         """Remove from the change log what was applied long ago."""
@@ -89,17 +97,3 @@ class Follower:
             self._log.retire(applied_by_all(state), bucket_of(limit))
         except WaltapError as error:
             log.warning("retiring failed", extra={"error_code": error.code})
-
-
-def portions(manifests: Sequence[Manifest], most_rows: int) -> Iterator[list[Manifest]]:
-    """Cut ``manifests`` so that no commit takes more rows than ``most_rows`` without need."""
-    part: list[Manifest] = []
-    rows = 0
-    for manifest in manifests:
-        if part and rows + manifest.rows > most_rows:
-            yield part
-            part, rows = [], 0
-        part.append(manifest)
-        rows += manifest.rows
-    if part:
-        yield part

@@ -14,7 +14,8 @@ class ApplyOptions:
 
     ``type_change``: what a column does that got a type which does not fit: fail, or become text.
     ``fold_rows`` and ``fold_share``: pending changes become part of the base when they are more
-    than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets.
+    than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets, 0:
+    however many there are.
     ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
     ``grace_s``: how long folders of earlier commits stay for those who are reading them.
     ``parallel``: tables that are applied at a time. ``modes``: what each table keeps.
@@ -23,7 +24,7 @@ class ApplyOptions:
     type_change: Literal["fail", "string"] = "fail"
     fold_rows: int = 100_000
     fold_share: float = 0.25
-    fold_sets: int = 32
+    fold_sets: int = 0
     merge_sets: int = 16
     file_rows: int = 1_000_000
     grace_s: float = 600.0

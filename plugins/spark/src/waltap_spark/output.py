@@ -6,16 +6,15 @@ no commit names count for nothing and are removed at the next start.
 
 ::
 
-    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   rows of the change log, in sets
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   rows of the change log, in sets; a small one is
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT.parquet
     tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   rows as they stood at some commit
-    _waltap/commits/COMMIT.json                   `OutputState`
+    _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.commit_files`
     _waltap/checkpoint/                           Spark's own
 
 This module knows no Spark.
 """
 
-import re
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
@@ -26,10 +25,13 @@ from waltap.files.errors import FilesInUse
 from waltap.files.store import Store, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, Mark
+from waltap_spark.commit_files import CommitFiles
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
+from waltap_spark.garbage import Garbage
 from waltap_spark.modes import PLAIN, Mode
 
 __all__ = [
+    "FILE",
     "BasePart",
     "ChangeSet",
     "Cut",
@@ -45,11 +47,10 @@ __all__ = [
     "applied_by_all",
 ]
 
-VERSION: Final = 1
-COMMITS: Final = "_waltap/commits"
+VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
-KEPT_COMMITS: Final = 10
-_COMMIT: Final = re.compile(r"(\d{12})\.json")
+FILE: Final = ".parquet"
+"""How the path of a set ends that is a file; other sets are folders, as Spark writes them."""
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,7 +60,8 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
     ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
-    earlier version wrote the set. ``replaces``: it is a whole snapshot.
+    earlier version wrote the set. ``replaces``: it is a whole snapshot. ``bytes``: of a set that is one
+    file, 0 for a folder of Spark's.
     """
 
     path: str
@@ -72,6 +74,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     level: int = 0
     epoch: int = 0
     replaces: bool = False
+    bytes: int = 0
 
 
 class Facts(Protocol):
@@ -101,6 +104,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     columns: tuple[ColumnEntry, ...] = ()
     oid: int = 0
+    bytes: int = 0
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +159,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``stale``: why rows may differ from the source's until a snapshot replaces them.
 
     ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
-    ``attempts`` are marks up to which it was tried to apply it since.
+    ``attempts`` are marks up to which it was tried to apply it since. ``as_text``: somebody chose that its
+    columns whose types do not fit are text (`waltap_spark.resumption`).
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
     ``kept_as`` is how the table is kept, None as `PLAIN`.
@@ -183,6 +188,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: tuple[Mark, ...] = ()
     held: Held | None = None
     kept_as: Mode | None = None
+    as_text: bool = False
 
     @property
     def mode(self) -> Mode:
@@ -239,11 +245,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one commit says. ``garbage``: folders no longer named, and when (s since 1970)
-    they stopped being so: readers of an earlier commit may still be busy with them. ``changelog``:
-    where the log lay, ``log_id``: which one it is, "" where an earlier version made the commit.
-    ``identity`` is the output's own, given once; ``format`` is that of its tables, ``format_values`` its
-    properties. ``cuts`` are the newest (`waltap_spark.cuts`), ``cuts_before`` the versions before them."""
+    """Everything one commit says. ``changelog``: where the log lay, ``log_id``: which one it is, "" where
+    an earlier version made the commit. ``identity`` is the output's own, given once; ``format`` is that of
+    its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.cuts`),
+    ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
+    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`)."""
 
     version: int
     number: int
@@ -282,26 +288,18 @@ class Output:
     def __init__(self, location: str) -> None:
         self.store = Store(location)
         self.location = location
+        self.garbage = Garbage(self.store)
+        self._commits = CommitFiles(self.store, OutputState)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def state(self) -> OutputState | None:
         """Return what the newest commit says, None before the first. Raises: OutputDamaged."""
-        names = self._commits()
-        if not names:
-            return None
-        return self._state(names[-1])
+        return self._commits.newest()
 
     def kept_states(self) -> list[OutputState]:
         """Return what the commits say that are still there, oldest first. Raises: OutputDamaged."""
-        return [self._state(name) for name in self._commits()]
-
-    def _state(self, name: str) -> OutputState:
-        path = f"{COMMITS}/{name}"
-        try:
-            return msgspec.json.decode(self.store.read(path), type=OutputState)
-        except msgspec.DecodeError as cause:
-            raise OutputDamaged(f"{path} is not a commit: {cause}", path=self.uri(path)) from cause
+        return self._commits.kept()
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
         """Return the table called ``schema.table``, or ``table`` where that is clear.
@@ -325,9 +323,6 @@ class Output:
             return f"file://{found}"
         return f"s3a://{found[5:]}" if found.startswith("s3://") else found
 
-    def _commits(self) -> list[str]:
-        return [name for name in self.store.names(COMMITS) if _COMMIT.fullmatch(name)]
-
     # --- writing ----------------------------------------------------------------------------------
 
     def open(self, changelog: str, log_id: str = "") -> OutputState:
@@ -343,6 +338,7 @@ class Output:
             holder = cause.problem.rpartition(" ")[2]
             text = f"{self.location} is being written by process {holder}"
             raise OutputInUse(text, holder=holder) from cause
+        self._commits.forget()
         state = self.state()
         if state is None:
             begun = self.intent()
@@ -368,13 +364,24 @@ class Output:
 
     def close(self) -> None:
         """Let others write."""
+        self._commits.forget()
         self.store.unlock()
 
-    def sync(self, folder: str) -> None:
-        """Make the files that Spark wrote to ``folder`` durable."""
-        for name in self.store.names(folder):
-            self.store.sync(f"{folder}/{name}")
-        self.store.settle()
+    def sync(self, path: str, size: int = 0) -> None:
+        """Have the files that Spark wrote to the folder ``path``, or the one file of ``size`` bytes, made
+        durable with the next commit."""
+        if path.endswith(FILE):
+            self.store.sync(path, size)
+            return
+        for name in self.store.names(path):
+            self.store.sync(f"{path}/{name}")
+
+    def remove(self, path: str) -> None:
+        """Remove a set, be it a file or a folder."""
+        if path.endswith(FILE):
+            self.store.delete(path)
+        else:
+            self.store.delete_folder(path)
 
     def intent(self) -> Intent | None:
         """Return the commit that was begun last, None when none was. Raises: OutputDamaged."""
@@ -392,31 +399,30 @@ class Output:
 
     def commit(self, state: OutputState) -> None:
         """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
-        name = f"{state.number:012d}.json"
-        self.store.publish(f"{COMMITS}/{name}", msgspec.json.encode(state) + b"\n")
-        for old in self._commits()[:-KEPT_COMMITS]:
-            self.store.delete(f"{COMMITS}/{old}")
+        self._commits.write(state)
 
-    def collect(self, state: OutputState, grace_s: float) -> OutputState:
-        """Remove folders that have been garbage for ``grace_s``; return the state without them."""
-        limit = time.time() - grace_s
-        due = [path for path, since in state.garbage.items() if since <= limit]
-        for path in due:
-            self.store.delete_folder(path)
-        kept = {path: since for path, since in state.garbage.items() if path not in due}
-        return msgspec.structs.replace(state, garbage=kept)
+    def collect(self, grace_s: float) -> int:
+        """Remove sets that no commit has named for ``grace_s``; return how many."""
+        removed = 0
+        for name, paths in self.garbage.due(grace_s):
+            for path in paths:
+                self.remove(path)
+            self.store.delete(name)
+            removed += len(paths)
+        return removed
 
     def _remove_unnamed(self, state: OutputState) -> None:
-        named = set(state.garbage)
+        self.garbage.forget_after(state.number)
+        named = self.garbage.paths() | set(state.garbage)
         for table in state.tables.values():
             named |= table.paths()
         for schema in self.store.folders("tables"):
             for table_name in self.store.folders(f"tables/{schema}"):
                 for kind in ("changes", "current"):
                     folder = f"tables/{schema}/{table_name}/{kind}"
-                    for name in self.store.folders(folder):
+                    for name in [*self.store.folders(folder), *self.store.names(folder)]:
                         if f"{folder}/{name}" not in named:
-                            self.store.delete_folder(f"{folder}/{name}")
+                            self.remove(f"{folder}/{name}")
 
 
 def _new_identity() -> str:

@@ -28,6 +28,8 @@ class Group:
     streamed: bool = False
     segments: list[str] = field(default_factory=list)
     rows: int = 0
+    bytes: int = 0
+    """Of the segments; 0 where it is not known."""
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
@@ -41,6 +43,7 @@ class Group:
         """Take the segments of ``entry``."""
         self.segments += [part.path for part in entry.segments]
         self.rows += entry.rows
+        self.bytes += sum(part.bytes for part in entry.segments)
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
         self.moved += entry.moved
@@ -91,6 +94,7 @@ class TablePlan:
                 path=part.path,
                 fingerprint=entry.fingerprint,
                 rows=part.rows,
+                bytes=part.bytes,
                 key=entry.key,
                 columns=entry.columns,
                 oid=entry.oid,
@@ -107,6 +111,7 @@ class TablePlan:
                 groups.append(Group(part.fingerprint, epoch, part.key, part.columns, oid=part.oid))
             groups[-1].segments.append(part.path)
             groups[-1].rows += part.rows
+            groups[-1].bytes += part.bytes
             groups[-1].operations["r"] += part.rows
         if groups:
             groups[0].replaces = True

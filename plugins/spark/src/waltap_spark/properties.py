@@ -101,6 +101,14 @@ class SparkProperties(Properties):
         summary="Most changes of one commit of the tables, unless a single flush of the engine has more.",
         unit="rows",
     )
+    batch_ms: int = declare(
+        "batch.max.ms",
+        default=5_000,
+        ge=10,
+        summary="About how long one commit may take: a backlog is applied in as many as that needs, each "
+        "of whole transactions. How much fits is learnt from the commits before.",
+        unit="ms",
+    )
     fold_rows: int = declare(
         "fold.min.rows",
         default=100_000,
@@ -117,9 +125,10 @@ class SparkProperties(Properties):
     )
     fold_sets: int = declare(
         "fold.max.sets",
-        default=32,
-        ge=1,
-        summary="Pending changes are folded, too, when they lie in so many sets: one of each commit.",
+        default=0,
+        ge=0,
+        summary="Pending changes are folded, too, when they lie in so many sets, however few they are; 0: "
+        "only their share of the base counts, and small sets are merged with each other.",
     )
     merge_sets: int = declare(
         "merge.sets",

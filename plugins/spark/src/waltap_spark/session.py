@@ -38,6 +38,7 @@ DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.driver.memory": "1g",
+    "spark.scheduler.mode": "FAIR",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",

@@ -87,5 +87,6 @@ def follow_options(properties: SparkProperties) -> FollowOptions:
     return FollowOptions(
         trigger_ms=properties.trigger_ms,
         batch_rows=properties.batch_rows,
+        batch_s=properties.batch_ms / 1000,
         retention_h=properties.retention_hours,
     )

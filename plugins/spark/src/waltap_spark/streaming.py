@@ -6,12 +6,14 @@ known by the output's own commits alone, so that the checkpoint may be lost. Fil
 order: each batch is put in order by its marks, and what is missing in it is read from the log.
 """
 
+import time
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.applier import Applier
-from waltap_spark.follower import FollowOptions, portions
+from waltap_spark.follower import FollowOptions
+from waltap_spark.pace import Pace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,10 +49,15 @@ def start_query(
         .load(prefix + changelog.store.uri("manifests"))
     )
 
+    pace = Pace(chosen.batch_s, chosen.batch_rows)
+
     def batch(frame: "DataFrame", _number: int) -> None:
         found = [parse_manifest(row[0], "a manifest") for row in frame.collect()]
-        for portion in portions(_chain(changelog, applier, found), chosen.batch_rows):
+        for portion in pace.portions(_chain(changelog, applier, found)):
+            started = time.monotonic()
             applier.apply(portion)
+            pace.took(time.monotonic() - started)
+        applier.maintain()
 
     writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
     if available_now:

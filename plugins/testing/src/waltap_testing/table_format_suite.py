@@ -163,8 +163,9 @@ class _Tables:
         self.sink.flush()
 
     def apply(self) -> None:
-        """Apply what was not applied yet."""
+        """Apply what was not applied yet; tend the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.maintain()
 
     def reader(self) -> LiveTables:
         """Return the tables as their users open them."""

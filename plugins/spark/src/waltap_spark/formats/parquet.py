@@ -2,10 +2,12 @@
 
 A commit writes what changed as a folder of files. They are history and pending changes at once; rows that
 were only added are base at once. Pending changes are folded into a new base when they are many
-(`ApplyOptions`). Nothing that was written is written over, so a crash leaves only folders that no commit
-names. `TableState.base`, ``pending`` and ``changes`` are this format's own.
+(`ApplyOptions`), beside the commits (`waltap_spark.upkeep`). Nothing that was written is written over, so
+a crash leaves only files that no commit names. `TableState.base`, ``pending`` and ``changes`` are this
+format's own.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
@@ -18,17 +20,22 @@ from waltap_spark.formats.table_format import (
     TableFormat,
     What,
 )
-from waltap_spark.output import BasePart, ChangeSet, TableState
+from waltap_spark.output import FILE, BasePart, ChangeSet, TableState
 from waltap_spark.plan import Group
 from waltap_spark.resolve import changes_frame, current_frame
 from waltap_spark.schema import log_struct
 from waltap_spark.settle import with_moves
+from waltap_spark.small_sets import is_small, merged_rows, rows_of, write_rows
 from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ParquetFormat"]
+
+MERGED: Final = 4 << 20
+"""Bytes of files that this process makes one of; more is Spark's to merge."""
 
 MOST_PARTS: Final = 256
 """Folders that a base may have; merging keeps them far below, unless schemas alternate."""
@@ -91,7 +98,7 @@ class ParquetFormat(TableFormat):
         enough = max(options.fold_rows, options.fold_share * table.base_rows)
         many = (
             pending_rows > enough
-            or len(table.pending) >= options.fold_sets
+            or 0 < options.fold_sets <= len(table.pending)
             or len(table.base) > MOST_PARTS
         )
         if many:
@@ -103,9 +110,14 @@ class ParquetFormat(TableFormat):
     def _write_changes(
         self, step: Step, table: TableState, rows: Brought
     ) -> tuple[TableState, ChangeSet]:
-        group = rows.group
+        group, size = rows.group, 0
         path = f"{table.folder}/changes/{step.name()}"
-        self._write(rows.frame, path, group.rows)
+        if is_small(group):
+            path += FILE
+            few = rows_of(rows.files, group, list(table.versions[group.fingerprint]))
+            size = self._write_file(path, few)
+        else:
+            self._write(rows.frame, path, group.rows)
         written = ChangeSet(
             path=path,
             fingerprint=group.fingerprint,
@@ -116,6 +128,7 @@ class ParquetFormat(TableFormat):
             crossed=group.crossed,
             epoch=group.epoch,
             replaces=group.replaces and table.mode.keeps_past,
+            bytes=size,
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
@@ -142,35 +155,72 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, base=(part,), pending=())
 
     def _merge(self, step: Step, table: TableState) -> TableState:
-        """Make one folder of the oldest change sets of one size, when there are many of them."""
+        """Make one set of the oldest neighbours of one size, when there are many of them."""
         pending = {change.path for change in table.pending}
         run: list[ChangeSet] = []
         for change in table.changes:
-            if change.path in pending:
-                return table
-            if run and (run[-1].level, run[-1].fingerprint) != (change.level, change.fingerprint):
+            if run and _kind(run[-1], pending) != _kind(change, pending):
                 run = []
             run.append(change)
             if len(run) == self._options.merge_sets:
                 break
         else:
             return table
-        rows = sum(change.rows for change in run)
+        rows, size = sum(change.rows for change in run), 0
         path = f"{table.folder}/changes/{step.name()}"
-        uris = [self._output.uri(change.path) for change in run]
-        struct = log_struct(table.versions[run[0].fingerprint])
-        self._write(step.spark.read.schema(struct).parquet(*uris), path, rows)
-        merged = msgspec.structs.replace(run[0], path=path, rows=rows, level=run[0].level + 1)
-        first = table.changes.index(run[0])
-        changes = (*table.changes[:first], merged, *table.changes[first + len(run) :])
-        return msgspec.structs.replace(
-            table, changes=changes, base=_merged_base(table, run, merged)
+        if all(change.bytes for change in run) and sum(change.bytes for change in run) <= MERGED:
+            path += FILE
+            paths = [change.path for change in run]
+            size = self._write_file(path, merged_rows(self._output.store, paths))
+        else:
+            uris = [self._output.uri(change.path) for change in run]
+            struct = log_struct(table.versions[run[0].fingerprint])
+            self._write(step.spark.read.schema(struct).parquet(*uris), path, rows)
+        level = run[0].level + 1
+        merged = msgspec.structs.replace(
+            run[0],
+            path=path,
+            rows=rows,
+            level=level,
+            bytes=size,
+            operations=dict(sum((Counter(each.operations) for each in run), Counter())),
+            unchanged=tuple(dict.fromkeys(name for each in run for name in each.unchanged)),
+            moved=sum(each.moved for each in run),
+            crossed=any(each.crossed for each in run),
         )
+        return msgspec.structs.replace(
+            table,
+            changes=_with_merged(table.changes, run, merged),
+            pending=_with_merged(table.pending, run, merged),
+            base=_merged_base(table, run, merged),
+        )
+
+    def _write_file(self, path: str, rows: "pa.Table") -> int:
+        size = write_rows(self._output.store, path, rows)
+        self._output.sync(path, size)
+        return size
 
     def _write(self, frame: "DataFrame", path: str, rows: int) -> None:
         files = rows // self._options.file_rows + 1
         frame.coalesce(files).write.mode("overwrite").parquet(self._output.uri(path))
         self._output.sync(path)
+
+
+def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
+    """Return what sets must have in common to be merged."""
+    return change.level, change.fingerprint, change.epoch, change.path in pending
+
+
+def _with_merged(
+    sets: tuple[ChangeSet, ...], run: list[ChangeSet], merged: ChangeSet
+) -> tuple[ChangeSet, ...]:
+    """Return ``sets`` with ``merged`` in place of ``run``, where that is among them."""
+    paths = {change.path for change in run}
+    if paths.isdisjoint(change.path for change in sets):
+        return sets
+    at = next(n for n, change in enumerate(sets) if change.path in paths)
+    rest = [change for change in sets[at:] if change.path not in paths]
+    return (*sets[:at], merged, *rest)
 
 
 def _with_base(table: TableState, group: Group, written: ChangeSet) -> TableState:

@@ -17,9 +17,11 @@ table's changes could not be applied, the same steps are taken once more, from t
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from waltap.files.store import Store
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, TableState
 from waltap_spark.plan import Group
@@ -79,15 +81,22 @@ class Evolution:
     drops: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Brought:
     """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
 
-    ``frame`` has the columns under which the rows were written, and the change log's own.
+    ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
+    without Spark (`waltap_spark.small_sets`).
     """
 
     group: Group
-    frame: "DataFrame"
+    read: Callable[[], "DataFrame"]
+    files: Store
+
+    @cached_property
+    def frame(self) -> "DataFrame":
+        """The rows with the columns under which they were written, and the change log's own."""
+        return self.read()
 
     def log(self, table: TableState) -> "DataFrame":
         """Return the rows as the history has them: columns of ``table``, then the change log's own."""
@@ -168,5 +177,9 @@ class TableFormat(ABC):
 
     @abstractmethod
     def maintain(self, step: Step, table: TableState) -> TableState:
-        """Do what is due for the files to stay few and large; called at the end of each commit that
-        touches the table. No row changes."""
+        """Do what is due for the files to stay few and large; return ``table`` itself when nothing is. No
+        row changes.
+
+        A format that writes in place is asked at the end of each commit that touches the table. One that
+        writes beside what is there is asked beside the commits, by a thread of its own; what it made then
+        takes the place of what it was made of (`waltap_spark.upkeep`)."""

@@ -1,0 +1,250 @@
+"""The files that say where the tables stand: one commit in each, whole or as it differs from the last.
+
+::
+
+    _waltap/commits/000000000008.json                  commit 8, whole
+    _waltap/commits/000000000009-000000000008.json     commit 9, as it differs from 8; 8 is the whole one
+    _waltap/commits/000000000010-000000000008.json     …
+
+So a commit writes what it changed, however many tables and however long a history there are. A reader
+reads the newest whole one and those after it, at most `STEPS`.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, get_origin
+
+import msgspec
+
+from waltap.files.errors import FilesUnavailable
+from waltap.files.store import Store
+from waltap_spark.errors import OutputDamaged
+
+__all__ = ["COMMITS", "CommitFiles", "Difference", "changed", "difference"]
+
+COMMITS: Final = "_waltap/commits"
+STEPS: Final = 16
+"""Commits after a whole one that say only what differs."""
+
+KEPT: Final = 10
+"""Commits of the past that can still be read."""
+
+TRIES: Final = 5
+_NAME: Final = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one struct differs from another of its type. ``values``: fields that are others; ``runs``:
+    sequences of which so many items at the start and at the end stayed, with what lies between."""
+
+    values: dict[str, Any] = {}
+    runs: dict[str, tuple[int, int, list[Any]]] = {}
+
+
+def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> Difference:
+    """Return what leads from ``before`` to ``after``; fields ``without`` are left out."""
+    values: dict[str, Any] = {}
+    runs: dict[str, tuple[int, int, list[Any]]] = {}
+    for name in type(after).__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if name in without or old is new or old == new:
+            continue
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            runs[name] = _run(old, new)
+        else:
+            values[name] = msgspec.to_builtins(new)
+    return Difference(values=values, runs=runs)
+
+
+def changed(before: S, found: Difference) -> S:
+    """Return ``before`` with the difference. Raises: ValidationError."""
+    kinds = _kinds(type(before))
+    values = {
+        name: msgspec.convert(value, kinds[name])
+        for name, value in found.values.items()
+        if name in kinds
+    }
+    for name, (head, tail, items) in found.runs.items():
+        if name in kinds:
+            old = getattr(before, name) or ()
+            kept = old[len(old) - tail :] if tail else ()
+            kind = kinds[name]
+            made = msgspec.convert(items, kind if get_origin(kind) is tuple else tuple)
+            values[name] = (*old[:head], *made, *kept)
+    return msgspec.structs.replace(before, **values)
+
+
+@cache
+def _kinds(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _run(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[int, int, list[Any]]:
+    least = min(len(old), len(new))
+    head = 0
+    while head < least and (old[head] is new[head] or old[head] == new[head]):
+        head += 1
+    tail = 0
+    while tail < least - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    return head, tail, msgspec.to_builtins(new[head : len(new) - tail])
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A commit as it differs from the one before; ``new``: tables that came with it."""
+
+    state: Difference
+    tables: dict[str, Difference] = {}
+    new: dict[str, Any] = {}
+    gone: tuple[str, ...] = ()
+
+
+class CommitFiles(Generic[T]):
+    """The commits of one output. ``kind`` has fields ``number`` and ``tables``: name → a struct."""
+
+    def __init__(self, store: Store, kind: type[T]) -> None:
+        self._store, self._kind = store, kind
+        self._last: T | None = None
+        self._since = -1
+        self._steps = 0
+
+    def newest(self) -> T | None:
+        """Return the newest commit, None before the first. Raises: OutputDamaged."""
+        for tried in range(TRIES):
+            names = self._names()
+            if not names:
+                return None
+            try:
+                return self._resolved(names[-1])
+            except FilesUnavailable as error:  # it was removed after the folder was listed
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                if tried == TRIES - 1:
+                    raise self._missing(names[-1], error) from error
+        return None
+
+    def kept(self) -> list[T]:
+        """Return the commits that are kept to be read, oldest first. Raises: OutputDamaged."""
+        found: list[T] = []
+        for name in self._names()[-KEPT:]:
+            since = _since(name)
+            before = found[-1] if found else None
+            if since is not None and before is not None and _number(before) == _of(name) - 1:
+                found.append(self._after(before, name))
+            else:
+                found.append(self._resolved(name))
+        return found
+
+    def write(self, state: T) -> None:
+        """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
+        number, before = _number(state), self._last
+        if before is not None and number == _number(before) + 1 and self._steps < STEPS:
+            name = f"{number:012d}-{self._since:012d}.json"
+            data = msgspec.json.encode(_step(before, state))
+            self._last = None  # whatever happens now, the next one is whole
+            self._store.publish(f"{COMMITS}/{name}", data + b"\n")
+            self._steps += 1
+        else:
+            self._last = None
+            self._store.publish(f"{COMMITS}/{number:012d}.json", msgspec.json.encode(state) + b"\n")
+            self._since, self._steps = number, 0
+        self._last = state
+        self._tidy()
+
+    def forget(self) -> None:
+        """Know nothing of what was written: somebody else may write now."""
+        self._last = None
+
+    # --- files --------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        return [name for name in self._store.names(COMMITS) if _NAME.fullmatch(name)]
+
+    def _tidy(self) -> None:
+        names = self._names()
+        kept = names[-KEPT:]
+        first = _since(kept[0])
+        oldest = _of(kept[0]) if first is None else first
+        for name in names[:-KEPT]:
+            if _of(name) < oldest:
+                self._store.delete(f"{COMMITS}/{name}")
+
+    def _resolved(self, name: str) -> T:
+        since = _since(name)
+        if since is None:
+            return self._whole(name)
+        state = self._whole(f"{since:012d}.json")
+        for number in range(since + 1, _of(name) + 1):
+            state = self._after(state, f"{number:012d}-{since:012d}.json")
+        return state
+
+    def _whole(self, name: str) -> T:
+        path = f"{COMMITS}/{name}"
+        try:
+            return msgspec.json.decode(self._store.read(path), type=self._kind)
+        except msgspec.DecodeError as cause:
+            raise self._damaged(path, cause) from cause
+
+    def _after(self, state: T, name: str) -> T:
+        path = f"{COMMITS}/{name}"
+        try:
+            step = msgspec.json.decode(self._store.read(path), type=_Step)
+            return self._stepped(state, step)
+        except (msgspec.DecodeError, KeyError) as cause:
+            raise self._damaged(path, cause) from cause
+
+    def _stepped(self, state: T, step: _Step) -> T:
+        before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - a field of every such struct
+        tables = dict(before)
+        for name in step.gone:
+            tables.pop(name, None)
+        for name, found in step.tables.items():
+            tables[name] = changed(tables[name], found)
+        tables |= msgspec.convert(step.new, _kinds(self._kind)["tables"])
+        return msgspec.structs.replace(changed(state, step.state), tables=tables)
+
+    def _damaged(self, path: str, cause: Exception) -> OutputDamaged:
+        return OutputDamaged(f"{path} is not a commit: {cause}", path=self._store.uri(path))
+
+    def _missing(self, newest: str, cause: FilesUnavailable) -> OutputDamaged:
+        there = set(self._names())
+        since = _since(newest)
+        wanted: Iterator[str] = (
+            f"{number:012d}-{since:012d}.json" for number in range((since or 0) + 1, _of(newest))
+        )
+        first = next((n for n in (f"{since:012d}.json", *wanted) if n not in there), newest)
+        text = f"{COMMITS}/{first} is missing, on which {newest} builds"
+        return OutputDamaged(text, path=self._store.uri(f"{COMMITS}/{first}"))
+
+
+def _step(before: msgspec.Struct, after: msgspec.Struct) -> _Step:
+    old: dict[str, msgspec.Struct] = getattr(before, "tables")  # noqa: B009
+    new: dict[str, msgspec.Struct] = getattr(after, "tables")  # noqa: B009
+    return _Step(
+        state=difference(before, after, "tables"),
+        tables={
+            name: difference(old[name], table)
+            for name, table in new.items()
+            if name in old and table is not old[name] and table != old[name]
+        },
+        new={name: msgspec.to_builtins(table) for name, table in new.items() if name not in old},
+        gone=tuple(name for name in old if name not in new),
+    )
+
+
+def _number(state: msgspec.Struct) -> int:
+    number: int = getattr(state, "number")  # noqa: B009
+    return number
+
+
+def _of(name: str) -> int:
+    return int(name[:12])
+
+
+def _since(name: str) -> int | None:
+    match = _NAME.fullmatch(name)
+    return int(match[2]) if match is not None and match[2] else None

@@ -1,0 +1,85 @@
+"""What somebody asks of a table that stands still: to be tried again, as text, or begun anew.
+
+Who asks need not be the process that writes the tables: a file below ``_waltap/requests`` says it, and the
+applier looks there every few seconds, and at its start.
+"""
+
+import logging
+import time
+from typing import Final, Literal
+
+import msgspec
+
+from waltap_spark.output import Output, TableState
+
+__all__ = ["How", "Requests", "resumed"]
+
+log = logging.getLogger(__name__)
+
+How = Literal["again", "text", "anew"]
+"""again: nothing but a try. text: types of this table that do not fit become text, from now on. anew: what
+the table holds is given up; changes since where it stands are applied, older rows come with a snapshot."""
+
+FOLDER: Final = "_waltap/requests"
+LOOK_S: Final = 2.0
+
+ANEW: Final = "it was begun anew, rows from before come with a snapshot"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One question. ``table``: ``schema.table``."""
+
+    table: str
+    how: How
+
+
+class Requests:
+    """The requests for one output."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._next_look = 0.0
+
+    def ask(self, table: TableState, how: How) -> None:
+        """Ask for ``table``; an older request for it counts no more."""
+        name = table.folder.replace("/", "-") + ".json"
+        data = msgspec.json.encode(Request(table=table.name, how=how)) + b"\n"
+        self._output.store.publish(f"{FOLDER}/{name}", data)
+
+    def found(self) -> dict[str, Request]:
+        """Return what was asked, by file; looks every `LOOK_S` and finds nothing between."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return {}
+        self._next_look = now + LOOK_S
+        found = {}
+        for name in self._output.store.names(FOLDER):
+            path = f"{FOLDER}/{name}"
+            try:
+                found[path] = msgspec.json.decode(self._output.store.read(path), type=Request)
+            except msgspec.DecodeError as error:
+                log.warning("%s is no request, and is removed: %s", path, error)
+                self._output.store.delete(path)
+        return found
+
+    def answered(self, path: str) -> None:
+        """Forget a request that a commit has answered."""
+        self._output.store.delete(path)
+
+
+def resumed(table: TableState, how: How) -> TableState:
+    """Return ``table`` as it is to be tried again."""
+    if how == "text":
+        return msgspec.structs.replace(table, as_text=True)
+    if how == "anew":
+        return TableState(
+            schema=table.schema,
+            table=table.table,
+            staged=table.staged,
+            stale=(ANEW,),
+            failed=table.failed,
+            mark=table.mark,
+            incarnation=table.incarnation + 1,
+            as_text=table.as_text,
+        )
+    return table
