@@ -97,6 +97,8 @@ class Applier:
         if begun is not None and begun.number == state.number + 1:
             self._owed = begun.mark
         self.state = state
+        if self._upkeep is not None:
+            self._upkeep.stop()
         self._upkeep, self._kept = None, []
         if not self._format.writes_in_place:
             self._upkeep = self._make_upkeep()
@@ -234,7 +236,9 @@ class Applier:
             now = self.state.tables.get(name)
             table = None if now is None or now.failed else grafted(now, kept)
             if table is None:
-                self._upkeep.discard(kept)
+                self._upkeep.settle([name])
+                for path in kept.made:
+                    self._output.remove(path)
             else:
                 found[name] = table
                 fits.append(kept)

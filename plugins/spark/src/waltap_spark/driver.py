@@ -83,7 +83,10 @@ def _apply(
         log.info("spark is ready", extra={"duration_ms": _since(started)})
         applier = Applier(prepare(session), reader, tables, apply_options(properties), choice)
         before = applier.open().rows_applied
-        Follower(reader, applier, follow_options(properties)).follow(stopping)
+        try:
+            Follower(reader, applier, follow_options(properties)).follow(stopping)
+        finally:
+            applier.close()  # its thread ends before the session that it uses
         log.info("finished", extra={"lsn": str(applier.state.mark)})
         return applier.state.rows_applied - before
     finally:

@@ -6,8 +6,25 @@ next commit, whatever came meanwhile: pending changes that came later stay pendi
 any more, since the table was replaced or its key changed, it is removed again; nobody has seen it.
 
 This is for formats that write beside what is there; others see to it in their own steps.
+
+Why two threads are safe here:
+
+- *What is shared.* The thread reads `OutputState`, which never changes once it is made, and writes files
+  whose names nobody else has. It has an `Output`, a table format and a Spark session of its own, since
+  none of them may be used by two threads. What it made goes through a queue. It takes no lock that a
+  commit takes, and waits for nothing that a commit does, nor does a commit wait for it: no deadlock.
+- *Folding and a commit.* Only the thread that commits names files. It takes a result when all the files
+  that this was made of still count (`grafted`); otherwise it removes the new files, which nobody named.
+  Files that the thread reads may go meanwhile, when a commit dropped them longer ago than the grace: the
+  thread's job fails then; if it did not, the result would not be taken, since these files count no more.
+- *Folding and the end.* `stop` has Spark cancel what the thread runs, and waits until the thread is gone.
+  What was made and not committed stays on disk, unnamed, until the next `Output.open` removes it.
+- *Folding and kill -9.* The same: the commit file names a result, or it does not.
+- *Spark's cores.* Jobs of the thread are in a pool of their own (`POOL`), so that under the fair scheduler
+  a commit has its share of the cores while a large table is folded.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -32,6 +49,12 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 60.0
 """How long a table is left alone whose files could not be tended."""
 
+POOL: Final = "waltap-upkeep"
+"""Spark's scheduler pool of the thread, and the tag of its jobs."""
+
+CANCEL_S: Final = 0.5
+"""How often an end that is waited for has Spark cancel what still runs."""
+
 
 class _HasPath(Protocol):
     @property
@@ -47,6 +70,11 @@ class Kept:
 
     before: TableState
     after: TableState
+
+    @property
+    def made(self) -> set[str]:
+        """Return the files that were written."""
+        return self.after.paths() - self.before.paths()
 
 
 def grafted(now: TableState, kept: Kept) -> TableState | None:
@@ -83,6 +111,15 @@ def _replaced(
     return (*new, *found)
 
 
+def _own(session: "SparkSession") -> None:
+    """Have the jobs that this thread runs in ``session`` known by a tag, and scheduled by themselves."""
+    from pyspark.errors import PySparkAttributeError
+
+    session.addTag(POOL)
+    with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server's own matter
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+
+
 class Upkeep:
     """Tends the files of one output's tables. `start` it, or call `tend` by hand.
 
@@ -101,6 +138,7 @@ class Upkeep:
         """Tables whose new files are not part of a commit yet."""
         self._done: SimpleQueue[Kept] = SimpleQueue()
         self._wake, self._ends = threading.Event(), threading.Event()
+        self._tending = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def look(self, state: OutputState) -> None:
@@ -109,7 +147,8 @@ class Upkeep:
         self._wake.set()
 
     def done(self) -> list[Kept]:
-        """Return what was made since the last call; who asks commits it, or has it removed (`discard`)."""
+        """Return what was made since the last call. Who asks commits it, or removes it (`Kept.made`), and
+        says so (`settle`)."""
         found = []
         while True:
             try:
@@ -117,14 +156,9 @@ class Upkeep:
             except Empty:
                 return found
 
-    def discard(self, kept: Kept) -> None:
-        """Remove what was made and does not fit any more."""
-        self.settle([kept.before.name])
-        for path in kept.after.paths() - kept.before.paths():
-            self._output.remove(path)
-
     def settle(self, names: Iterable[str]) -> None:
-        """Know that the results for tables ``names`` were committed: they may be looked at again."""
+        """Know that the results for tables ``names`` were committed or given up: they may be looked at
+        again."""
         for name in names:
             self._waiting.discard(name)
             self._seen.pop(name, None)
@@ -136,6 +170,10 @@ class Upkeep:
 
         ``patient``: a table whose files cannot be tended is left alone for a while, and the others are.
         """
+        with self._tending:  # by hand (`Applier.maintain`) while a thread does it, too
+            return self._tend(patient=patient)
+
+    def _tend(self, *, patient: bool) -> bool:
         state = self._state
         worked = False
         for table in () if state is None else tuple(state.tables.values()):
@@ -151,6 +189,8 @@ class Upkeep:
             except Exception as error:
                 if not patient:
                     raise
+                if self._ends.is_set():
+                    break  # Spark was told to cancel it
                 self._retry[table.name] = time.monotonic() + RETRY_S
                 self._seen.pop(table.name, None)
                 log.warning("files of %s stay as they are for now: %s", table.name, error)
@@ -160,6 +200,8 @@ class Upkeep:
         assert state is not None
         if self._session is None:
             self._session = self._make_session()
+            if threading.current_thread() is self._thread:
+                _own(self._session)
         step = Step(
             spark=self._session,
             number=state.number,
@@ -180,20 +222,38 @@ class Upkeep:
     # --- a thread of its own ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to tend, until `stop`."""
+        """Begin to tend, until `stop`; nothing where that was done already."""
+        if self._thread is not None:
+            return
+        with self._tending:
+            self._session = None  # that of who tended by hand
         self._thread = threading.Thread(target=self._run, name="waltap-upkeep", daemon=True)
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """End, after what is being done; what was done and not committed is removed at the next start."""
+        """End: cancel what is being done, and wait for the thread. What was made and not committed is
+        removed at the next start."""
         self._ends.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(patience_s)
-            self._thread = None
+        limit = time.monotonic() + patience_s
+        while self._thread is not None:
+            self._cancel()
+            self._thread.join(CANCEL_S)
+            if not self._thread.is_alive():
+                self._thread = None
+            elif time.monotonic() >= limit:
+                log.warning("files are still being tended; what comes of it counts for nothing")
+                return
+
+    def _cancel(self) -> None:
+        """Have Spark end the thread's jobs; one that begins after that is for the next call."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):  # Spark may be gone already, and its jobs with it
+                session.interruptTag(POOL)
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            self._wake.wait()
+            self._wake.wait(RETRY_S)
             self._wake.clear()
             self.tend()
