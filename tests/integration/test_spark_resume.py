@@ -42,8 +42,8 @@ def said(rig: Rig, *words: str) -> str:
     return " ".join(found.output.split())
 
 
-def resume(rig: Rig, *words: str) -> None:
-    said(rig, "resume", "public.odd", *words)
+def resume(rig: Rig, *words: str, table: str = "public.odd") -> None:
+    said(rig, "resume", table, *words)
     requests = rig.folder / "out" / "_waltap" / "requests"
     limit = time.monotonic() + 60
     while list(requests.iterdir()):

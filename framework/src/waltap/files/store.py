@@ -126,13 +126,26 @@ class Store:
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 
+    def size(self, path: str) -> int:
+        """Return the bytes of a file. Raises: FilesUnavailable, caused by FileNotFoundError where there is
+        none."""
+        from pyarrow import fs
+
+        try:
+            found = self._fs.get_file_info(self.path(path))
+            if found.type != fs.FileType.File:
+                raise FileNotFoundError(f"there is no file {path}")
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+        return int(found.size)
+
     def read_parquet(self, path: str) -> "pa.Table":
         """Return the rows of one segment, in file order."""
         from pyarrow import parquet
 
         try:
             with self._fs.open_input_file(self.path(path)) as stream:
-                return parquet.ParquetFile(stream).read()
+                return parquet.ParquetFile(stream, page_checksum_verification=True).read()
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 
@@ -152,7 +165,8 @@ class Store:
 
         try:
             with self._fs.open_input_file(self.path(path)) as stream:
-                yield from parquet.ParquetFile(stream).iter_batches(batch_size=rows)
+                found = parquet.ParquetFile(stream, page_checksum_verification=True)
+                yield from found.iter_batches(batch_size=rows)
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 

@@ -17,8 +17,15 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.column_identity import another_table, identify, renames, replaced
 from waltap_spark.cuts import noted
+from waltap_spark.damage import damage, require_sizes, without
 from waltap_spark.endings import ending
-from waltap_spark.errors import FormatDiffers, FormatError, ModeUnfit, TypeChanged
+from waltap_spark.errors import (
+    FormatDiffers,
+    FormatError,
+    ModeUnfit,
+    SegmentDamaged,
+    TypeChanged,
+)
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.modes import said, unfit
@@ -28,7 +35,7 @@ from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.resumption import Requests, resumed
 from waltap_spark.schema import common_type, log_struct, types_of
 from waltap_spark.session import prepare
-from waltap_spark.small_sets import stored_types
+from waltap_spark.small_sets import is_small, stored_types
 from waltap_spark.upkeep import Kept, Upkeep, grafted
 
 if TYPE_CHECKING:
@@ -37,6 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["Applier", "ApplyOptions", "first_words"]
 
 log = logging.getLogger(__name__)
+
+OF_ONE: Final = (TypeChanged, SegmentDamaged, FormatError)
+"""What is wrong with one table, and no other."""
 
 RETRY_S: Final = 60.0
 """How long a table that stands still is left alone before it is tried again."""
@@ -182,7 +192,7 @@ class Applier:
         failures = [error for _table, error in applied if error is not None]
         if len(failures) == len(applied):
             for error in failures:
-                if not isinstance(error, (TypeChanged, FormatError, PySparkException)):
+                if not isinstance(error, (*OF_ONE, PySparkException)):
                     raise error  # a job that fails for all tables alike is no matter of one
         tables |= {table.name: table for table, _error in applied}
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
@@ -305,6 +315,7 @@ class Applier:
                 found.groups += part.groups
                 found.staged = part.staged
             since = until
+        found.groups = without(found.groups, table.passed)
         return found
 
     def _attempt(
@@ -321,7 +332,7 @@ class Applier:
         session = self._sessions.get()
         try:
             done = attempt.table(session, table, found)
-        except (TypeChanged, FormatError, PySparkException, Py4JJavaError) as error:
+        except (*OF_ONE, PySparkException, Py4JJavaError) as error:
             reason = first_words(error)
             if reason != table.failed:
                 log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
@@ -330,8 +341,13 @@ class Applier:
             ends = tuple(
                 dict.fromkeys(each.until for each in found.tried if each.until is not None)
             )
+            segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
             stands = msgspec.structs.replace(
-                table, failed=reason, mark=mark, attempts=ends or table.attempts
+                table,
+                failed=reason,
+                mark=mark,
+                attempts=ends or table.attempts,
+                damaged=str(segment),
             )
             return stands, error
         finally:
@@ -339,7 +355,8 @@ class Applier:
         self._tried.pop(name, None)
         if table.failed:
             log.info("%s goes on", name)
-        return msgspec.structs.replace(done, failed="", mark=None, attempts=()), None
+        fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
+        return msgspec.structs.replace(done, **fine), None
 
 
 @dataclass(slots=True)
@@ -380,7 +397,15 @@ class _Attempt:
         step = replace(self._step, spark=session)
         for group in found.groups:
             found.tried.append(group)
-            table = self._apply_group(step, table, group)
+            try:
+                table = self._apply_group(step, table, group)
+            except OF_ONE:
+                raise
+            except Exception as error:
+                wrong = damage(self._log.store, group)
+                if wrong is not None:
+                    raise wrong from error
+                raise
         if found.groups and self._format.writes_in_place:
             table = self._format.maintain(step, table)
         return msgspec.structs.replace(table, staged=tuple(found.staged))
@@ -388,6 +413,8 @@ class _Attempt:
     def _apply_group(self, step: Step, table: TableState, group: Group) -> TableState:
         another = another_table(table, group)
         self._require_fit(table, group)
+        if not is_small(group):
+            require_sizes(self._log.store, group)
         past = table.mode.keeps_past and bool(table.versions)
         if another:
             if past:
@@ -491,7 +518,7 @@ class _Attempt:
         first: bool = False,
     ) -> "DataFrame":
         """Return the rows of ``group``; ``first``: of its first segment."""
-        reader = step.spark.read
+        reader = step.spark.read.option("parquet.page.verify-checksum.enabled", "true")
         if types is not None:
             struct = log_struct(types)
             reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))

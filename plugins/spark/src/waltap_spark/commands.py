@@ -36,6 +36,11 @@ RESUME_ADVICE = (
     "`waltap spark resume {output} {table}` tries it at once; --as-text keeps both types as text."
 )
 
+DAMAGE_ADVICE = (
+    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} --pass-over` goes "
+    "on without its rows, until a new snapshot of the table."
+)
+
 OutputArgument = Annotated[
     str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
 ]
@@ -159,7 +164,8 @@ def status(output: OutputArgument) -> None:
     for name, each in sorted(state.tables.items()):
         if each.failed:
             console.print(f"[bold red]{name} stands still[/] at {each.mark}: {each.failed}")
-            console.print(RESUME_ADVICE.format(output=found.location, table=name), highlight=False)
+            advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+            console.print(advice.format(output=found.location, table=name), highlight=False)
         for doubt in each.stale:
             console.print(f"[yellow]{name} needs a new snapshot[/]: {doubt}", highlight=False)
     if any(each.stale for each in state.tables.values()):
@@ -182,6 +188,12 @@ def resume(
             help="Give up what the table holds, and begin with the changes since where it stands.",
         ),
     ] = False,
+    pass_over: Annotated[
+        bool,
+        typer.Option(
+            "--pass-over", help="Go on without the rows of the damaged segment that is named."
+        ),
+    ] = False,
 ) -> None:
     """Have a table that stands still go on, from where it stands; the others are not touched.
 
@@ -190,10 +202,11 @@ def resume(
     alone can begin anew. Needs no Java.
     """
     from waltap.cli.screen import notices
-    from waltap_spark.resumption import Requests
+    from waltap_spark.resumption import How, Requests
 
-    if as_text and anew:
-        raise typer.BadParameter("is one way, --as-text another", param_hint="--anew")
+    if as_text + anew + pass_over > 1:
+        text = "--as-text, --anew and --pass-over are three ways: choose one"
+        raise typer.BadParameter(text)
     found = _output(output)
     state = found.state()
     chosen = found.table(table, state)
@@ -202,11 +215,16 @@ def resume(
         return
     if anew and chosen.held is not None:
         raise typer.BadParameter("is for tables in Parquet", param_hint="--anew")
-    Requests(found).ask(chosen, "text" if as_text else "anew" if anew else "again")
+    if pass_over and not chosen.damaged:
+        text = f"is for damaged segments, and {chosen.name} stands still for another reason"
+        raise typer.BadParameter(text, param_hint="--pass-over")
+    how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
+    Requests(found).ask(chosen, how)
     notices().print(f"{chosen.name} is tried again from {chosen.mark}")
-    if anew:
+    if anew or pass_over:
+        missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
         notices().print(
-            "rows from before come with a snapshot: `waltap signal PROFILE execute-snapshot '"
+            f"{missing} come with a snapshot: `waltap signal PROFILE execute-snapshot '"
             f'{{"data-collections": ["{chosen.name}"]}}\'`',
             highlight=False,
         )

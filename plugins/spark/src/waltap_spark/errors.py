@@ -10,6 +10,7 @@ SinkError
 ├── TableUnknown        WT-5207   there is no such table
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is not there, or too old
+├── SegmentDamaged      WT-5211   a segment of the change log is missing or cannot be read
 └── FormatError         WT-5229   a table format cannot do what it should
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
@@ -37,6 +38,7 @@ __all__ = [
     "OutputInUse",
     "OutputMismatch",
     "PysparkUnfit",
+    "SegmentDamaged",
     "TableUnknown",
     "TablesStandStill",
     "TargetChanged",
@@ -132,6 +134,21 @@ class TablesStandStill(SinkError):
     code = "WT-5208"
     remedy = (
         "See `waltap spark status {output}`; what is named there stands still until it is fixed."
+    )
+
+
+class SegmentDamaged(SinkError):
+    """A segment of the change log is missing, or is not what its manifest says.
+
+    The one table that it belongs to stands still before it, the others go on. Nothing of the transactions
+    in that segment and after it is applied to the table.
+    """
+
+    code = "WT-5211"
+    remedy = (
+        "Restore {path} from a copy: the table then goes on within a minute. Where there is none: "
+        "`waltap spark resume OUTPUT TABLE --pass-over` goes on without these rows, and a new snapshot of "
+        "the table brings what they left."
     )
 
 

@@ -8,12 +8,13 @@ keeps a list of them. `waltap_spark.streaming` has it, for those who want a stre
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from waltap.errors import WaltapError
-from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.applier import Applier
 from waltap_spark.errors import TablesStandStill
@@ -73,15 +74,33 @@ class Follower:
             raise TablesStandStill(f"not applied: {reasons}", output=self._applier.location)
 
     def catch_up(self) -> None:
-        """Apply what the log holds now."""
+        """Apply what the log holds now.
+
+        Raises: ChangeLogDamaged, when everything before the damage is applied; what the applier raises.
+        """
         found = 0
-        for portion in self._pace.portions(self._log.manifests(self._applier.state.mark)):
+        damaged: list[ChangeLogDamaged] = []
+        for portion in self._pace.portions(self._manifests(damaged)):
             started = time.monotonic()
             self._applier.apply(portion)
             self._pace.took(time.monotonic() - started)
             found += len(portion)
         if not found:
             self._applier.apply([])  # tables that stand still, and files that were folded
+        for error in damaged:
+            mark = self._applier.state.mark
+            log.error(
+                "all tables stand at %s, before the damage: whose rows it has, is not known", mark
+            )
+            raise error
+
+    def _manifests(self, damaged: list[ChangeLogDamaged]) -> Iterator[Manifest]:
+        """Return what follows, up to the first manifest that is damaged or missing; that goes to
+        ``damaged``."""
+        try:
+            yield from self._log.manifests(self._applier.state.mark)
+        except ChangeLogDamaged as error:
+            damaged.append(error)
 
     def _retire(self) -> None:
         """Remove from the change log what was applied long ago."""

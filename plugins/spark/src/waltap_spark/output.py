@@ -160,7 +160,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
     ``attempts`` are marks up to which it was tried to apply it since. ``as_text``: somebody chose that its
-    columns whose types do not fit are text (`waltap_spark.resumption`).
+    columns whose types do not fit are text (`waltap_spark.resumption`). ``damaged``: the segment of the
+    change log that it stands still for, and ``passed``: those that somebody chose to go on without.
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
     ``kept_as`` is how the table is kept, None as `PLAIN`.
@@ -189,6 +190,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: Held | None = None
     kept_as: Mode | None = None
     as_text: bool = False
+    damaged: str = ""
+    passed: tuple[str, ...] = ()
 
     @property
     def mode(self) -> Mode:
@@ -358,7 +361,9 @@ class Output:
                 output=self.location,
                 changelog=changelog,
             )
-        state = msgspec.structs.replace(state, changelog=changelog, log_id=log_id or state.log_id)
+        state = msgspec.structs.replace(
+            state, version=VERSION, changelog=changelog, log_id=log_id or state.log_id
+        )
         self._remove_unnamed(state)
         return state if state.identity else msgspec.structs.replace(state, identity=_new_identity())
 

@@ -30,6 +30,8 @@ class Group:
     rows: int = 0
     bytes: int = 0
     """Of the segments; 0 where it is not known."""
+    known: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows and bytes of each segment; 0 bytes where that is not known."""
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
@@ -42,6 +44,7 @@ class Group:
     def add(self, entry: TableEntry) -> None:
         """Take the segments of ``entry``."""
         self.segments += [part.path for part in entry.segments]
+        self.known |= {part.path: (part.rows, part.bytes) for part in entry.segments}
         self.rows += entry.rows
         self.bytes += sum(part.bytes for part in entry.segments)
         self.operations.update(entry.operations)
@@ -49,6 +52,14 @@ class Group:
         self.moved += entry.moved
         self.streamed |= not {"r"} >= set(entry.operations)
         self.crossed |= entry.crossed
+
+    def leave_out(self, paths: set[str]) -> None:
+        """Have nothing of the segments ``paths``; what is said of all rows stays as it was."""
+        for path in paths.intersection(self.segments):
+            self.segments.remove(path)
+            rows, size = self.known.pop(path)
+            self.rows -= rows
+            self.bytes -= size
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
         """Tell whether rows of ``entry`` may join this group."""
@@ -110,6 +121,7 @@ class TablePlan:
             if not groups or groups[-1].fingerprint != part.fingerprint:
                 groups.append(Group(part.fingerprint, epoch, part.key, part.columns, oid=part.oid))
             groups[-1].segments.append(part.path)
+            groups[-1].known[part.path] = (part.rows, part.bytes)
             groups[-1].rows += part.rows
             groups[-1].bytes += part.bytes
             groups[-1].operations["r"] += part.rows

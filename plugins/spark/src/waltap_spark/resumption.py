@@ -16,9 +16,10 @@ __all__ = ["How", "Requests", "resumed"]
 
 log = logging.getLogger(__name__)
 
-How = Literal["again", "text", "anew"]
+How = Literal["again", "text", "anew", "over"]
 """again: nothing but a try. text: types of this table that do not fit become text, from now on. anew: what
-the table holds is given up; changes since where it stands are applied, older rows come with a snapshot."""
+the table holds is given up; changes since where it stands are applied, older rows come with a snapshot.
+over: the segment that is damaged is passed over; a snapshot brings what its rows left."""
 
 FOLDER: Final = "_waltap/requests"
 LOOK_S: Final = 2.0
@@ -71,6 +72,11 @@ def resumed(table: TableState, how: How) -> TableState:
     """Return ``table`` as it is to be tried again."""
     if how == "text":
         return msgspec.structs.replace(table, as_text=True)
+    passed = (*table.passed, table.damaged) if table.damaged else table.passed
+    if how == "over":
+        doubt = f"segment {table.damaged} was passed over"
+        stale = table.stale if not table.damaged else (*table.stale, doubt)
+        return msgspec.structs.replace(table, passed=passed, stale=stale)
     if how == "anew":
         return TableState(
             schema=table.schema,
@@ -81,5 +87,7 @@ def resumed(table: TableState, how: How) -> TableState:
             mark=table.mark,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
+            kept_as=table.kept_as,
+            passed=passed,
         )
     return table

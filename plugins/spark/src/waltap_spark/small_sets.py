@@ -42,12 +42,17 @@ def stored_types(store: Store, segment: str) -> dict[str, str]:
 
 
 def rows_of(store: Store, group: "Group", names: Sequence[str]) -> "pa.Table":
-    """Return the rows of ``group`` as a set of changes has them: columns ``names``, then the log's own."""
+    """Return the rows of ``group`` as a set of changes has them: columns ``names``, then the log's own.
+
+    Raises: ValueError, when they are not as many as the manifests say.
+    """
     import pyarrow as pa
 
     columns = [*names, *(name for name in LOG_FIELDS if name != "_epoch")]
     parts = [store.read_parquet(path).select(columns) for path in group.segments]
     rows = pa.concat_tables(parts)
+    if rows.num_rows != group.rows:
+        raise ValueError(f"{rows.num_rows} rows are there, and {group.rows} should be")
     return rows.append_column(
         "_epoch", pa.repeat(pa.scalar(group.epoch, pa.int32()), rows.num_rows)
     )

@@ -51,6 +51,7 @@ class SegmentFile:
                 use_dictionary=False,
                 write_statistics=_bounded(schema),
                 data_page_version="2.0" if wide else "1.0",
+                write_page_checksum=True,
             )
 
     def write(self, table: "pa.Table") -> None:

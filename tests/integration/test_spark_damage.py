@@ -1,0 +1,124 @@
+"""A segment of the change log that is damaged or missing stops its own table; nothing is lost in silence."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_spark_applier import EVENTS, PEOPLE
+from tests.rigs.spark import Rig
+from tests.integration.test_spark_resume import resume, said
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_spark import small_sets
+from waltap_spark.follower import Follower
+
+
+@pytest.fixture
+def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+    """Two tables with rows, and changes of both that were not applied yet."""
+    made = Rig(tmp_path, spark)
+    made.db.insert(PEOPLE, ["1", "Ann", "x" * 3000], ["2", "Bob", None])
+    made.db.insert(EVENTS, ["a", "1.5"])
+    made.commit()
+    made.apply()
+    made.db.update(PEOPLE, ["1"], name="Eve", unsent=["note"])
+    made.db.insert(EVENTS, ["b", None])
+    made.commit()
+    made.db.delete(PEOPLE, ["2"])
+    made.db.insert(EVENTS, ["c", None])
+    made.commit()
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+def segment(rig: Rig, table: str, manifest: int = -1) -> Path:
+    entry = next(e for e in list(rig.log.manifests())[manifest].tables if e.name == table)
+    return rig.folder / "log" / entry.segments[0].path
+
+
+def flipped(path: Path) -> None:
+    """One bit of a value is another."""
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PAR1") + 60] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: path.unlink(), "is missing"),
+    "short": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, and should have"),
+    "flipped": (flipped, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [("missing", "alone"), ("short", "spark"), ("flipped", "alone"), ("flipped", "spark")],
+)
+def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
+    rig: Rig, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "spark":
+        monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
+    harm, words = DAMAGES[kind]
+    file = segment(rig, PEOPLE.name, 1)
+    whole = file.read_bytes()
+    before, standing = rig.current(PEOPLE), rig.applier.state.mark
+    harm(file)
+    rig.apply()
+    rig.check(EVENTS)
+    assert rig.current(PEOPLE) == before, "nothing of it is half applied"
+    stands = rig.output.table("people")
+    assert stands.mark == standing
+    assert file.name in stands.failed
+    assert words in stands.failed
+    assert "WT-5211" in stands.failed
+    told = said(rig, "status")
+    assert "people stands still" in told
+    assert "--pass-over" in told
+    file.write_bytes(whole)
+    resume(rig, table=PEOPLE.name)
+    rig.check(PEOPLE, EVENTS)
+
+
+def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
+    segment(rig, PEOPLE.name, 1).unlink()
+    rig.apply()
+    resume(rig, "--pass-over", table=PEOPLE.name)
+    assert [row[:2] for row in rig.current(PEOPLE)] == [("1", "Ann")], "the later delete counts"
+    told = said(rig, "status")
+    assert "needs a new snapshot" in told
+    assert "passed over" in told
+    for part in rig.db.snapshot(PEOPLE):
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    rig.check(PEOPLE, EVENTS)
+    assert rig.output.table("people").stale == ()
+
+
+def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
+    rig.apply()
+    held = rig.current(PEOPLE)
+    rig.db.rows[PEOPLE.name] = [("9", "new", None)]
+    for part in rig.db.snapshot(PEOPLE):
+        rig.sink.write(part)
+    rig.sink.flush()
+    marks = [each for each in rig.log.manifests() if each.tables and each.tables[0].generation]
+    (rig.folder / "log" / marks[-1].tables[0].segments[0].path).unlink()
+    rig.apply()
+    assert rig.current(PEOPLE) == held
+    resume(rig, "--pass-over", table=PEOPLE.name)
+    assert rig.current(PEOPLE) == held
+    assert rig.output.table("people").stale
+
+
+def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
+    """It does not tell any more whose rows it has; what comes before it is applied."""
+    manifests = list(rig.log.manifests())
+    (rig.folder / "log" / manifests[-1].path).write_bytes(b"{")
+    with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
+        Follower(rig.log, rig.applier).catch_up()
+    assert rig.applier.state.mark == manifests[-2].mark
+    assert [row[0] for row in rig.current(EVENTS)] == ["a", "b"]
