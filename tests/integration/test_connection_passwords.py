@@ -1,14 +1,16 @@
 """A plugin gives the password of each connection, as an identity service does whose tokens expire."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster
+from tests.rigs.pipeline import Pipeline, Run
+from tests.servers.postgres import Cluster, Unavailable
+from tests.servers.requirement import missing
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import examine
-from waltap.errors import ConfigurationError
+from waltap.errors import ConfigurationError, ConnectionLost
 from waltap.hookspecs import hookimpl
 from waltap.host import Host
 from waltap.source.password import PasswordUnavailable
@@ -32,6 +34,24 @@ class Tokens:
         return self.token
 
 
+@pytest.fixture(scope="module")
+def private_server() -> Iterator[Cluster]:
+    """Return a server of this module's own."""
+    try:
+        made = Cluster.create()
+    except Unavailable as reason:
+        missing(str(reason))
+    yield made
+    made.remove()
+
+
+def role_with(server: Cluster, password: str) -> None:
+    """Make the role anew, or give it another password: tests before this one left what it owns."""
+    known = server.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{ROLE}'")
+    verb = "ALTER" if known else "CREATE"
+    server.execute(f"{verb} ROLE {ROLE} LOGIN SUPERUSER REPLICATION PASSWORD '{password}'")
+
+
 def only_by_password(server: Cluster) -> None:
     """Let the role in with its password only."""
     ((path,),) = server.execute("SHOW hba_file")
@@ -44,11 +64,11 @@ def only_by_password(server: Cluster) -> None:
 def test_each_connection_gets_the_token_of_its_moment(
     private_server: Cluster, tmp_path: Path
 ) -> None:
-    private_server.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER REPLICATION PASSWORD 'first'")
+    role_with(private_server, "token-1")
     only_by_password(private_server)
     database = private_server.create_database("tokens")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    tokens = Tokens("first")
+    tokens = Tokens("token-1")
     pipeline = Pipeline(
         database, tmp_path, {"database.user": ROLE, "database.password": "never valid"}
     )
@@ -56,8 +76,8 @@ def test_each_connection_gets_the_token_of_its_moment(
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
         before = len(tokens.asked)
-        private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'second'")
-        tokens.token, tokens.failures = "second", 1
+        private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'token-2'")
+        tokens.token, tokens.failures = "token-2", 1
         private_server.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'"
         )
@@ -69,6 +89,77 @@ def test_each_connection_gets_the_token_of_its_moment(
     assert address == private_server.host
     failures = [error for error, _ in run.notices.failures]
     assert any(isinstance(error, PasswordUnavailable) for error in failures)
+
+
+@pytest.mark.parametrize(
+    ("named", "value"),
+    [
+        pytest.param("database.password.command", "cat '{path}'", id="command"),
+        pytest.param("database.password", "${{file:{path}}}", id="file"),
+    ],
+)
+def test_a_password_that_is_changed_while_it_streams_is_found(
+    private_server: Cluster, tmp_path: Path, named: str, value: str
+) -> None:
+    """The server has the new password before the file: until both agree the run tries again."""
+    role_with(private_server, "of yesterday")
+    only_by_password(private_server)
+    database = private_server.create_database(f"rotated_{len(named)}")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    token = tmp_path / "the token"
+    token.write_text("of yesterday\n")
+    given = {"database.user": ROLE, named: value.format(path=token)}
+    pipeline = Pipeline(database, tmp_path, given)
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
+        private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'of today'")
+        private_server.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'"
+        )
+        run.until(lambda: "WT-2032" in codes(run), "the password of yesterday to be refused")
+        token.unlink()
+        gone = "WT-2029" if "command" in named else "WT-2031"
+        run.until(lambda: gone in codes(run), "the file to be missed")
+        token.write_text("of today\n")
+        database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row", 60.0)
+    told = " ".join(str(error) for error, _ in run.notices.failures)
+    assert "of yesterday" not in told
+    assert "of today" not in told
+
+
+def codes(run: Run) -> set[str]:
+    return {error.code for error, _ in run.notices.failures}
+
+
+def test_a_password_that_was_never_right_is_told_at_the_start(
+    private_server: Cluster, tmp_path: Path
+) -> None:
+    role_with(private_server, "r1ght-pw")
+    only_by_password(private_server)
+    database = private_server.create_database("never_right")
+    for command, code in (("echo wr0ng-pw", "WT-2032"), ("no-such-program-of-ours", "WT-2029")):
+        settings = {"database.user": ROLE, "database.password.command": command}
+        with pytest.raises(ConnectionLost) as caught:
+            Pipeline(database, tmp_path, settings).run()
+        assert caught.value.code == code
+        assert "database.password.command" in caught.value.advice() or code == "WT-2032"
+
+
+def test_a_command_is_one_and_is_meant_alone() -> None:
+    given = {"connector.class": "postgres", "topic.prefix": "t", "database.dbname": "d"}
+    given["waltap.sink.type"] = "null"
+    for more, told in (
+        (
+            {"database.password": "x", "database.password.command": "cat it"},
+            "beside database.password",
+        ),
+        ({"database.password.command": "cat 'it"}, "no closing quotation"),
+        ({"database.password.command": "  "}, "names no command"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            examine(read_debezium({**given, **more}), Host())
 
 
 def test_the_factory_of_a_debezium_file_is_the_plugins_where_there_is_one() -> None:

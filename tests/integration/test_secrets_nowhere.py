@@ -10,6 +10,7 @@ import json
 import os
 import pprint
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -155,6 +156,19 @@ def profiles(database: Database, echo: Echo) -> dict[str, dict[str, dict[str, An
     wrong = {"database.password": SECRETS["sslkey"]}
     return {
         "wrong password": {"source": at | wrong, "sink": lines},
+        "wrong by a command": {
+            "source": {name: value for name, value in at.items() if name != "database.password"}
+            | {"database.password.command": f"echo {shlex.quote(SECRETS['sslkey'])}"},
+            "sink": lines,
+        },
+        "a command that fails": {
+            "source": {name: value for name, value in at.items() if name != "database.password"}
+            | {
+                "database.password.command": "sh -xc "
+                + shlex.quote(f"echo {shlex.quote(SECRETS['sslkey'])} | tee /dev/stderr; exit 3")
+            },
+            "sink": lines,
+        },
         "wrong host": {"source": at | {"database.port": 1}, "sink": lines},
         "by libpq's names": {
             "source": at | {"database.password": "", "driver.password": SECRETS["sslkey"]},
@@ -279,7 +293,7 @@ def at_others(
 
 
 CASES = (
-    "wrong password", "wrong host", "by libpq's names", "a key that is none", "http", "http at a torn address",
+    "wrong password", "wrong by a command", "a command that fails", "wrong host", "by libpq's names", "a key that is none", "http", "http at a torn address",
     "http by basic authentication", "http by oauth", "kafka", "registry", "registry by a token", "s3",
     "sql at nobody", "sql with a wrong password", "redis", "nats",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from waltap.config.debezium_names import KNOWN_NAMES, Known, Treatment, known
 from waltap.config.layers import SINK_PREFIX, Setting
-from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
+from waltap.config.placeholder import Renewal, SecretMissing, fill, holds_placeholder
 from waltap.config.property import Declaration, Properties, declarations
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
 from waltap.errors import Problem
@@ -85,6 +85,12 @@ class Findings:
         if unfit is not None:
             raise SecretMissing(unfit)
         return value
+
+    def renewal(self, setting: Setting) -> Renewal:
+        """Return where a setting's value came from. What stands there as it is, is not kept again."""
+        value = setting.value
+        template = value if isinstance(value, str) and holds_placeholder(value) else None
+        return Renewal(template, self._start(setting.origin))
 
     def is_secret(self, setting: Setting) -> bool:
         """Tell whether a setting is a secret by its name."""
@@ -193,6 +199,13 @@ class Namespace:
                 component, known, origins, lambda d: values.get(d.name, self._findings.default(d))
             )
             return None
+        filled.keep_renewals(
+            {
+                by_name[name].field: self._findings.renewal(setting)
+                for name, setting in origins.items()
+                if by_name[name].renewed
+            }
+        )
         known = {name: d for name, d in by_name.items() if name not in unreadable}
         self._explain(component, known, origins, lambda d: getattr(filled, d.field))
         return None if len(self._findings.problems) > before else filled

@@ -6,18 +6,32 @@ listings show the placeholder.
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.config.environment import variable
 from waltap.config.java_properties import parse_properties
 
-__all__ = ["SecretMissing", "fill", "holds_placeholder"]
+__all__ = ["Renewal", "SecretMissing", "fill", "holds_placeholder"]
 
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
 
 
 class SecretMissing(ValueError):
     """A placeholder names something that is not there; the text says what and holds no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Where a value came from: a text with placeholders, None where it had none, and the folder in which
+    relative paths of it start."""
+
+    template: str | None
+    folder: Path
+
+    def now(self) -> str | None:
+        """Return the value with what the placeholders name by now. Raises: SecretMissing."""
+        return None if self.template is None else fill(self.template, self.folder)[0]
 
 
 def holds_placeholder(value: object) -> bool:

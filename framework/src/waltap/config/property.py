@@ -7,13 +7,14 @@ the reference pages and the JSON Schema read these declarations and nothing else
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
 
+from waltap.config.placeholder import Renewal
 from waltap.config.secrecy import Secret, looks_secret, masked
 
 __all__ = [
@@ -77,6 +78,7 @@ def declare(
     pipeline_name: bool = False,
     words: tuple[str, ...] = (),
     refused: tuple[str, ...] = (),
+    renewed: bool = False,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -89,6 +91,7 @@ def declare(
     ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
     ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
     ``refused``: old names that mean something else now, so that they are refused, with this one named.
+    ``renewed``: where its value came from is kept, to be asked again (`Properties.renewal`).
     """
     extra = {
         "refused": list(refused),
@@ -102,6 +105,7 @@ def declare(
         "pipeline_name": pipeline_name,
         "words": list(words),
         "path": list(path) if isinstance(path, tuple) else path,
+        "renewed": renewed,
         "family": None,
     }
     return Field(
@@ -153,6 +157,16 @@ class Properties(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
     )
+
+    _renewals: dict[str, Renewal] = PrivateAttr(default_factory=dict)
+
+    def renewal(self, field: str) -> Renewal | None:
+        """Return where the value of a ``renewed`` field came from, None where no profile gave it."""
+        return self._renewals.get(field)
+
+    def keep_renewals(self, renewals: Mapping[str, Renewal]) -> None:
+        """Take over where values came from, by field."""
+        self._renewals.update(renewals)
 
     @model_validator(mode="before")
     @classmethod
@@ -246,6 +260,11 @@ class Declaration:
     def since(self) -> str:
         """Return the version that introduced it."""
         return self._extra("since") or "0.1"
+
+    @property
+    def renewed(self) -> bool:
+        """Tell whether where its value came from is kept."""
+        return bool(self._extra("renewed"))
 
     @property
     def secret(self) -> bool:

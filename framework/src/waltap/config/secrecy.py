@@ -10,7 +10,16 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
-__all__ = ["HIDDEN", "Secret", "hide", "looks_secret", "masked", "redacted", "without_frames"]
+__all__ = [
+    "HIDDEN",
+    "Secret",
+    "hide",
+    "hide_passing",
+    "looks_secret",
+    "masked",
+    "redacted",
+    "without_frames",
+]
 
 HIDDEN = "***"
 """What stands for the value of a secret wherever values are shown."""
@@ -22,8 +31,9 @@ SECRET_NAME = re.compile(
     r"pass|pwd|secret|token|credential|authorization|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
     re.IGNORECASE,
 )
-NO_SECRET_NAME = re.compile(r"profile$", re.IGNORECASE)
-"""The name of a profile of credentials, as AWS's, is none of them: ``default`` would go from all texts."""
+NO_SECRET_NAME = re.compile(r"profile$|\.timeout\.ms$", re.IGNORECASE)
+"""The name of a profile of credentials, as AWS's, is none of them: ``default`` would go from all texts.
+Neither is the longest time that one may take to be had."""
 
 USERINFO = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
 ASSIGNED = re.compile(
@@ -34,6 +44,10 @@ ASSIGNED = re.compile(
 
 _hidden: set[str] = set()
 _known = re.compile(r"(?!)")
+_passing: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+PASSING = 16
+"""So many secrets that come and go, as tokens do, are hidden at a time: the latest."""
 
 
 class Secret(str):
@@ -67,9 +81,21 @@ def hide(secrets: Iterable[str]) -> None:
     _known = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
 
 
+def hide_passing(secret: str) -> None:
+    """Hide a value that another follows before long, in every form, until `PASSING` others came."""
+    global _passing  # noqa: PLW0603 - what is hidden is hidden in the whole process
+    if len(secret) < SHORTEST or secret in _hidden or any(secret == each for each, _ in _passing):
+        return
+    forms = tuple(sorted(set(_forms(secret)), key=len, reverse=True))
+    _passing = (*_passing[1 - PASSING :], (secret, forms))
+
+
 def redacted(text: str) -> str:
     """Return ``text`` without the values that are to be hidden, and without passwords in URIs."""
     text = _known.sub(HIDDEN, text)
+    for _, forms in _passing:
+        for form in forms:
+            text = text.replace(form, HIDDEN)
     text = USERINFO.sub(rf"\1:{HIDDEN}@", text)
     return ASSIGNED.sub(rf"\1{HIDDEN}", text)
 

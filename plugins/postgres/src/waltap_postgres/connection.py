@@ -23,9 +23,10 @@ from waltap_postgres.connection_errors import (
     NO_WALSENDER,
     PoolerInTheWay,
     certificate_refused,
+    password_outdated,
     pooler_told,
 )
-from waltap_postgres.errors import ServerUnreachable
+from waltap_postgres.errors import AuthenticationRefused, ServerUnreachable
 from waltap_postgres.host_address import with_addresses
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, Watch, cancel
@@ -74,8 +75,17 @@ DEAD_LINK = {
 hours. A server that is busy still answers at this level, however long it decodes."""
 
 
-def conninfo(properties: PostgresProperties, *, role: str, replication: bool = False) -> str:
-    """Return libpq's connection string; ``role`` is what the connection is for (application_name)."""
+def conninfo(
+    properties: PostgresProperties,
+    *,
+    role: str,
+    replication: bool = False,
+    stopping: Callable[[], bool] = lambda: False,
+) -> str:
+    """Return libpq's connection string; ``role`` is what the connection is for (application_name).
+
+    ``stopping`` ends the wait for a password that a command gives. Raises: WaltapError, StopRequested.
+    """
     own = properties.parameters
     options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
     host, port = properties.addresses
@@ -83,7 +93,7 @@ def conninfo(properties: PostgresProperties, *, role: str, replication: bool = F
         "host": host,
         "port": port,
         "user": properties.user,
-        "password": properties.secret,
+        "password": properties.secret(stopping),
         "dbname": properties.dbname,
         "sslmode": properties.sslmode,
         "sslcert": properties.sslcert,
@@ -154,7 +164,9 @@ def _opened(
     Raises: SourceError, StopRequested; ConfigurationError for parameters that libpq does not have.
     """
     try:
-        text = Secret(conninfo(properties, role=role, replication=replication))
+        text = Secret(
+            conninfo(properties, role=role, replication=replication, stopping=watch.stopping)
+        )
         return watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
     except psycopg.Error as error:
         without_frames(error)
@@ -164,7 +176,10 @@ def _opened(
             names = ", ".join(sorted(properties.libpq)) or "database.*"
             problem = Problem(names, words, allowed="what libpq's documentation says of it")
             raise ConfigurationError([problem]) from error
-        raise driver_error(error, properties, plugin) from error
+        meaning = driver_error(error, properties, plugin)
+        if isinstance(meaning, AuthenticationRefused) and properties.changing_password:
+            meaning = password_outdated(meaning) or meaning
+        raise meaning from error
     except UnicodeError as error:
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
         problem = Problem("database.hostname", f"is not the name of a host: {why}")
@@ -209,6 +224,7 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     for words, sqlstate in (
         ("password authentication failed", "28P01"),
         ("no password supplied", "28P01"),
+        ("PAM authentication failed", "28P01"),
         ("no pg_hba.conf entry", "28000"),
         ("pg_hba.conf rejects", "28000"),
         ("not permitted to log in", "28000"),

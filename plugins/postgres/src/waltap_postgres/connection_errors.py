@@ -2,13 +2,15 @@
 
 import re
 
-from waltap.errors import SourceError
+from waltap.errors import ConnectionLost, SourceError
 
 __all__ = [
     "NO_WALSENDER",
     "CertificateRefused",
+    "PasswordOutdated",
     "PoolerInTheWay",
     "certificate_refused",
+    "password_outdated",
     "pooler_told",
 ]
 
@@ -21,6 +23,17 @@ class PoolerInTheWay(SourceError):
         "Give database.hostname and database.port the server's own address in place of the pooler's "
         "({address}). Hosted services have both: Supabase's is db.PROJECT.supabase.co:5432, Neon's has no "
         "-pooler in its name."
+    )
+
+
+class PasswordOutdated(ConnectionLost):
+    """The server does not take the password that a command, a file or a plugin gave just now."""
+
+    code = "WT-2032"
+    remedy = (
+        "While it streams waltap asks for the password again with each try, as one that is changed may "
+        "reach server and file at different times. If this lasts, look at what gives it, "
+        "and at database.user; on the server: {way}."
     )
 
 
@@ -86,6 +99,14 @@ CERTIFICATES = (
     ),
 )  # fmt: skip
 """What libpq and OpenSSL say, first match first, and what helps."""
+
+
+def password_outdated(error: SourceError) -> PasswordOutdated | None:
+    """Return what a refused authentication means where the next try has another password; None where it
+    is not the password that was refused."""
+    if "authentication failed" in error.problem or "no password supplied" in error.problem:
+        return PasswordOutdated(error.problem, **error.fields)
+    return None
 
 
 def pooler_told(text: str, address: str) -> PoolerInTheWay | None:

@@ -584,6 +584,12 @@ def _way_in(text: str, user: str, database: str) -> str:
             f"a line for it in pg_hba.conf, e.g. host {database} {user} ADDRESS scram-sha-256, and "
             "SELECT pg_reload_conf()"
         )
+    if "PAM authentication" in text:
+        return (
+            f"an identity service decides: on RDS and Aurora GRANT rds_iam TO {role}, for replication "
+            "rds.iam_auth_for_replication = 1, and a token of the last 15 minutes, which "
+            "database.password.command gets for each connection"
+        )
     if "not permitted to log in" in text:
         return f"ALTER ROLE {role} WITH LOGIN"
     return (

@@ -1,13 +1,18 @@
 """Properties of the PostgreSQL connector; Debezium's names where the meaning is the same."""
 
 import re
+import shlex
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, PrivateAttr, field_validator
+from pydantic import AfterValidator, PrivateAttr, ValidationInfo, field_validator
 
 from waltap.capture.java_regex import java_pattern
+from waltap.config.placeholder import SecretMissing
 from waltap.config.property import CommaList, Properties, declare, declare_family
-from waltap.source.password import Password
+from waltap.config.secrecy import Secret, hide_passing
+from waltap.source.password import Password, PasswordFileUnreadable
+from waltap.source.password_command import printed_password
 from waltap_postgres.errors import ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 
@@ -45,7 +50,27 @@ class PostgresProperties(Properties):
     )
     user: str = declare("database.user", default="postgres", summary="Role to connect as.")
     password: str | None = declare(
-        "database.password", default=None, secret=True, summary="Password of the role."
+        "database.password",
+        default=None,
+        secret=True,
+        renewed=True,
+        summary="Password of the role. A file that it names is read again for each connection.",
+    )
+    password_command: str | None = declare(
+        "database.password.command",
+        default=None,
+        secret=True,
+        renewed=True,
+        summary="Command that prints the password, run before each connection: a token of an identity "
+        "service, what a vault has. Without a shell, in the profile's folder; words are quoted as there.",
+    )
+    password_command_timeout_ms: int = declare(
+        "database.password.command.timeout.ms",
+        default=30000,
+        ge=1,
+        advanced=True,
+        summary="Longest time that it may take.",
+        unit="ms",
     )
     dbname: str = declare("database.dbname", summary="Database to capture from.")
     sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = declare(
@@ -355,26 +380,69 @@ class PostgresProperties(Properties):
         return own
 
     @property
-    def secret(self) -> str | None:
-        """Return the password of the next connection. Raises: WaltapError."""
-        if self._password is None:
+    def changing_password(self) -> bool:
+        """Tell whether the next connection may have another password than the last one."""
+        given = self.renewal("password")
+        return bool(
+            self._password or self.password_command or (given is not None and given.template)
+        )
+
+    def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
+        """Return the password of the next connection: a plugin's, a command's, or the profile's.
+
+        Raises: WaltapError, StopRequested.
+        """
+        found = None
+        if self._password is not None:
+            first = self.hostname.partition(",")[0]
+            found = self._password(first, self.port, self.user, self.dbname)
+        if found is None and self.password_command is not None:
+            place = self.renewal("password_command")
+            found = printed_password(
+                shlex.split(self.password_command),
+                folder=None if place is None else place.folder,
+                timeout_s=self.password_command_timeout_ms / 1000,
+                stopping=stopping,
+            )
+        given = self.renewal("password")
+        if found is None and given is not None:
+            try:
+                found = given.now()
+            except SecretMissing as error:
+                raise PasswordFileUnreadable(f"database.password: {error}") from error
+        if found is None:
             return self.password
-        first = self.hostname.partition(",")[0]
-        found = self._password(first, self.port, self.user, self.dbname)
-        return self.password if found is None else found
+        hide_passing(found)
+        return Secret(found)
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return what another process gets, which has no plugin to ask: the password as it is now."""
-        if self._password is None:
+        """Return what another process gets, which has nobody to ask: the password as it is now."""
+        if not self.changing_password:
             return super().__getstate__()
-        fixed = self.model_copy(update={"password": self.secret})
-        fixed._password = None  # noqa: SLF001 - a copy of ours
+        fixed = self.model_copy(update={"password": self.secret(), "password_command": None})
+        fixed._password, fixed._renewals = None, {}  # noqa: SLF001 - a copy of ours
         return fixed.__getstate__()
 
     @property
     def parameters(self) -> dict[str, str]:
         """Return libpq's connection parameters that the profile names, beside those of its own."""
         return libpq_of({**self.jdbc, **self.libpq})
+
+    @field_validator("password_command")
+    @classmethod
+    def _command(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if info.data.get("password") is not None:
+            raise ValueError("is given beside database.password: which of them is meant?")
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            message = f"cannot be taken apart into words: {str(error).lower()}"
+            raise ValueError(message) from None
+        if not words:
+            raise ValueError("names no command")
+        return value
 
     @field_validator("libpq", "jdbc")
     @classmethod

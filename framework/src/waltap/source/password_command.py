@@ -1,0 +1,169 @@
+"""A password that a command prints, such as a token that an identity service signs.
+
+The command is run without a shell, and its output is never shown: of a failure the last line that it wrote
+to its standard error is told, without what looks like a secret and without the lines of a shell's trace.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from waltap.config.secrecy import HIDDEN, Secret, redacted, without_frames
+from waltap.errors import ConnectionLost
+from waltap.source.connector import StopRequested
+
+__all__ = ["PasswordCommandFailed", "printed_password"]
+
+MAX_BYTES = 64 * 1024
+TOLD_MAX = 200
+POLL_S = 0.1
+
+
+class PasswordCommandFailed(ConnectionLost):
+    """The command that gives the database's password gave none."""
+
+    code = "WT-2029"
+    remedy = (
+        "Run database.password.command by hand, as the user and with the environment of waltap: it must "
+        "print the password, nothing else, and end with status 0 within "
+        "database.password.command.timeout.ms. While it streams waltap tries again by itself."
+    )
+
+
+def printed_password(
+    words: Sequence[str],
+    *,
+    folder: Path | None,
+    timeout_s: float,
+    stopping: Callable[[], bool],
+) -> str:
+    """Run a command in ``folder`` and return what it printed, without the end of the line.
+
+    Raises: PasswordCommandFailed, StopRequested.
+    """
+    words = [Secret(word) for word in words]  # frames show them
+    try:
+        return Secret(_printed(words, Path(words[0]).name, folder, timeout_s, stopping))
+    except PasswordCommandFailed as error:
+        raise without_frames(error)  # noqa: B904 - it is the same one; its frames hold what was printed
+
+
+def _printed(
+    words: Sequence[str],
+    name: str,
+    folder: Path | None,
+    timeout_s: float,
+    stopping: Callable[[], bool],
+) -> str:
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # what it starts ends with it, and not with a Ctrl-C of ours
+        )
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it cannot be run"
+        raise PasswordCommandFailed(
+            f"the password's command {name!r} does not start: {why}"
+        ) from None
+    with process:
+        try:
+            printed, said = _outputs(process, name, timeout_s, stopping)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
+        raise PasswordCommandFailed(
+            f"the password's command {name!r} {_ended(process.returncode)}{_told(said, printed)}"
+        )
+    return _password(name, printed, said)
+
+
+def _outputs(
+    process: "subprocess.Popen[bytes]", name: str, timeout_s: float, stopping: Callable[[], bool]
+) -> tuple[bytes, bytes]:
+    """Return both outputs, when the process has ended. What it left running may hold them open."""
+    deadline = time.monotonic() + timeout_s
+    assert process.stdout is not None
+    assert process.stderr is not None
+    gathered: Mapping[int, bytearray] = {
+        process.stdout.fileno(): bytearray(),
+        process.stderr.fileno(): bytearray(),
+    }
+    with selectors.DefaultSelector() as selector:
+        for fd in gathered:
+            os.set_blocking(fd, False)
+            selector.register(fd, selectors.EVENT_READ)
+        ended = False
+        while True:
+            ready = selector.select(0 if ended else POLL_S) if selector.get_map() else []
+            for key, _ in ready:
+                data = os.read(key.fd, MAX_BYTES)
+                gathered[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                if len(gathered[key.fd]) > MAX_BYTES:
+                    raise PasswordCommandFailed(
+                        f"the password's command {name!r} prints without end"
+                    )
+            if ended and not ready:
+                break
+            if not selector.get_map():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+            ended = process.poll() is not None
+            if not ended and stopping():
+                raise StopRequested
+            if not ended and time.monotonic() >= deadline:
+                raise PasswordCommandFailed(
+                    f"the password's command {name!r} gave none within {timeout_s:g} s"
+                )
+    printed, said = gathered.values()
+    return bytes(printed), bytes(said)
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def _told(said: bytes, printed: bytes) -> str:
+    """Return what may be told of an error: the last line of ``said`` that is no trace of a shell's."""
+    secret = printed.decode("utf-8", "replace").strip()
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("+")]
+    if not lines:
+        return ""
+    line = lines[-1]
+    for word in {secret, *secret.split()} if secret else ():
+        line = line.replace(word, HIDDEN)
+    return f": {redacted(line)[:TOLD_MAX]}"
+
+
+def _password(name: str, printed: bytes, said: bytes) -> str:
+    try:
+        text = printed.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        problem = f"the password's command {name!r} printed what is not UTF-8"
+        raise PasswordCommandFailed(problem) from None  # the cause holds what it printed
+    if not text.strip():
+        raise PasswordCommandFailed(
+            f"the password's command {name!r} printed none{_told(said, b'')}"
+        )
+    if "\0" in text or len(text.splitlines()) > 1:
+        raise PasswordCommandFailed(
+            f"the password's command {name!r} printed several lines, or NUL, where the password alone is "
+            "meant"
+        )
+    return text
