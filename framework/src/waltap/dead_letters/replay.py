@@ -64,7 +64,8 @@ class Replay:
             if had:
                 self.store.mark(had, self.now_ms())
                 yield from map(Replayed, had)
-            waiting = [each for each in letters if each not in had]
+            known = {each.id for each in had}
+            waiting = [each for each in letters if each.id not in known]
             for first in range(0, len(waiting), AT_A_TIME):
                 found: list[Replayed] = []
                 given: tuple[str, ...] = ()
