@@ -124,6 +124,19 @@ def test_rows_of_an_initial_snapshot_are_refused_alone(to_sql: Pipeline, target:
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
 
 
+def test_a_replay_ends_no_temporary_slot(to_sql: Pipeline, target: Database) -> None:
+    """A running pipeline would let go of its connection for it, and the slot of all that is to come."""
+    to_sql.settings |= KEEP | {"slot.temporary": "true"}
+    with to_sql.running() as run:
+        target.execute("INSERT INTO people VALUES (2, 'bad', 'n')")
+        run.until(lambda: len(letters_of(to_sql)) == 1, "a letter")
+        answer = dead_letters(to_sql, "replay")
+        assert answer.returncode == 1, answer.stdout + answer.stderr
+        assert "temporary slot" in answer.stdout + answer.stderr
+        target.execute("INSERT INTO people VALUES (4, 'ok', 'n')")
+        run.until(lambda: target.execute("SELECT id FROM replica.people") == [(4,)], "the next row")
+
+
 def test_a_running_pipeline_replays_letters_and_goes_on(to_sql: Pipeline, target: Database) -> None:
     to_sql.settings |= KEEP
     to_sql.catch_up()

@@ -6,13 +6,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria
 from tests.integration.test_sql_sink import PAIRS, PEOPLE, VISITS, _transaction
 from tests.rigs.changelog import Database as Model
-from tests.rigs.changelog import batch, in_parts, relation
+from tests.rigs.changelog import batch, context, in_parts, relation
 from tests.rigs.sql import copy_of
 from tests.servers.postgres import Database
 from waltap.decode.message import Delete, Insert, Truncate, Update
@@ -20,7 +21,9 @@ from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken
+from waltap_sinks.sql.properties import SqlProperties
 
 __all__ = ["duck", "file", "maria"]
 
@@ -344,6 +347,46 @@ def test_names_that_are_taken_are_told(file: Place, tmp_path: Path) -> None:
         target.write(batch(source.commit()))
     ((name,),) = file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'nnn%_history'")
     assert len(name) == 63
+
+
+def test_a_table_that_takes_the_name_of_another_has_its_own_history(
+    file: Place, tmp_path: Path
+) -> None:
+    """Names of SQLite's indexes are those of the database, and stay when a table is renamed."""
+    here = relation("public.orders", [("id", "int4")])
+    there = msgspec.structs.replace(here, table="orders_old")
+    other = msgspec.structs.replace(relation("public.orders", [("id", "int4")]), oid=here.oid + 1)
+    source = Model()
+    with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
+        for number, each in enumerate((here, there, other)):
+            source.insert(each, [str(number)])
+            target.write(batch(source.commit()))
+        target.flush()
+    assert file.rows("orders_old_history", "id") == [("0",), ("1",)]
+    assert file.rows("orders_history", "id") == [("2",)]
+
+
+def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
+    place: Place, tmp_path: Path
+) -> None:
+    """A letter is replayed behind what came after it; or a delete was left out before."""
+    source = Model()
+    properties = SqlProperties.model_validate({"url": place.url, "history.mode": "beside"})
+    with contextlib.closing(
+        SqlSink(properties, context(tmp_path, resumes=True, tolerant=True))
+    ) as target:
+        target.open()
+        source.insert(PEOPLE, ["1", "a", None])
+        target.write(batch(source.commit()))
+        source.rows["public.people"].clear()
+        source.insert(PEOPLE, ["1", "b", None])
+        target.write(batch(source.commit()))
+        target.flush()
+    assert place.rows("people_history", "name", "_is_current") in (
+        [("a", "false"), ("b", "true")],
+        [("a", "f"), ("b", "t")],
+        [("a", "0"), ("b", "1")],
+    )
 
 
 def test_two_keys_of_one_history_are_told_apart(place: Place, tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from tests.rigs.changelog import batch, context
 from tests.rigs.pipeline import until
 from tests.rigs.sql import copy_of, model
 from tests.servers.postgres import Database
-from waltap.errors import ConfigurationError
+from waltap.errors import ConfigurationError, SinkError
 from waltap.source.position import Position
 from waltap.transactions.transaction import TransactionPart
 from waltap_sinks.sql import SqlSink
+from waltap_sinks.sql.errors import SqlCommitUnknown
 from waltap_sinks.sql.lanes import slices_of
 from waltap_sinks.sql.shapes import Shapes
 
@@ -94,10 +95,10 @@ def test_random_work_leads_to_the_rows_and_versions_of_the_source(
     assert told(place, PEOPLE) == annals.told(PEOPLE)
 
 
-def parts_of(source: Model, count: int, rows: int = 70) -> list[TransactionPart]:
+def parts_of(source: Model, count: int, rows: int = 70, first: int = 0) -> list[TransactionPart]:
     found = []
     for number in range(count):
-        source.insert(PEOPLE, *[[str(number * 1000 + n), "new", None] for n in range(rows)])
+        source.insert(PEOPLE, *[[str(first + number * 1000 + n), "new", None] for n in range(rows)])
         source.insert(VISITS, [str(number), "page"])
         found.append(source.commit())
     return found
@@ -125,6 +126,65 @@ def test_what_is_before_a_slice_that_fails_stays_and_the_rest_goes_in_by_one(
     assert place.rows("people", "id", "name", "note") == model(source.rows["public.people"])
     assert place.rows("visits", "person", "page") == model(source.rows["public.visits"])
     sink.close()
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_what_a_lane_committed_unanswered_is_not_applied_again(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed_over: bool
+) -> None:
+    """The server commits the second of three, and the answer is lost. The position that stands there is
+    written over by nobody, and the next opening goes on from it."""
+    monkeypatch.setattr("waltap_sinks.sql.sink.HANDED_OVER", 1 if handed_over else 10_000)
+    place = Place(database.dsn, lambda: psycopg.connect(database.dsn), "text")
+    source = Model()
+    sink = ready(place, tmp_path, source)
+    sink.write(batch(*parts_of(source, 3)))
+    promised = sink.flush()
+    assert promised is not None
+    lane = sink._lanes._lanes[1]  # type: ignore[union-attr]
+    commit = lane.target.commit
+
+    def unanswered(*, durable: bool = True) -> None:
+        commit(durable=durable)
+        lane.target.raw.close()  # type: ignore[attr-defined]
+        raise psycopg.OperationalError("no answer")
+
+    monkeypatch.setattr(lane.target, "commit", unanswered)
+    parts = parts_of(source, 3, first=5000)
+    with pytest.raises(SqlCommitUnknown):
+        sink.write(batch(*map(copy_of, parts)))
+        sink.flush()
+    with contextlib.suppress(SinkError):
+        assert sink.flush() in (promised, Position(parts[0].end_lsn))
+    sink.close()
+    again = place.sink(tmp_path, apply_connections=3)
+    assert again.open() == Position(parts[1].end_lsn)
+    again.write(batch(*parts))
+    assert again.flush() == Position(parts[-1].end_lsn)
+    assert place.rows("visits", "person", "page") == model(source.rows["public.visits"])
+    again.close()
+
+
+def test_lanes_that_cannot_connect_leave_it_to_one(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE ROLE narrow LOGIN SUPERUSER")
+    place = Place(
+        database.dsn.replace(f"//{database.server.user}", "//narrow"),
+        lambda: psycopg.connect(database.dsn),
+        "text",
+    )
+    source = Model()
+    sink = ready(place, tmp_path, source)
+    database.execute("ALTER ROLE narrow NOLOGIN")
+    parts = parts_of(source, 3)
+    sink.write(batch(*parts))
+    assert sink.flush() == Position(parts[-1].end_lsn)
+    assert "no other could be made" in caplog.text
+    assert place.rows("visits", "person", "page") == model(source.rows["public.visits"])
+    sink.close()
+    database.execute("DROP OWNED BY narrow")
+    database.execute("DROP ROLE narrow")
 
 
 def test_later_slices_wait_for_those_before_them(database: Database, tmp_path: Path) -> None:

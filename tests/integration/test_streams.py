@@ -172,6 +172,33 @@ def test_redis_without_memory_and_a_key_that_is_no_stream_are_told(
     made.close()
 
 
+def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    """Redis undoes nothing of a transaction in which one command fails: the position must not be in it."""
+    given = {"address": redis_server.address, "delivery_guarantee": "exactly_once"}
+    made = sink("redis", tmp_path, **given)
+    made.open()
+    made.write(batch(1, record("fine")))
+    made.flush()
+    for stolen in ("new", "fine"):  # one that it never wrote to, and one that it knows as a stream
+        redis.delete(stolen)
+        redis.set(stolen, "text")
+        made.write(batch(2, record("other"), record(stolen)))
+        with pytest.raises(StreamUnfit, match="WT-5564"):
+            made.flush()
+        made.close()
+        redis.delete(stolen)
+        made = sink("redis", tmp_path, **given)
+        held = made.open()
+        assert held is not None
+        assert max(each.end_lsn for each in held.values()) < 2
+    made.write(batch(2, record("other"), record("fine")))
+    made.flush()
+    made.close()
+    assert redis.xlen("fine") == 1
+
+
 def test_the_second_instance_on_redis_shuts_out_the_first(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:

@@ -81,6 +81,8 @@ def command(
     retriable and retries spent. With --all a pipeline that fails is started again, and SIGHUP has
     the folder read again.
     """
+    if set_from_stdin:
+        set_ = [*(set_ or ()), *_given()]
     if every:
         ends = {
             "--until-idle": until_idle, "--until-lsn": until_lsn,
@@ -89,8 +91,6 @@ def command(
         arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one))
-    if set_from_stdin:
-        set_ = [*(set_ or ()), *json.load(sys.stdin)]
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
@@ -106,6 +106,20 @@ def command(
         monitored = _monitored(engine, host, http or profile.engine.http)
         with stopped_by_signals(engine), monitored, observed(engine, host):
             engine.run()
+
+
+def _given() -> list[str]:
+    """Return the settings of standard input. Raises: ConfigurationError."""
+    from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
+
+    try:
+        given = json.load(sys.stdin)
+    except ValueError:
+        given = None
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        problem = Problem("--set-from-stdin", "takes a JSON list of NAME=VALUE")
+        raise ConfigurationError([problem], origin=COMMAND_LINE)
+    return given
 
 
 def _all(

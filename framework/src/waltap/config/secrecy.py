@@ -106,10 +106,14 @@ def without_frames(error: BaseException) -> BaseException:
     For errors of drivers that were given a password: whoever shows a traceback with its locals would show
     it from their frames.
     """
-    at: BaseException | None = error
-    while at is not None and at.__traceback__ is not None:
-        at.__traceback__ = None
-        at = at.__cause__ or at.__context__
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        if at is not None and id(at) not in seen:
+            seen.add(id(at))
+            at.__traceback__ = None
+            waiting += (at.__cause__, at.__context__)
     return error
 
 

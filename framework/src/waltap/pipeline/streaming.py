@@ -100,6 +100,8 @@ class Streaming:
         heartbeats = Heartbeats(run, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
+        if not self._connector.outlives:
+            run.replays.close("a replay would end the temporary slot: stop the pipeline first")
         while not stopping():
             run.tenure.check()
             run.guard.check()

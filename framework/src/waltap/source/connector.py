@@ -254,6 +254,8 @@ class Connector(abc.ABC):
 
     server: ServerInfo
     catalogue: Catalogue
+    outlives: bool = True
+    """Whether a new connection goes on where this one ends."""
 
     @abc.abstractmethod
     def check(self, offset: Offset | None) -> list[Check]:

@@ -27,6 +27,9 @@ SCOPE = "waltap"
 END_S = 5
 """How long the end of a run waits for a collector."""
 
+ONE_EXPORT_S = 0.5
+"""For so long metrics are of one moment."""
+
 
 class Telemetry:
     """An observer of one run. ``endpoint`` is that of OTLP over HTTP, to which ``/v1/traces`` and
@@ -50,6 +53,8 @@ class Telemetry:
                 "waltap.otel.endpoint needs OpenTelemetry", extra="otel"
             ) from cause
         self._pipeline, self._status = pipeline, status
+        self._seen: Status | None = None
+        self._seen_at = 0.0
         base = endpoint.rstrip("/")
         resource = Resource.create(
             {"service.name": "waltap", "service.version": VERSION, "waltap.pipeline": pipeline}
@@ -98,6 +103,13 @@ class Telemetry:
         self._traces.shutdown()
         self._metrics.shutdown(END_S * 1000)
 
+    def _now(self) -> Status:
+        """Return the status that the metrics of one export are of."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen_at > ONE_EXPORT_S:
+            self._seen, self._seen_at = self._status(), now
+        return self._seen
+
     def _reader(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
         from opentelemetry.metrics import Observation
 
@@ -105,7 +117,7 @@ class Telemetry:
             mine = {"pipeline": self._pipeline}
             return [
                 Observation(value, {**mine, **labels})
-                for labels, value in metric.samples(self._status())
+                for labels, value in metric.samples(self._now())
             ]
 
         return read

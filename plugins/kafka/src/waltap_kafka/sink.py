@@ -9,12 +9,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from waltap.errors import SinkError
 from waltap.format.record import Header, Record
-from waltap.sink.delivered import was_delivered
+from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.refusal import RecordsRefused, Refused
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check, StopRequested
 from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.transactions.transaction import Batch
 from waltap_kafka import client
 from waltap_kafka.client import ClientWatch, kafka_error
 from waltap_kafka.client_settings import client_settings
@@ -155,7 +155,7 @@ class KafkaSink(Sink):
         self._refused = []
         try:
             if self._transactions is not None:
-                if self._in_snapshot and _begins(batch):
+                if self._in_snapshot and begins_snapshot(batch):
                     self._transactions.undo()
                 self._transactions.begin()
             self._context.may_write()
@@ -425,13 +425,6 @@ class KafkaSink(Sink):
 def _index(batch: Batch, record: Record) -> int:
     """Return the place of a record in its batch."""
     return next(at for at, each in enumerate(batch.records or ()) if each is record)
-
-
-def _begins(batch: Batch) -> bool:
-    """Tell whether a snapshot begins, or goes on: what was not flushed of it comes again."""
-    return any(
-        isinstance(part, SnapshotRows) and (part.opens or part.goes_on) for part in batch.parts
-    )
 
 
 def _place(record: Record) -> dict[str, Any]:

@@ -83,9 +83,9 @@ class PostgresConnector(Connector):
         self._plugin = context.decoder.output_plugin
         self._pause = partial(pause, stopping=context.stopping)
         self._replication: Session | None = None
-        self._reading = False
         self._exported: str | None = None
-        self._made_slot = self._in_send_format = False
+        self.outlives = not properties.slot_temporary
+        self._reading = self._made_slot = self._in_send_format = False
         self._captured: list[Table] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)

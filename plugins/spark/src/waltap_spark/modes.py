@@ -79,7 +79,9 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def adds_alone(self) -> bool:
         """Tell whether a row that is inserted meets none of its key."""
-        return self.name != "scd1" or self.deletes == "hard"
+        if self.deletes == "soft":
+            return self.name != "scd1"  # a version that was deleted is closed
+        return self.deletes == "hard" or self.name == "append"
 
     @property
     def columns(self) -> dict[str, str]:

@@ -116,7 +116,8 @@ class RedisSink(Sink):
     def _commit(self) -> None:
         if self._held or self._accepted != self._kept.stored:
             self._context.may_write()
-            self._kept.commit(self._accepted, self._add_held)
+            streams = {record.topic for record in self._held}
+            self._kept.commit(self._accepted, streams, self._add_held)
             self._held = []
 
     def _add_held(self, transaction: Any) -> None:

@@ -49,7 +49,8 @@ class GatheredColumns:
                 self._add_changes(part, hour)
             elif isinstance(part, SnapshotRows) and part.rows:
                 self._add_rows(part, hour, batch.position.end_lsn)
-        self.bytes += estimated_bytes(batch)
+        # a truncate has no bytes, and is one
+        self.bytes += max(estimated_bytes(batch), batch.events)
         self._unconverted += batch.events
         if self._unconverted >= UNCONVERTED_ROWS:
             self._convert()

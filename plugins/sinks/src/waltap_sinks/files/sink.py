@@ -13,12 +13,12 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap.files.store import Store
-from waltap.sink.delivered import was_delivered
+from waltap.sink.delivered import begins_snapshot, was_delivered
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.source.connector import Check
 from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.transactions.transaction import Batch
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.commit import (
     BEGUN,
@@ -181,7 +181,7 @@ class FilesSink(Sink):
         if was_delivered(batch, self._held):
             return
         with self._fail_stop, self._placed():
-            if self._in_snapshot and _begins(batch):
+            if self._in_snapshot and begins_snapshot(batch):
                 self._drop()
             self._gathered.add(batch)
             self._letters = batch.replays or self._letters
@@ -299,8 +299,3 @@ class FilesSink(Sink):
             if self._committed:
                 error.problem += f"; committed up to {self._committed}"
             raise
-
-
-def _begins(batch: Batch) -> bool:
-    """Tell whether a snapshot begins with ``batch``."""
-    return any(isinstance(part, SnapshotRows) and part.opens for part in batch.parts)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.generic import GenericTarget, escaped
-from waltap_sinks.sql.history_shape import HistoryShape
+from waltap_sinks.sql.history_shape import HistoryShape, with_suffix
 from waltap_sinks.sql.shape import ShapeColumn
 from waltap_sinks.sql.target import Bound, BoundColumn, chunks
 from waltap_sinks.sql.versions import Versions, shape_of
@@ -27,7 +27,9 @@ class GenericVersions(Versions):
         if shape.key:
             quoted = self._target.quoted
             names = ", ".join(quoted(column.name) for column in shape.key)
-            name = quoted(f"{shape.name.name}_open")
+            # unlike a table's, the name of an index stays when its table is renamed
+            own = f"{shape.name.name}_{abs(shape.relation.oid)}"
+            name = quoted(with_suffix(own, "_open"))
             table = self._target.quoted_table(shape.name)
             self._target.run(f"CREATE INDEX {name} ON {table} ({names}, {quoted(shape.current)})")
 

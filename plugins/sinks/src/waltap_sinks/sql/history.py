@@ -124,6 +124,8 @@ class History:
         self._logs: dict[TableName, Log] = {}
         self._loading: dict[TableName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
+        self.doubtful = False
+        """A row that is inserted may be there: what came before it was refused, or comes again later."""
 
     def of(self, shape: TableShape) -> HistoryShape | None:
         """Return the shape of the history of ``shape``; None: it has none. Raises:
@@ -178,6 +180,8 @@ class History:
                 key_of = log.shape.key_of
                 for change in run:
                     row: Tuple = change.new  # type: ignore[union-attr]
+                    if self.doubtful:
+                        log.end(key_of(row), cause.ts)
                     log.begin(key_of(row), Version(row, "c", cause, next(numbers)))
             elif kind is DELETES:
                 for change in run:

@@ -11,7 +11,7 @@ from waltap_sinks.sql.errors import SqlHistoryColumnTaken
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
 
-__all__ = ["HistoryShape"]
+__all__ = ["HistoryShape", "with_suffix"]
 
 TOLD: Final = (
     ("op", 25, "text"),

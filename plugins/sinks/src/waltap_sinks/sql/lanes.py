@@ -115,7 +115,15 @@ class Lanes:
 
         Raises: what ``commit`` raises.
         """
-        self._open(generation)
+        try:
+            self._open(generation)
+        except Exception as error:
+            if isinstance(error, WaltapError):
+                raise
+            log.warning("one connection applies, since no other could be made: %s", error)
+            self._alone = ALONE_FOR
+            self.close()
+            return 0
         assert self._pool is not None
         lanes = self._lanes[: len(slices)]
         running: list[Future[None]] = [
@@ -149,8 +157,8 @@ class Lanes:
             books = Books(target, self._positions, self._context.pipeline)
             tables = Tables(target, books, self._properties)
             applier = Applier(target, tables, self._shapes, self._context.types, self._properties)
-            target.open()
             self._lanes.append(Lane(target, books, tables, applier))
+            target.open()
         for lane in self._lanes:
             lane.books.adopt(generation)
 
@@ -158,36 +166,36 @@ class Lanes:
 def slices_of(parts: Sequence[TransactionPart], shapes: Shapes, count: int) -> list[Slice]:
     """Cut transactions into at most ``count`` slices that share no row; [] where rows are not known."""
     total = sum(len(part.changes) for part in parts)
+    if total <= WORTH:
+        return []
     size = max(WORTH, -(-total // count))
-    slices: list[tuple[Slice, set[Any], int]] = []
+    slices: list[Slice] = []
+    weights: list[int] = []
+    rows_of: list[set[Any]] = []
+    at_of: dict[Any, int] = {}
+    """Which slice touches a row. A row only ever goes to an earlier one: work grows with rows alone."""
     for part in parts:
         touched = _touched(part, shapes)
         if touched is None:
             return []
-        weight = len(part.changes)
-        if slices and slices[-1][2] < size:
-            some, rows, before = slices[-1]
-            some.append(part)
-            rows |= touched
-            slices[-1] = some, rows, before + weight
-        else:
-            slices.append(([part], set(touched), weight))
-        slices = _joined(slices)
-    return [some for some, _rows, _weight in slices]
-
-
-def _joined(slices: list[tuple[Slice, set[Any], int]]) -> list[tuple[Slice, set[Any], int]]:
-    """Return ``slices`` with the last one put together with the first that it shares a row with, and all
-    that are between."""
-    *before, (_, rows, _) = slices
-    for at, (_some, others, _weight) in enumerate(before):
-        if not rows.isdisjoint(others):
-            merged: Slice = []
-            every: set[Any] = set()
-            for some, touched, _ in slices[at:]:
-                merged += some
-                every |= touched
-            return [*slices[:at], (merged, every, sum(w for _, _, w in slices[at:]))]
+        if not slices or weights[-1] >= size:
+            slices.append([])
+            weights.append(0)
+            rows_of.append(set())
+        last = len(slices) - 1
+        slices[last].append(part)
+        weights[last] += len(part.changes)
+        first = min((at_of.get(row, last) for row in touched), default=last)
+        for row in touched:
+            at_of[row] = last
+        rows_of[last] |= touched
+        if first < last:  # all from there on becomes one
+            for later in range(first + 1, last + 1):
+                slices[first] += slices[later]
+                weights[first] += weights[later]
+                rows_of[first] |= rows_of[later]
+                at_of.update(dict.fromkeys(rows_of[later], first))
+            del slices[first + 1 :], weights[first + 1 :], rows_of[first + 1 :]
     return slices
 
 

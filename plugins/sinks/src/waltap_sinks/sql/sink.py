@@ -74,6 +74,8 @@ class SqlSink(Sink):
                 raise ConfigurationError([problem])
             self._lanes = Lanes(properties, context, self._shapes, table)
         self._reset(None)
+        self._unknown = False
+        """Nobody here knows what became of a commit: the next `open` asks the table of positions."""
 
         self._worker: ThreadPoolExecutor | None = None
         self._handed: Future[None] | None = None
@@ -85,6 +87,8 @@ class SqlSink(Sink):
         self._skip_below = 0 if position is None else position.end_lsn
         self._begun = False
         """The target has an open transaction, of ours."""
+        self._lazy = False
+        """The last commit is durable only after the next that is."""
         self._open_commit = position.commit_lsn if position and position.commit_lsn else None
         """Where the transaction commits of which more is to come."""
         self._rows_open = 0
@@ -116,6 +120,8 @@ class SqlSink(Sink):
             raise WaltapError("the SQL sink was made without a type mapper")
         self._fail_stop.reset()
         self._gap.reset()
+        if self._lanes is not None:
+            self._lanes.close()  # what they know of the target is of before
         try:
             self._target.open()
             position = self._books.open(resumes=self._context.resumes)
@@ -125,6 +131,7 @@ class SqlSink(Sink):
         self._applier.forget()
         self._tables.forget()
         self._reset(position)
+        self._unknown = False
         return position
 
     def close(self) -> None:
@@ -156,10 +163,12 @@ class SqlSink(Sink):
         one before; of a conflict the batch may come again, and after RecordsRefused what is left of it."""
         self._fail_stop.check()
         self._gap.check()
-        midway, open_commit = False, self._open_commit
+        midway, open_commit, replays = False, self._open_commit, self._replays
         try:
             self._finish()  # its commit must not take letters of this batch for replayed
             self._replays = batch.replays
+            if self._applier.history is not None:
+                self._applier.history.doubtful = bool(batch.replays) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
             if batch.replays:
                 self._books.make_letters()
@@ -168,12 +177,14 @@ class SqlSink(Sink):
             else:
                 self._take(batch)
         except RecordsRefused:
+            self._replays = replays
             if midway or batch.snapshot:  # what came before stays; nothing of the batch is in
                 self._open_commit = open_commit
             else:
                 self._undo()
             raise
         except Exception as error:
+            self._replays = replays  # what was refused is no letter that is in
             self._undo()
             failure = self._failure(error)
             if midway and self._target.conflict(error):
@@ -194,7 +205,9 @@ class SqlSink(Sink):
         if not self._gap.failed:
             self._finish_or_fail()
         position = self._stored if self._gap.failed else self._position
-        if self._begun or position is None or position == self._durable:
+        if self._unknown or self._begun or position is None:
+            return self._durable  # a commit would write over what another, unknown one, says
+        if position == self._durable and not self._lazy:
             return self._durable
         with self._fail_stop:
             try:
@@ -266,6 +279,8 @@ class SqlSink(Sink):
             if handed.exception() is None:
                 self._pending = None
                 return
+            if self._unknown:
+                handed.result()
             log.debug("a batch is applied again", exc_info=handed.exception())
             self._undo()
         if self._pending is not None:  # still so where a conflict broke off the second try
@@ -427,6 +442,7 @@ class SqlSink(Sink):
             lane.books.store(end)
             self._commit_on(lane.target, durable=durable)
             self._position = self._stored = end
+            self._lazy = not durable
             if durable:
                 self._durable = end
             self._skip_below = max(self._skip_below, end.end_lsn)
@@ -512,6 +528,7 @@ class SqlSink(Sink):
         self._commit_on(self._target, durable=durable)
         self._begun = self._snapshot = False
         self._position = self._stored = position
+        self._lazy = not durable
         if durable:
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
@@ -523,6 +540,7 @@ class SqlSink(Sink):
         except Exception as error:
             if not target.lost(error):
                 raise
+            self._unknown = True
             raise SqlCommitUnknown(
                 f"the connection to {target.url} was lost while a transaction was being committed",
                 positions=self._books.name,

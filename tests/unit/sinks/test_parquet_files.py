@@ -1,0 +1,27 @@
+"""Parquet files of the sink ``files``: what is promised is in them."""
+
+from pathlib import Path
+
+from pyarrow import parquet
+
+from tests.rigs.changelog import Database as Model
+from tests.rigs.changelog import batch, context, relation
+from waltap.source.position import Positions
+from waltap_sinks.files.sink import FilesSink
+from waltap_sinks.files.properties import FilesProperties
+
+
+def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path / "files"), "file.format": "parquet"}
+    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
+    sink.open()
+    source = Model()
+    source.truncate(relation("public.orders", [("id", "int4")]))
+    part = source.commit()
+    sink.write(batch(part))
+    promised = sink.flush()
+    sink.close()
+    assert promised
+    assert Positions.of(promised, "")[""].end_lsn == part.end_lsn
+    (file,) = (tmp_path / "files").glob("table=*/date=*/*.parquet")
+    assert parquet.ParquetFile(file).read(["_op"]).to_pylist() == [{"_op": "t"}]
