@@ -26,6 +26,8 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
                 *(sys.executable, "-m", "waltap_spark.driver", "--with-parent"),
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
                 *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
+                # a thread folds and merges all the time, and dies with it
+                *("--set", "fold.min.rows=0", "--set", "fold.share=0", "--set", "merge.sets=2"),
             ],
             stdin=subprocess.PIPE,
             stderr=log,

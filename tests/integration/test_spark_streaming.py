@@ -81,7 +81,7 @@ def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost
         query = start_query(
             rig.spark, rig.log, rig.applier, str(tmp_path / checkpoint), available_now=True
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         rig.check()
         rig.work(2)
     query = start_query(
@@ -90,7 +90,7 @@ def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost
     rig.work(2)
     last = rig.log.last()
     assert last is not None
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 180
     while rig.applier.state.mark < last.mark:
         assert query.isActive, query.exception()
         assert time.monotonic() < limit
@@ -105,7 +105,7 @@ def test_manifests_that_spark_did_not_give_are_read_from_the_log(rig: Rig, tmp_p
     query = start_query(
         rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(180)
     rig.applier.close()
     rig.output = Output(str(tmp_path / "fresh"))
     rig.applier = Applier(rig.spark, rig.log, rig.output)
@@ -114,5 +114,5 @@ def test_manifests_that_spark_did_not_give_are_read_from_the_log(rig: Rig, tmp_p
     query = start_query(
         rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(180)
     rig.check()

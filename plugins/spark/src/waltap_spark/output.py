@@ -111,7 +111,8 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a table as they stood at some commit: a folder of its own, or a change set whose rows
     are nothing but rows of the table. ``columns`` are those that its files have and that count;
     ``epoch`` is that of the change log in which the rows were last true; ``ids`` as in
-    `TableState.version_ids`; ``logged``: the columns of the table's mode are made from the log's."""
+    `TableState.version_ids`; ``logged``: the columns of the table's mode are made from the log's;
+    ``closed``: they are versions that ended, which no change changes any more."""
 
     path: str
     rows: int
@@ -119,6 +120,7 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     ids: dict[str, int] = {}
     logged: bool = False
+    closed: bool = False
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +233,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def base_rows(self) -> int:
         """Return the rows of the base."""
         return sum(part.rows for part in self.base)
+
+    @property
+    def open_rows(self) -> int:
+        """Return those that a change may change."""
+        return sum(part.rows for part in self.base if not part.closed)
 
 
 Versions = dict[str, dict[str, int]]

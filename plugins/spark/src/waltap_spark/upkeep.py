@@ -50,7 +50,7 @@ RETRY_S: Final = 60.0
 """How long a table is left alone whose files could not be tended."""
 
 POOL: Final = "waltap-upkeep"
-"""Spark's scheduler pool of the thread, and the tag of its jobs."""
+"""Spark's scheduler pool of the thread."""
 
 CANCEL_S: Final = 0.5
 """How often an end that is waited for has Spark cancel what still runs."""
@@ -112,10 +112,9 @@ def _replaced(
 
 
 def _own(session: "SparkSession") -> None:
-    """Have the jobs that this thread runs in ``session`` known by a tag, and scheduled by themselves."""
+    """Have the jobs that this thread runs in ``session`` scheduled beside all others."""
     from pyspark.errors import PySparkAttributeError
 
-    session.addTag(POOL)
     with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server's own matter
         session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
 
@@ -246,11 +245,11 @@ class Upkeep:
                 return
 
     def _cancel(self) -> None:
-        """Have Spark end the thread's jobs; one that begins after that is for the next call."""
+        """Have Spark end the jobs of the thread; one that begins then is for the next call."""
         session = self._session
         if session is not None:
             with contextlib.suppress(Exception):  # Spark may be gone already, and its jobs with it
-                session.interruptTag(POOL)
+                session.interruptAll()
 
     def _run(self) -> None:
         while not self._ends.is_set():

@@ -95,7 +95,7 @@ class ParquetFormat(TableFormat):
         """Fold what is pending when it is much, and merge small change sets."""
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
-        enough = max(options.fold_rows, options.fold_share * table.base_rows)
+        enough = max(options.fold_rows, options.fold_share * table.open_rows)
         many = (
             pending_rows > enough
             or 0 < options.fold_sets <= len(table.pending)
@@ -103,7 +103,7 @@ class ParquetFormat(TableFormat):
         )
         if many:
             table = self._fold(step, table)
-        return self._merge(step, table)
+        return self._merge(step, self._merge_closed(step, table))
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -133,26 +133,74 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
     def _fold(self, step: Step, table: TableState) -> TableState:
-        """Write the table as it stands now: the pending changes become part of its base."""
+        """Write the table as it stands now: the pending changes become part of its base.
+
+        Versions that ended before stay where they are: a fold costs what the open ones cost, and not what
+        the history does.
+        """
         uri = self._output.uri
+        ended = tuple(part for part in table.base if part.closed)
+        table = msgspec.structs.replace(
+            table, base=tuple(part for part in table.base if not part.closed)
+        )
         pending = None
         if any(change.moved for change in table.pending):
             rows = changes_frame(step.spark, table, table.pending, uri, filled=True)
             base = current_frame(step.spark, msgspec.structs.replace(table, pending=()), uri)
             pending = with_moves(table, table.pending, rows, standing(table, base))
         frame = current_frame(step.spark, table, uri, pending=pending)
-        path = f"{table.folder}/current/{step.name()}"
         expected = table.base_rows + sum(change.rows for change in table.pending)
+        epoch = _epoch_of_fold(table)
+        if table.mode.name != "scd2":
+            parts = [self._part(step, table, frame, expected, epoch)]
+        else:
+            frame = frame.persist()  # the two parts come of one computation
+            ends = frame.where("not _current")
+            try:
+                parts = [
+                    self._part(step, table, frame.where("_current"), expected, epoch),
+                    self._part(step, table, ends, expected, epoch, closed=True),
+                ]
+            finally:
+                frame.unpersist()
+            parts = [part for part in parts if part.rows]
+        return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
+
+    def _part(
+        self,
+        step: Step,
+        table: TableState,
+        frame: "DataFrame",
+        expected: int,
+        epoch: int,
+        *,
+        closed: bool = False,
+    ) -> BasePart:
+        """Write ``frame``, of about ``expected`` rows of ``table``, as a part of its base."""
+        path = f"{table.folder}/current/{step.name()}"
         self._write(frame, path, expected)
-        stored = step.spark.read.schema(frame.schema).parquet(uri(path))
-        part = BasePart(
+        stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
+        return BasePart(
             path=path,
             rows=stored.count(),
             columns=dict(table.columns),
-            epoch=_epoch_of_fold(table),
+            epoch=epoch,
             ids=dict(table.ids),
+            closed=closed,
         )
-        return msgspec.structs.replace(table, base=(part,), pending=())
+
+    def _merge_closed(self, step: Step, table: TableState) -> TableState:
+        """Make one part of small ones whose versions ended, when there are many of them: each fold leaves
+        one."""
+        few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
+        if len(few) < self._options.merge_sets:
+            return table
+        alone = msgspec.structs.replace(table, base=tuple(few), pending=())
+        frame = current_frame(step.spark, alone, self._output.uri)
+        epoch = min((part.epoch for part in few if part.epoch), default=0)
+        part = self._part(step, alone, frame, alone.base_rows, epoch, closed=True)
+        rest = tuple(each for each in table.base if each not in few)
+        return msgspec.structs.replace(table, base=(part, *rest))
 
     def _merge(self, step: Step, table: TableState) -> TableState:
         """Make one set of the oldest neighbours of one size, when there are many of them."""
