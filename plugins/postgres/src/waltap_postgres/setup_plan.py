@@ -121,8 +121,10 @@ def _mending(error: WaltapError) -> Iterator[str]:
             | PublicationNotPermitted()
             | SignalTableMissing()
             | PrivilegeMissing()
-            | WalLevelTooLow()
         ):
             yield from str(facts["sql"]).split("; ")
+        case WalLevelTooLow():  # a restart, or the switch of a service, is no SQL
+            for step in str(facts["sql"]).split("; "):
+                yield step.partition(" (")[0] if step.startswith("ALTER SYSTEM") else f"-- {step}"
         case _:
             return

@@ -13,20 +13,24 @@ from waltap.errors import WaltapError
 from waltap.source.connector import Check, ConnectorContext
 from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue, Table
-from waltap_postgres.catalog.server_setting import (
-    ServerSetting,
-    server_settings,
-    wal_level_remedy,
+from waltap_postgres.catalog.hosting import Hosting, hosting
+from waltap_postgres.catalog.server_checks import (
+    failover,
+    output_plugin,
+    senders,
+    slot_limits,
+    standby,
+    version,
+    wal_level,
+    writer_delay,
 )
+from waltap_postgres.catalog.server_setting import server_settings
 from waltap_postgres.connection import Session, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
 from waltap_postgres.decision import Decision
 from waltap_postgres.errors import (
-    WAL_LEVEL_SQL,
-    ConnectionsUsedUp,
     EncodingNotConverted,
     NothingCaptured,
-    OutputPluginUnavailable,
     PrivilegeMissing,
     PublicationNotPermitted,
     RowsHidden,
@@ -34,7 +38,6 @@ from waltap_postgres.errors import (
     SignalTableMissing,
     SlotActive,
     TableUnreadable,
-    WalLevelTooLow,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
@@ -54,10 +57,22 @@ SETTINGS = (
     "synchronized_standby_slots",
     "max_slot_wal_keep_size",
     "idle_replication_slot_timeout",
+    "wal_writer_delay",
+    "commit_delay",
 )
-HOSTED_ROLES = ["rds_replication", "rds_superuser"]
-"""Roles of hosted servers whose members may replicate and publish without the attributes."""
 NAMED = 20
+LAZY_SQL = """
+SELECT 'all'::text FROM pg_settings
+ WHERE name = 'synchronous_commit' AND setting = 'off'
+   AND source NOT IN ('client', 'database', 'user', 'database user', 'session', 'interactive')
+UNION ALL
+SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
+  FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
+       LEFT JOIN pg_database d ON d.oid = s.setdatabase
+ WHERE 'synchronous_commit=off' = ANY(s.setconfig)
+   AND (s.setdatabase = 0 OR d.datname = current_database())
+"""
+"""Whose commits do not wait for the disk: all, unless our session has that from elsewhere."""
 
 
 class Preflight:
@@ -106,24 +121,28 @@ class Preflight:
     ) -> list[Check]:
         found = server_settings(self.catalogue, SETTINGS)
         settings = {name: setting.value for name, setting in found.items()}
-        ((superuser, replication, create, hosted, standby, slots, senders),) = self.catalogue.query(
-            self.facts_sql, (HOSTED_ROLES,)
+        service = hosting(self.catalogue, self.properties.hostname)
+        ((superuser, replication, create, granted, admin, in_recovery, slots, used),) = (
+            self.catalogue.query(self.facts_sql, hosted_roles(service))
         )
         checks = [
-            _wal_level(found.get("wal_level")),
+            wal_level(found.get("wal_level"), service),
             self._slot(decision, slots, int(settings.get("max_replication_slots", "0"))),
-            _senders(senders, int(settings.get("max_wal_senders", "0"))),
-            self._privileges(may_replicate=superuser or replication or hosted),
-            _output_plugin(settings, self._decoder.output_plugin),
-            *_slot_limits(settings),
+            senders(used, int(settings.get("max_wal_senders", "0"))),
+            self._privileges(service, may_replicate=superuser or replication or granted),
+            output_plugin(settings, self._decoder.output_plugin),
+            *slot_limits(settings, service),
+            *writer_delay(settings, self._lazy()),
+            *(service.checks() if service is not None else ()),
+            *(standby(self.server.version_num, self._primary()) if in_recovery else ()),
         ]
         refused_failover = failover_refusal(
-            self.properties, self.server.version_num, standby=standby
+            self.properties, self.server.version_num, standby=in_recovery
         )
         if refused_failover is not None:
             checks.append(Check.failed("slot.failover", refused_failover))
         elif self.properties.slot_failover:
-            checks.append(_failover(settings))
+            checks.append(failover(settings, service))
         checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
             text = f"not used by {self._decoder.output_plugin}"
@@ -134,9 +153,9 @@ class Preflight:
         except WaltapError as error:
             return [*checks, Check.failed("publication", error)]
         denied = None
-        if standby and planned.statements:
+        if in_recovery and planned.statements:
             denied = "the server is a standby, where nothing can be published"
-        elif not (superuser or hosted):
+        elif not (superuser or admin):
             denied = self._denied(planned, create=create)
         if denied is not None:
             refused = PublicationNotPermitted(
@@ -151,16 +170,18 @@ class Preflight:
     facts_sql: ClassVar[str] = """
 SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CREATE'),
        EXISTS (SELECT FROM pg_roles h WHERE h.rolname = ANY(%s) AND pg_has_role(h.oid, 'MEMBER')),
+       EXISTS (SELECT FROM pg_roles h WHERE h.rolname = %s AND pg_has_role(h.oid, 'MEMBER')),
        pg_is_in_recovery(), (SELECT count(*) FROM pg_replication_slots),
        (SELECT count(*) FROM pg_stat_replication)
   FROM pg_roles WHERE rolname = current_user
 """
-    """Gives, for an array of roles that hosts have made: is a superuser, may replicate, may make
-    publications, is a member of one of them, is on a standby; how many slots and walsenders there are."""
+    """Gives, for `hosted_roles`: is a superuser, may replicate, may make publications, is a member of one
+    whose members may replicate, of one whose members publish as superusers do; is on a standby; how many
+    slots and walsenders there are."""
 
     def version(self) -> Check:
         """Return what is to be said of the server's version."""
-        return _version(self.server.version_num)
+        return version(self.server.version_num)
 
     def connection(self) -> list[Check]:
         """Look for a pooler: it gives connections process numbers of its own."""
@@ -210,14 +231,32 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         )
         return [Check.failed("encoding", EncodingNotConverted(problem))]
 
-    def _privileges(self, *, may_replicate: bool) -> Check:
+    def _primary(self) -> str | None:
+        """Return the address that a standby's WAL comes from; None where it does not tell this role."""
+        rows = self.catalogue.query(
+            "SELECT sender_host, sender_port FROM pg_stat_wal_receiver WHERE sender_host IS NOT NULL"
+        )
+        return next((f"{host}:{port}" for host, port in rows), None)
+
+    def _lazy(self) -> list[str]:
+        """Return whose commits do not wait for the disk: of everybody, of databases and roles."""
+        rows = self.catalogue.query(LAZY_SQL)
+        return [name for (name,) in rows]
+
+    def _privileges(self, service: Hosting | None, *, may_replicate: bool) -> Check:
         user = self.properties.user
         if may_replicate:
             return Check(name="privileges", verdict="ok", found="REPLICATION")
         found = f"role {user} has no REPLICATION"
         sql = f"ALTER ROLE {identifier(user)} WITH REPLICATION"
-        error = PrivilegeMissing(found, user=identifier(user), sql=sql)
         remedy = f"As a superuser: {sql};"
+        if service is not None:
+            sql = service.service.grant(user)
+            found = f"role {user} may not replicate on {service.service.name}"
+            remedy = f"As {service.service.admin}, or a member of it: {sql};"
+            if not service.service.admin:
+                sql = remedy = service.service.switch
+        error = PrivilegeMissing(found, user=identifier(user), sql=sql)
         return Check(name="privileges", verdict="error", found=found, remedy=remedy, error=error)
 
     def _denied(self, plan: PublicationPlan, *, create: bool) -> str | None:
@@ -471,103 +510,6 @@ def _start(decision: Decision) -> Check:
     return Check(name="start", verdict="ok", found=found)
 
 
-def _slot_limits(settings: dict[str, str]) -> list[Check]:
-    """Return what makes the server give a slot up while nobody reads it."""
-    idle = int(settings.get("idle_replication_slot_timeout", "0"))
-    keep = int(settings.get("max_slot_wal_keep_size", "-1"))
-    if idle:
-        return [
-            Check(
-                name="slot limits",
-                verdict="warning",
-                found=f"idle_replication_slot_timeout is {idle} s: a slot that nobody reads for longer is "
-                "given up, and a pipeline that was down for so long has a gap",
-                remedy="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
-            )
-        ]
-    if keep < 0:
-        return []
-    found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
-    return [Check(name="slot limits", verdict="ok", found=found)]
-
-
-def _failover(settings: dict[str, str]) -> Check:
-    """Look whether what is delivered is sure to be on the standby: the server sends it only then where
-    the standby's own slot is named."""
-    waits = settings.get("synchronized_standby_slots", "")
-    if waits:
-        found = f"the slot is copied to standbys, and changes wait for {waits}"
-        return Check(name="slot.failover", verdict="ok", found=found)
-    return Check(
-        name="slot.failover",
-        verdict="warning",
-        found="the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
-        "when it is promoted has been delivered all the same",
-        remedy="Name the slot that the standby itself streams from (its primary_slot_name): ALTER SYSTEM "
-        "SET synchronized_standby_slots = 'SLOT'; SELECT pg_reload_conf();",
-    )
-
-
-def _version(version_num: int) -> Check:
-    text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
-    if version_num < 100000:
-        return Check(
-            name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
-        )
-    return Check(name="server version", verdict="ok", found=text)
-
-
-def _wal_level(setting: ServerSetting | None) -> Check:
-    level = setting.value if setting else "unknown"
-    if level != "logical":
-        waits = (
-            f", {setting.written or 'another'} from the next restart on"
-            if setting and setting.waiting
-            else ""
-        )
-        found, remedy = f"{level}{waits}", wal_level_remedy(setting)
-        return Check(
-            name="wal_level",
-            verdict="error",
-            found=found,
-            remedy=remedy,
-            error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
-        )
-    if setting and setting.waiting and setting.written not in {None, "logical"}:
-        return Check(
-            name="wal_level",
-            verdict="warning",
-            found=f"logical, but {setting.written} from the next restart on",
-            remedy=WAL_LEVEL_SQL,
-        )
-    return Check(name="wal_level", verdict="ok", found=level)
-
-
-def _senders(used: int, limit: int) -> Check:
-    found = f"{used} of {limit} in use"
-    if used >= limit:
-        return Check.failed("walsenders", ConnectionsUsedUp(f"{found}: no walsender is free"))
-    return Check(name="walsenders", verdict="ok", found=found)
-
-
-def _output_plugin(settings: dict[str, str], plugin: str) -> Check:
-    listed = settings.get("output_plugin_libraries")
-    if listed is None:
-        return Check(name="output plugin", verdict="ok", found=plugin)
-    names = [name.strip().strip('"').rpartition("/")[2] for name in listed.split(",")]
-    if plugin in names or "*" in names:
-        return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
-    found = f"output_plugin_libraries is {listed!r}, without {plugin}"
-    return Check(
-        name="output plugin",
-        verdict="error",
-        found=found,
-        remedy=f"ALTER SYSTEM SET output_plugin_libraries = '{listed}, {plugin}';"
-        " SELECT pg_reload_conf();",
-        error=OutputPluginUnavailable(found, plugin=plugin),
-    )
-
-
 def _count(tables: list[Table]) -> str:
     return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
 
@@ -595,3 +537,13 @@ def tables_unreadable(
         schemas=", ".join(sorted({identifier(r.schema) for r in relations})),
         user=identifier(properties.user),
     )
+
+
+def hosted_roles(service: Hosting | None) -> tuple[list[str], str]:
+    """Return roles whose members may replicate without the attribute, and the one whose members publish
+    as superusers do: those of the service."""
+    if service is None:
+        return [], ""
+    own = service.service
+    granted = [own.granted] if own.granted else []
+    return [*granted, *(granted and [own.admin])], own.admin

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.catalog.hosting import Hosting, hosting
 from waltap_postgres.errors import WAL_LEVEL_SQL, WalLevelTooLow
 
 __all__ = [
@@ -56,9 +57,11 @@ def server_settings(
     return settings
 
 
-def wal_level_remedy(setting: ServerSetting | None) -> str:
+def wal_level_remedy(setting: ServerSetting | None, hosting: Hosting | None = None) -> str:
     """Return what brings ``wal_level`` to logical: SQL and a restart, or the restart alone where it
-    is all that is missing."""
+    is all that is missing. Where a service hosts the server, its own switch."""
+    if hosting is not None:
+        return hosting.wal_level_remedy()
     if setting is None or not setting.waiting:
         return f"{WAL_LEVEL_SQL}; then restart the server"
     if setting.written == "logical":
@@ -78,7 +81,8 @@ def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
         yield
     except WalLevelTooLow as error:
         setting = server_settings(catalogue, ("wal_level",)).get("wal_level")
-        raise WalLevelTooLow(error.problem, sql=wal_level_remedy(setting)) from error
+        service = hosting(catalogue, catalogue.properties.hostname)
+        raise WalLevelTooLow(error.problem, sql=wal_level_remedy(setting, service)) from error
 
 
 def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:

@@ -1,0 +1,187 @@
+"""Checks of the server alone: its version, and settings that streaming depends on.
+
+Each remedy suffices; where a service hosts the server, it names that one's own switch.
+"""
+
+from waltap.errors import SourceError
+from waltap.source.connector import Check
+from waltap_postgres.catalog.hosting import Hosting
+from waltap_postgres.catalog.server_setting import ServerSetting, wal_level_remedy
+from waltap_postgres.errors import (
+    WAL_LEVEL_SQL,
+    ConnectionsUsedUp,
+    OutputPluginUnavailable,
+    WalLevelTooLow,
+)
+
+__all__ = [
+    "StandbyCannotDecode",
+    "failover",
+    "output_plugin",
+    "senders",
+    "slot_limits",
+    "standby",
+    "version",
+    "wal_level",
+    "writer_delay",
+]
+
+SLOW_MS = 1000
+"""So late a change is something to look at."""
+
+
+def slot_limits(settings: dict[str, str], hosting: Hosting | None) -> list[Check]:
+    """Return what makes the server give a slot up while nobody reads it."""
+    idle = int(settings.get("idle_replication_slot_timeout", "0"))
+    keep = int(settings.get("max_slot_wal_keep_size", "-1"))
+    if idle:
+        return [
+            Check(
+                name="slot limits",
+                verdict="warning",
+                found=f"idle_replication_slot_timeout is {idle} s: a slot that nobody reads for longer is "
+                "given up, and a pipeline that was down for so long has a gap",
+                remedy="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+                if hosting is None
+                else hosting.set("idle_replication_slot_timeout = 0"),
+            )
+        ]
+    if keep < 0:
+        return []
+    found = f"max_slot_wal_keep_size is {keep} MB: a slot that keeps more WAL is given up"
+    return [Check(name="slot limits", verdict="ok", found=found)]
+
+
+def failover(settings: dict[str, str], hosting: Hosting | None) -> Check:
+    """Look whether what is delivered is sure to be on the standby: the server sends it only then where
+    the standby's own slot is named."""
+    waits = settings.get("synchronized_standby_slots", "")
+    if waits:
+        found = f"the slot is copied to standbys, and changes wait for {waits}"
+        return Check(name="slot.failover", verdict="ok", found=found)
+    return Check(
+        name="slot.failover",
+        verdict="warning",
+        found="the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
+        "when it is promoted has been delivered all the same",
+        remedy="Name the slot that the standby itself streams from (its primary_slot_name): "
+        + (
+            "ALTER SYSTEM SET synchronized_standby_slots = 'SLOT'; SELECT pg_reload_conf();"
+            if hosting is None
+            else hosting.set("synchronized_standby_slots = 'SLOT'")
+        ),
+    )
+
+
+def version(version_num: int) -> Check:
+    """Return what is to be said of the version."""
+    text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
+    if version_num < 100000:
+        return Check(
+            name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
+        )
+    return Check(name="server version", verdict="ok", found=text)
+
+
+def wal_level(setting: ServerSetting | None, hosting: Hosting | None) -> Check:
+    """Return whether the WAL has what decoding needs."""
+    level = setting.value if setting else "unknown"
+    if level != "logical":
+        waits = (
+            f", {setting.written or 'another'} from the next restart on"
+            if setting and setting.waiting
+            else ""
+        )
+        found, remedy = f"{level}{waits}", wal_level_remedy(setting, hosting)
+        return Check(
+            name="wal_level",
+            verdict="error",
+            found=found,
+            remedy=remedy,
+            error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
+        )
+    if setting and setting.waiting and setting.written not in {None, "logical"}:
+        return Check(
+            name="wal_level",
+            verdict="warning",
+            found=f"logical, but {setting.written} from the next restart on",
+            remedy=WAL_LEVEL_SQL if hosting is None else hosting.wal_level_remedy(),
+        )
+    return Check(name="wal_level", verdict="ok", found=level)
+
+
+class StandbyCannotDecode(SourceError):
+    """The server is a standby, and too old to decode there."""
+
+    code = "WT-2124"
+    remedy = (
+        "Give database.hostname the primary's address ({primary}): standbys decode from PostgreSQL 16 "
+        "on. `waltap doctor FILE` tells whether another address will do."
+    )
+
+
+def standby(version_num: int, receives_from: str | None) -> list[Check]:
+    """Refuse a standby that cannot decode; ``receives_from``: where its WAL comes from, if it tells."""
+    if version_num >= 160000:
+        return [Check(name="standby", verdict="ok", found="decodes while it is in recovery")]
+    found = f"PostgreSQL {version_num // 10000} does not decode on a standby, and this is one"
+    primary = receives_from or "the server that answers false to SELECT pg_is_in_recovery()"
+    return [Check.failed("standby", StandbyCannotDecode(found, primary=primary))]
+
+
+def senders(used: int, limit: int) -> Check:
+    """Return whether a walsender is free."""
+    found = f"{used} of {limit} in use"
+    if used >= limit:
+        return Check.failed("walsenders", ConnectionsUsedUp(f"{found}: no walsender is free"))
+    return Check(name="walsenders", verdict="ok", found=found)
+
+
+def output_plugin(settings: dict[str, str], plugin: str) -> Check:
+    """Return whether the server lets the plugin be loaded."""
+    listed = settings.get("output_plugin_libraries")
+    if listed is None:
+        return Check(name="output plugin", verdict="ok", found=plugin)
+    names = [name.strip().strip('"').rpartition("/")[2] for name in listed.split(",")]
+    if plugin in names or "*" in names:
+        return Check(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
+    found = f"output_plugin_libraries is {listed!r}, without {plugin}"
+    return Check(
+        name="output plugin",
+        verdict="error",
+        found=found,
+        remedy=f"ALTER SYSTEM SET output_plugin_libraries = '{listed}, {plugin}';"
+        " SELECT pg_reload_conf();",
+        error=OutputPluginUnavailable(found, plugin=plugin),
+    )
+
+
+def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[Check]:
+    """Return what makes changes late before anybody can read them: the stream has WAL that is on disk.
+
+    ``lazy``: who commits without waiting for that (``synchronous_commit = off``).
+    """
+    late = []
+    by_writer = 3 * int(settings.get("wal_writer_delay", "200"))
+    if lazy:
+        late.append(
+            f"synchronous_commit is off for {', '.join(lazy)}: their commits are written up to "
+            f"{by_writer} ms later, three times wal_writer_delay, and come by the stream no sooner"
+        )
+    delay = int(settings.get("commit_delay", "0")) / 1000
+    if delay:
+        late.append(f"commit_delay adds up to {delay:g} ms to each commit while others commit")
+    if not late:
+        return []
+    slow = (by_writer if lazy else 0) + delay >= SLOW_MS
+    return [
+        Check(
+            name="latency",
+            verdict="warning" if slow else "ok",
+            found="; ".join(late),
+            remedy="Where changes are wanted sooner: a smaller wal_writer_delay (commit_delay), which "
+            "takes a reload and costs writes"
+            if slow
+            else "",
+        )
+    ]
