@@ -91,11 +91,15 @@ site: setup ## build the documentation as a site, build/site/index.html; a warni
 	@echo build/site/index.html
 
 dist: setup ## wheels and sdists of every distribution, the same bytes each time, their SBOM and hashes: dist/
-	@$(BIN)/python scripts/distributions.py build
+	@$(BIN)/python -m scripts.distributions build
 
-audit: dist ## known vulnerabilities of what a release may install; needs the package index's advisories
+audit: dist ## known vulnerabilities of what a release may install, by the index, or ADVISORIES=folder
+ifdef ADVISORIES
+	@$(BIN)/python -m scripts.distributions audit --advisories $(ADVISORIES)
+else
 	@[ -x .venv-audit/bin/pip-audit ] || { python3 -m venv .venv-audit && .venv-audit/bin/pip -q install pip-audit==2.10.1; }
-	@$(BIN)/python scripts/distributions.py audit --program .venv-audit/bin/pip-audit
+	@$(BIN)/python -m scripts.distributions audit --program .venv-audit/bin/pip-audit
+endif
 
 clean: ## remove caches and output, not the virtual environment
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist demo-output

@@ -1,7 +1,7 @@
 """Builds what is published: wheels and sdists of every distribution, their SBOM, their hashes.
 
     distributions.py build [--into dist] [--any-tree]
-    distributions.py audit [--into dist]
+    distributions.py audit [--into dist] [--advisories FOLDER]
 
 The same commit gives the same bytes: every time stamp is the commit's (``SOURCE_DATE_EPOCH``), order
 and modes of files are the builder's. A release is of the committed tree, so a changed one is refused.
@@ -36,6 +36,7 @@ from hatchling import build as backend
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from scripts.advisories import Advisories
 
 ROOT = Path(__file__).parents[1]
 SBOM = "sbom.cdx.json"
@@ -212,19 +213,42 @@ def audit(into: Path, program: str) -> str | None:
     return None
 
 
+def audit_by(folder: Path, into: Path) -> str | None:
+    """Hold everything that the SBOM names but our own against the advisories in ``folder``; return what is
+    wrong, or None. Advisories that are a month old are a failure, whatever they say."""
+    advisories = Advisories.read(folder)
+    bom = json.loads((into / SBOM).read_text())
+    pins = [(c["name"], c["version"]) for c in bom["components"] if "hashes" not in c]
+    found = [
+        f"{name} {version}: {i}" for name, version in pins for i in advisories.of(name, version)
+    ]
+    if found:
+        return "\n  ".join(["known vulnerabilities:", *found])
+    if advisories.stale(datetime.now(UTC)):
+        return (
+            f"no known vulnerability in {len(pins)} packages, as of {advisories.newest:%Y-%m-%d}: the "
+            "advisories are old, fetch newer ones"
+        )
+    return None
+
+
 def main() -> None:
     """Build, or audit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", choices=["build", "audit"])
     parser.add_argument("--into", type=Path, default=ROOT / "dist", help="the folder for the files")
     parser.add_argument("--program", default="pip-audit", help="pip-audit, for the audit")
+    parser.add_argument(
+        "--advisories", type=Path, help="a folder of them, for an audit without network"
+    )
     parser.add_argument("--any-tree", action="store_true", help="build what is not committed, too")
     given = parser.parse_args()
     into = given.into.absolute()
     if given.what == "audit":
         if not (into / SBOM).exists():
             sys.exit("audit: there is no SBOM; make dist writes it")
-        problem = audit(into, given.program)
+        by = given.advisories
+        problem = audit(into, given.program) if by is None else audit_by(by, into)
         sys.exit(f"audit: {problem}" if problem else None)
     changed = _git("status", "--porcelain", "--", "framework", "plugins")
     if changed and not given.any_tree:
