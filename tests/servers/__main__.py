@@ -3,7 +3,18 @@
 import signal
 import sys
 
-from tests.servers import delta, iceberg, kafka, moto, nats, pgbouncer, prometheus, redis, registry
+from tests.servers import (
+    delta,
+    iceberg,
+    kafka,
+    linters,
+    moto,
+    nats,
+    pgbouncer,
+    prometheus,
+    redis,
+    registry,
+)
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 
@@ -23,6 +34,7 @@ def main(command: str) -> str | None:
                 service.prepare()
             delta.prepare("4.1")
             iceberg.make_environment()
+            linters.prepare()
         elif command == "kafka":
             with_broker = kafka.Kafka.create()
             print(f"bootstrap.servers={with_broker.bootstrap}")
