@@ -1,6 +1,7 @@
 """Traces and metrics at a receiver of OTLP, of a pipeline that runs."""
 
 import gzip
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waltap
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from waltap.monitor.metrics import METRICS
@@ -124,3 +126,30 @@ def test_a_collector_that_is_away_holds_nothing_up(database: Database, tmp_path:
         run.until(lambda: run.engine.state == "streaming", "streaming")
         database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: run.engine.status().events == 2, "the change")
+
+
+def test_a_pipeline_of_a_program_is_observed_in_each_run(
+    database: Database, tmp_path: Path, receiver: Receiver
+) -> None:
+    database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    events = tmp_path / "lineage.jsonl"
+    shop = waltap.Pipeline({
+        "name": "shop",
+        "source": {
+            "type": "postgres",
+            **database.properties(),
+            "slot.name": "otel_" + database.name[-20:],
+            "waltap.state.dir": str(tmp_path),
+            "waltap.http": "127.0.0.1:0",
+            "waltap.otel.endpoint": receiver.url,
+            "waltap.openlineage.to": str(events),
+        },
+        "sink": {"type": "null"},
+    })  # fmt: skip
+    for number in (1, 2):
+        shop.run(waltap.Limits(max_records=1))
+        database.execute("INSERT INTO t VALUES (%s)", 10 * number)
+        kinds = [json.loads(line)["eventType"] for line in events.read_text().splitlines()]
+        assert kinds.count("COMPLETE") == number
+        delivered = [span for span in receiver.spans if span.name == "waltap.delivery"]
+        assert sum(attributes(span)["waltap.events"] for span in delivered) == number

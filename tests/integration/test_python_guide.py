@@ -70,6 +70,36 @@ def load_into_sqlite(*, fail: bool = False) -> None:
     target.close()
 
 
+def test_batches_are_gathered_and_acknowledged(shop: Database) -> None:
+    for number in range(3, 10):
+        shop.execute("INSERT INTO orders VALUES (%s, 1.00)", number)
+    saved: list[int] = []
+
+    def save(rows: list[dict[str, int]]) -> None:
+        saved.extend(row["id"] for row in rows)
+
+    def deliver() -> None:
+        rows: list[dict[str, int]] = []
+        limits = waltap.Limits(until_idle=1)
+        # [ack]
+        with waltap.stream("shop.toml", acknowledge="explicit", limits=limits) as batches:
+            for batch in batches:
+                rows += [json.loads(record.value)["after"] for record in batch.records]
+                if len(rows) >= 1000:
+                    save(rows)
+                    batch.ack(earlier=True)  # this one, and all that came before it
+                    rows.clear()
+            if rows:
+                save(rows)
+                batch.ack(earlier=True)
+        # [/ack]
+
+    deliver()
+    assert saved == list(range(1, 10))
+    deliver()
+    assert saved == list(range(1, 10))
+
+
 def test_changes_as_they_are(shop: Database) -> None:
     seen = []
     # [changes]

@@ -10,10 +10,18 @@ from waltap.version import VERSION
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine, Limits
-    from waltap.pipeline.batches import stream
+    from waltap.pipeline.batches import BatchStream, StreamedBatch, stream
     from waltap.pipeline.in_process import Pipeline
 
-__all__ = ["Engine", "Limits", "Pipeline", "__version__", "stream"]
+__all__ = [
+    "BatchStream",
+    "Engine",
+    "Limits",
+    "Pipeline",
+    "StreamedBatch",
+    "__version__",
+    "stream",
+]
 
 __version__ = VERSION
 
@@ -28,9 +36,9 @@ def __getattr__(name: str) -> Any:
         from waltap.pipeline import in_process
 
         return in_process.Pipeline
-    if name == "stream":
-        from waltap.pipeline.batches import stream as loop
+    if name in {"BatchStream", "StreamedBatch", "stream"}:
+        from waltap.pipeline import batches
 
-        return loop
+        return getattr(batches, name)
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

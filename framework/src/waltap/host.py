@@ -364,6 +364,18 @@ class Host:
             self._forget()
             raise entry.error
 
+    def unregister(self, name: str) -> None:
+        """Take a plugin of this process out again. Raises: KeyError when there is none of that name."""
+        entry = next(
+            (p for p in self._plugins.values() if (p.name, p.distribution) == (name, IN_PROCESS)),
+            None,
+        )
+        if entry is None:
+            raise KeyError(name)
+        self._manager.unregister(name=entry.identifier)
+        del self._plugins[entry.identifier]
+        self._forget()
+
     # --- finding and checking --------------------------------------------------------------------
 
     def _discover(self, only: frozenset[str] | None) -> None:

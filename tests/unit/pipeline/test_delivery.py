@@ -245,3 +245,55 @@ def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(
         pipeline.run()
     assert pipeline.store.load() is None
     assert pipeline.source.undone == 1
+
+
+class Acknowledged(OnePosition):
+    """Promises as far as somebody says."""
+
+    capabilities = SinkCapabilities(records=False, acknowledged=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+        self.upto = 0
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        self.numbers.append(batch.number)
+
+    def promised(self) -> int:
+        return self.upto
+
+
+def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> None:
+    sink, parts = Acknowledged(), transactions(3)
+    rig = Rig(sink=sink)
+    for number, part in enumerate(parts):
+        rig.delivery.signals = {"read": number}
+        rig.delivery.write([part])
+    rig.delivery.signals = {"read": 3}
+    assert rig.delivery.flush() == {}
+    assert rig.delivery.due(0), "who waits for others asks again"
+    sink.upto = sink.numbers[1]
+    assert rig.delivery.flush() == {SOLE: Position(parts[1].end_lsn)}
+    assert rig.delivery.offset.signals == {"read": 1}
+    assert rig.delivery.unpromised
+    rig.delivery.keep_signals()
+    assert rig.delivery.offset.signals == {"read": 1}, "a batch of before is not acknowledged"
+    sink.upto = sink.numbers[2]
+    assert rig.delivery.flush() == {SOLE: Position(parts[2].end_lsn)}
+    assert rig.delivery.offset.signals == {"read": 3}
+    assert not rig.delivery.unpromised
+    assert not rig.delivery.due(0)
+
+
+def test_batches_at_one_position_are_told_apart() -> None:
+    """As those of a snapshot and of chunks are."""
+    sink = Acknowledged()
+    rig = Rig(sink=sink)
+    for number in range(3):
+        rig.delivery.signals = {"chunk": number}
+        rig.delivery.write([])
+    sink.upto = sink.numbers[0]
+    assert rig.delivery.flush() == {}
+    assert rig.delivery.offset.signals == {"chunk": 0}

@@ -1,7 +1,7 @@
 """The application: its commands, ours and those of plugins, and how it ends.
 
-Exit codes: 0 done; 1 failed; 2 bad configuration or usage; 3 retriable, and retries are spent;
-130 interrupted.
+Exit codes: 0 done; 1 failed; 2 bad configuration or usage; 3 retriable, and retries are spent; 4 a run
+that a changed profile ended; 130 interrupted.
 """
 
 import importlib
@@ -53,6 +53,18 @@ COMMANDS = (
 MODULES = {"dead-letters": "dead_letters"}
 
 
+class LateCommand(TyperCommand):
+    """A command whose help ends with a paragraph that is made when somebody asks for it."""
+
+    epilog_of: Callable[[], str] | None = None
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the paragraph."""
+        if self.epilog_of is not None:
+            formatter.write_paragraph()
+            formatter.write_text(self.epilog_of())
+
+
 class CommandGroup(TyperGroup):
     """Our commands by name, and those of plugins, which are looked for only when needed."""
 
@@ -71,7 +83,7 @@ class CommandGroup(TyperGroup):
         """
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"waltap.cli.{MODULES.get(cmd_name, cmd_name)}")
-            return _command(cmd_name, module.command)
+            return _command(cmd_name, module.command, getattr(module, "epilog", None))
         spec = self._host.commands.get(cmd_name)
         if spec is not None:
             return TyperCommand(cmd_name, help=spec.summary)
@@ -119,13 +131,15 @@ class CommandGroup(TyperGroup):
         return Host()
 
 
-def _command(name: str, target: Any) -> Any:
+def _command(name: str, target: Any, epilog: Callable[[], str] | None = None) -> Any:
     """Return the command of a typer application or of a plain function."""
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(add_completion=False)
-        target.command(name)(function)
-    command = get_command(target)
+        target.command(name, cls=LateCommand)(function)
+    command: Any = get_command(target)
     command.name = name
+    if epilog is not None:
+        command.epilog_of = epilog
     _plain(command)
     return command
 

@@ -69,6 +69,7 @@ def command(
                 "meaning": e.declaration.summary,
                 "allowed": e.declaration.allowed,
                 "unit": e.declaration.unit,
+                "reloadable": e.declaration.reloadable,
             }
             for e in rows
         ]

@@ -14,7 +14,6 @@ from waltap.cli.run import (
     UntilIdle,
     limits_of,
     stopped_by_signals,
-    telemetry,
 )
 from waltap.cli.tail import traceless
 
@@ -59,6 +58,8 @@ def command(
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
+    from waltap.cli.log_output import telemetry
+
     with tempfile.TemporaryDirectory(prefix="waltap-record-") as state, telemetry(host) as show:
         settings = traceless(raw, state, "record", tables=table or [])
         profile = resolve(raw, host, sink="null", overrides={**settings, **overrides(raw, set_)})

@@ -19,13 +19,15 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
     The pipeline must not run meanwhile. It ends when every table was read, and closes the certificates of
     the gaps; `waltap run` goes on from there. Where there is no gap it says so, and does nothing.
     """
-    from waltap.cli.run import stopped_by_signals, telemetry
+    from waltap.cli.run import stopped_by_signals
     from waltap.clock import SystemClock
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline.repair import Repair
 
     raw, host = read(file), Host()
+    from waltap.cli.log_output import telemetry
+
     with telemetry(host) as show:
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         if not _lost(profile, host):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.cli.profile_source import SetOption, SinkOption, overrides, read
-from waltap.cli.run import MaxRecords, MaxSeconds, limits_of, stopped_by_signals, telemetry
+from waltap.cli.run import MaxRecords, MaxSeconds, limits_of, stopped_by_signals
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
@@ -48,6 +48,8 @@ def command(
     made, host = Recording(recording), Host()
     raw = _bare(made) if profile is None else read(profile)
     limits = replace(limits_of(None, None, max_records, max_seconds), until_lsn=made.end)
+    from waltap.cli.log_output import telemetry
+
     with tempfile.TemporaryDirectory(prefix="waltap-replay-") as state, telemetry(host) as show:
         found = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         engine = Engine(replaying(found, made, host, Path(state)), host, limits=limits)

@@ -14,10 +14,9 @@ from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overr
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.host import Host
     from waltap.pipeline import Engine
 
-__all__ = ["UntilIdle", "command", "limits_of", "stopped_by_signals"]
+__all__ = ["UntilIdle", "command", "epilog", "limits_of", "stopped_by_signals"]
 
 UntilIdle = Annotated[
     float | None,
@@ -34,6 +33,39 @@ MaxSeconds = Annotated[
     float | None, typer.Option("--max-seconds", metavar="S", min=0, help="End after S seconds.")
 ]
 
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ready-file",
+        metavar="PATH",
+        help="Write this file when every change committed from then on is sure to be captured.",
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Show a status page there, with /metrics, /healthz, /readyz, /api/status.",
+    ),
+]
+LogTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-file",
+        metavar="PATH",
+        help="Add the log to this file (waltap.log.file); with --all that of all.",
+    ),
+]
+ExitOnChange = Annotated[
+    bool,
+    typer.Option(
+        "--exit-on-change",
+        help="End with exit code 4 where SIGHUP finds a change that only a new start brings: for who "
+        "starts it again.",
+    ),
+]
+
 
 def command(
     file: FileArgument,
@@ -42,22 +74,8 @@ def command(
     until_lsn: UntilLsn = None,
     max_records: MaxRecords = None,
     max_seconds: MaxSeconds = None,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ready-file",
-            metavar="PATH",
-            help="Write this file when every change committed from then on is sure to be captured.",
-        ),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            "--http",
-            metavar="HOST:PORT",
-            help="Show a status page there, with /metrics, /healthz, /readyz, /api/status.",
-        ),
-    ] = None,
+    ready_file: ReadyFile = None,
+    http: Http = None,
     every: Annotated[
         bool,
         typer.Option(
@@ -65,6 +83,8 @@ def command(
         ),
     ] = False,
     set_: SetOption = None,
+    log_file: LogTo = None,
+    exit_on_change: ExitOnChange = False,
     set_from_stdin: Annotated[
         bool,
         typer.Option(
@@ -77,12 +97,15 @@ def command(
     """Capture changes: snapshot first where the profile says so, then stream.
 
     Without an end given it runs until SIGINT or SIGTERM; what was written is then made durable,
-    and the next run goes on from there. Exit codes: 0 done, 1 failed, 2 bad configuration, 3
-    retriable and retries spent. With --all a pipeline that fails is started again, and SIGHUP has
-    the folder read again.
+    and the next run goes on from there. SIGHUP has the profile read again: what may change while it
+    runs holds from then on, the rest is named. Exit codes: 0 done, 1 failed, 2 bad configuration, 3
+    retriable and retries spent, 4 see --exit-on-change. With --all a pipeline that fails is started
+    again, and SIGHUP has the folder and every profile in it read again.
     """
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]
+    if log_file is not None:
+        set_ = [*(set_ or ()), f"waltap.log.file={log_file.absolute()}"]
     if every:
         ends = {
             "--until-idle": until_idle, "--until-lsn": until_lsn,
@@ -90,22 +113,42 @@ def command(
         }  # fmt: skip
         arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
-        raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one))
+        raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
+    from waltap.cli.log_output import telemetry
+    from waltap.cli.reloading import START_ANEW, Reloading, reloaded_by_signal
     from waltap.config.resolve import resolve
     from waltap.host import Host
     from waltap.pipeline import Engine
 
     limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
-    raw, host = read(file), Host()
+    host = Host()
+
+    def load() -> "Profile":
+        raw = read(file)
+        return resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
+
     with telemetry(host) as show:
-        profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
-        engine = Engine(profile, host, limits=limits, ready_file=ready_file)
+        engine = Engine(load(), host, limits=limits, ready_file=ready_file)
         show(engine)
+        reloading = Reloading(engine, load, show.obey, exits=exit_on_change)
         from waltap.telemetry.observers import observed
 
-        monitored = _monitored(engine, host, http or profile.engine.http)
-        with stopped_by_signals(engine), monitored, observed(engine, host):
+        again = reloaded_by_signal(reloading, engine.stop)
+        with stopped_by_signals(engine), again, observed(engine, host, http=http):
             engine.run()
+    if reloading.start_anew:
+        raise typer.Exit(START_ANEW)
+
+
+def epilog() -> str:
+    """Return what the help ends with: which properties SIGHUP changes."""
+    from waltap.config.property import declarations
+    from waltap.pipeline.properties import EngineProperties
+
+    names = [each.name for each in declarations(EngineProperties) if each.reloadable]
+    return (
+        f"Properties that SIGHUP changes while it runs: {', '.join(names)}. Others need a restart."
+    )
 
 
 def _given() -> list[str]:
@@ -123,13 +166,18 @@ def _given() -> list[str]:
 
 
 def _all(
-    folder: Path, arguments: list[str], settings: list[str], of_one: Mapping[str, object]
+    folder: Path,
+    arguments: list[str],
+    settings: list[str],
+    of_one: Mapping[str, object],
+    log_file: Path | None,
 ) -> int:
     """Run the profiles of a folder until told to stop. ``of_one`` are options that many cannot have.
 
     Raises: ConfigurationError.
     """
     from waltap.cli.fleet import profiles
+    from waltap.cli.log_output import telemetry
     from waltap.cli.supervisor import Supervisor, told_by_signals
     from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
     from waltap.host import Host
@@ -146,21 +194,10 @@ def _all(
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
     supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments, settings)
-    with telemetry(Host()), told_by_signals(supervisor):
+    with telemetry(Host()) as show, told_by_signals(supervisor):
+        if log_file is not None:
+            show.log_to(log_file.absolute())
         return supervisor.run()
-
-
-@contextmanager
-def _monitored(engine: "Engine", host: "Host", address: str | None) -> Iterator[None]:
-    """Answer at ``address`` while the block lasts, where there is one."""
-    if address is None:
-        yield
-        return
-    from waltap.monitor.server import Monitor
-
-    with Monitor(engine, address, engine.profile.engine.http_token) as monitor:
-        host.register(monitor.exposition, "metrics")
-        yield
 
 
 def limits_of(
@@ -201,59 +238,3 @@ def stopped_by_signals(engine: "Engine") -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[Any]:
-    """Log to standard error, warnings only when ``quiet``.
-
-    The yielded function has an engine's life logged too; on a terminal it shows bars there instead.
-    """
-    import logging
-
-    from waltap.cli.screen import notices, notices_are_piped
-    from waltap.config.environment import log_form, log_level
-    from waltap.telemetry.lifecycle import LifeCycleLog
-    from waltap.telemetry.log import configure
-
-    console = None if notices_are_piped() else notices()
-    terminal = console is not None and console.is_terminal
-    form = log_form(terminal=terminal)
-    calm = quiet or (form == "text" and terminal)
-    level = log_level(default="WARNING" if calm else "INFO")
-
-    def write(line: str) -> None:
-        if console is None:
-            sys.stderr.write(f"{line}\n")
-        else:
-            console.print(line, markup=False, emoji=False, soft_wrap=True)
-
-    handler = configure(write, form=form, level=level)
-    display: Any = None
-
-    def show(engine: "Engine") -> None:
-        nonlocal display
-        profile = engine.profile
-        handler.labels = profile.labels
-        if not calm:
-            host.register(LifeCycleLog(engine.status), "life-cycle log")
-        if console is not None and form == "text" and terminal and not _writes_to_stdout(profile):
-            from waltap.telemetry.progress import ProgressDisplay
-
-            display = ProgressDisplay(console, engine.status)
-            host.register(display, "progress")
-            display.start()
-
-    try:
-        yield show
-    finally:
-        if display is not None:
-            display.stop()
-        logging.getLogger().removeHandler(handler)
-
-
-def _writes_to_stdout(profile: "Profile") -> bool:
-    """Tell whether the sink's lines would run into the bars; a path ``-`` is standard output."""
-    sink = profile.sink
-    values = vars(sink.properties).values() if sink.properties is not None else ()
-    return sink.spec.name == "terminal" or "-" in values

@@ -2,7 +2,8 @@
 
 A pipeline is a `waltap run` of one profile. One that fails is started again after a rest that doubles up
 to a minute; one whose profile is faulty waits until the folder is read again (SIGHUP); one that has done
-what its profile asks for stays ended.
+what its profile asks for stays ended. SIGHUP goes on to each, which reads its profile again, and ends
+where that needs a new start.
 """
 
 import json
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from waltap.cli.reloading import START_ANEW
 from waltap.clock import Clock, SystemClock
 
 __all__ = ["SETTINGS_FROM_STDIN", "Supervisor", "told_by_signals"]
@@ -62,7 +64,7 @@ class Supervisor:
         self.stopping = True
 
     def read_again(self) -> None:
-        """Read the folder: new profiles start, changed ones start anew, those that are gone end."""
+        """Read the folder: new profiles start, those that are gone end, and the others are read again."""
         self.reading = True
 
     def run(self) -> int:
@@ -95,12 +97,11 @@ class Supervisor:
             known = self._children.get(path)
             if known is None:
                 self._children[path] = _Child(path, content)
-            elif known.content != content:
-                log.info("%s has changed: its pipeline starts anew", path)
-                self._end([known])
-                self._children[path] = _Child(path, content)
-            elif known.code == FAULTY:
-                known.due = 0.0
+            elif known.process is not None:
+                known.content = content
+                known.process.send_signal(signal.SIGHUP)
+            elif known.content != content or known.code == FAULTY:
+                known.content, known.due = content, 0.0
 
     def _look_at(self, child: _Child) -> None:
         now = self.clock.monotonic()
@@ -114,6 +115,10 @@ class Supervisor:
         if code is None:
             return
         child.process, child.code = None, code
+        if code == START_ANEW:
+            log.info("%s has changed: its pipeline starts anew", child.path.name)
+            child.due, child.rest_s = now, REST_S
+            return
         if code in {DONE, FAULTY}:
             child.due = None
             why = (
@@ -130,10 +135,12 @@ class Supervisor:
         child.rest_s = min(child.rest_s * 2, LONGEST_REST_S)
 
     def _started(self, path: Path) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "waltap", "run", str(path), *self.arguments]
-        if not self.settings:
-            return subprocess.Popen(command)
-        process = subprocess.Popen([*command, SETTINGS_FROM_STDIN], stdin=subprocess.PIPE)
+        command = [sys.executable, "-m", "waltap", "run", str(path), "--exit-on-change"]
+        command += self.arguments
+        with _held_back(signal.SIGHUP):
+            if not self.settings:
+                return subprocess.Popen(command)
+            process = subprocess.Popen([*command, SETTINGS_FROM_STDIN], stdin=subprocess.PIPE)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(list(self.settings)).encode())
@@ -148,6 +155,17 @@ class Supervisor:
         for child in running:
             assert child.process is not None
             child.code, child.process = child.process.wait(), None
+
+
+@contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """Have a process that is started in the block get the signal once it listens (it inherits the mask):
+    one that came earlier would end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _content(path: Path) -> bytes:

@@ -14,7 +14,6 @@ from waltap.cli.run import (
     UntilIdle,
     limits_of,
     stopped_by_signals,
-    telemetry,
 )
 from waltap.cli.tail_records import is_place, settings_of, tail_records
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
@@ -89,6 +88,8 @@ def command(
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
+    from waltap.cli.log_output import telemetry
+
     with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
         settings = traceless(raw, state, "tail", tables=table or [])
         settings |= {"skipped.operations": "none", "sink.json": "true" if as_json else "false"}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from waltap.cli.run import telemetry
 from waltap.config.secrecy import HIDDEN, hide, looks_secret, redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 from waltap.extras import PLACES, SCHEMAS
@@ -79,6 +78,8 @@ def tail_records(
         problem = Problem("--from", "is no place in a topic", value=start, allowed=allowed)
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     host = Host()
+    from waltap.cli.log_output import telemetry
+
     with telemetry(host, quiet=True), _stopped_by_signals() as stopped:
         decoder = _decoder(host, settings)
         stream = _stream(host, place, start, settings)

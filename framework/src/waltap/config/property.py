@@ -79,6 +79,7 @@ def declare(
     words: tuple[str, ...] = (),
     refused: tuple[str, ...] = (),
     renewed: bool = False,
+    reloadable: bool = False,
     **checks: Any,
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
@@ -92,9 +93,12 @@ def declare(
     ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
     ``refused``: old names that mean something else now, so that they are refused, with this one named.
     ``renewed``: where its value came from is kept, to be asked again (`Properties.renewal`).
+    ``reloadable``: a run takes another value while it goes on, when its profile is read again (SIGHUP);
+    only the engine's properties may be, and its parts then read the value where they use it.
     """
     extra = {
         "refused": list(refused),
+        "reloadable": reloadable,
         "unit": unit,
         "since": since,
         "secret": secret,
@@ -270,6 +274,11 @@ class Declaration:
     def secret(self) -> bool:
         """Tell whether its value must never be shown."""
         return bool(self._extra("secret"))
+
+    @property
+    def reloadable(self) -> bool:
+        """Tell whether a run takes another value while it goes on."""
+        return bool(self._extra("reloadable"))
 
     @property
     def advanced(self) -> bool:

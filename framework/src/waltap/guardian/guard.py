@@ -107,6 +107,17 @@ class Guardian:
         self._hurry.clear()
         return wanted
 
+    def obey(self, orders: Orders) -> None:
+        """Go by other orders from the next look on. Any thread may call it."""
+        with self._lock:
+            if orders == self._orders:
+                return
+            if self._memory.paused and orders.action != "pause":
+                self._memory.paused = False
+                self._about.pause(False)
+            self._orders, self._memory.action, self._memory.disk_told = orders, "", False
+            self._thresholds = Thresholds(orders.warn_at, orders.act_at)
+
     # --- its own thread ---------------------------------------------------------------------------
 
     def start(self) -> None:

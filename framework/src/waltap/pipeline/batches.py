@@ -4,30 +4,35 @@
         for record in batch.records or ():
             ...
 
-A batch counts as delivered when the loop asks for the next one (or ends by itself): an exception in
-the loop's body leaves it undelivered, and the next run gives it again. The engine pulls nothing while
-the body works on a batch; the server is answered meanwhile.
+A batch counts as delivered once it is acknowledged: by the loop's asking for the next one (or ending
+by itself), or, where the caller wants that, by `StreamedBatch.ack` alone. What is not acknowledged comes
+again with the next run. The server is answered meanwhile.
 """
 
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
+from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.limits import Limits
 from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.source.position import Position
 from waltap.specs import SinkSpec
+from waltap.telemetry.observers import observed
 from waltap.transactions.transaction import Batch
 
-__all__ = ["stream"]
+__all__ = ["AcknowledgedTooLate", "BatchStream", "StreamedBatch", "stream"]
 
 log = logging.getLogger(__name__)
 
@@ -35,33 +40,165 @@ NAME = "python_loop"
 WAKE_S = 0.2
 
 
+class AcknowledgedTooLate(WaltapError):
+    """A batch was acknowledged when its stream had ended without it."""
+
+    code = "WT-1203"
+    remedy = (
+        "The batch comes again with the next run. Acknowledge inside the loop, or behind it within "
+        "`with waltap.stream(...) as batches:`."
+    )
+
+
+class StreamedBatch(Batch, kw_only=True):
+    """A batch that is to be acknowledged. Any thread may do so, in any order."""
+
+    receipt: "Receipt"
+
+    def ack(self, *, earlier: bool = False) -> None:
+        """Say that all that was to be done with the batch is done, durably; ``earlier``: and with all that
+        were given before it. The position moves when no earlier batch is left, with the next flush.
+
+        Raises: AcknowledgedTooLate. A second time does nothing.
+        """
+        self.receipt.give(earlier=earlier)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Tell whether it is."""
+        return self.receipt.given
+
+
+class Receipt:
+    """Whether one batch was acknowledged."""
+
+    __slots__ = ("_ledger", "given", "number")
+
+    def __init__(self, ledger: "Ledger", number: int) -> None:
+        self._ledger, self.number, self.given = ledger, number, False
+
+    def give(self, *, earlier: bool = False) -> None:
+        """Take note of it. Raises: AcknowledgedTooLate."""
+        self._ledger.acknowledge(self, earlier=earlier)
+
+    def __repr__(self) -> str:
+        return f"<{'' if self.given else 'not '}acknowledged>"
+
+
+class Ledger:
+    """Which batches the loop was given, in order, and which of them it has acknowledged."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` batches may wait at a time."""
+        self._most, self._waiting = most, deque[Receipt]()
+        self._changed = threading.Condition()
+        self._promised, self._warned = 0, False
+        self._failure: BaseException | None = None
+        self.closed = False
+
+    @property
+    def promised(self) -> int:
+        """Return the number of the last batch that is acknowledged with all before it."""
+        with self._changed:
+            return self._promised
+
+    def enter(self, number: int) -> Receipt:
+        """Take note of a batch that the loop is to get."""
+        with self._changed:
+            receipt = Receipt(self, number)
+            self._waiting.append(receipt)
+            return receipt
+
+    def acknowledge(self, receipt: Receipt, *, earlier: bool) -> None:
+        """Take note that it is done with. Raises: AcknowledgedTooLate."""
+        with self._changed:
+            if receipt.given:
+                return
+            if self.closed:
+                why = "the stream has ended" if self._failure is None else str(self._failure)
+                raise AcknowledgedTooLate(f"a batch is acknowledged too late: {why}")
+            for each in self._waiting if earlier else (receipt,):
+                if each.number <= receipt.number:
+                    each.given = True
+            while self._waiting and self._waiting[0].given:
+                self._promised = self._waiting.popleft().number
+            self._changed.notify_all()
+
+    def wait_for(self, receipt: Receipt) -> None:
+        """Wait until it is acknowledged, or the stream is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: receipt.given or self.closed)
+
+    def wait_for_room(self) -> None:
+        """Wait until another batch may be given, or the stream is closed."""
+        with self._changed:
+            if len(self._waiting) >= self._most and not self._warned:
+                self._warned = True
+                log.warning(
+                    "%d batches are not acknowledged: no more are given until some are", self._most
+                )
+            self._changed.wait_for(lambda: len(self._waiting) < self._most or self.closed)
+
+    def wait_for_all(self) -> None:
+        """Wait until nothing is left to acknowledge, or the stream is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or self.closed)
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Let nobody wait any more; what is not acknowledged by now never is."""
+        with self._changed:
+            self.closed, self._failure = True, self._failure or failure
+            self._changed.notify_all()
+
+
 class HandOver(Sink):
-    """Gives each batch to the loop and waits until it is done with it."""
+    """Gives each batch to the loop; promises what that has acknowledged.
 
-    def __init__(self, *, records: bool) -> None:
-        self.capabilities = SinkCapabilities(records=records)
-        self.batches: queue.Queue[Batch] = queue.Queue(maxsize=1)
-        self.taken = threading.Event()
-        self.abandoned = False
-        self._delivered: Position | None = None
+    ``each``: the loop is done with a batch before the next is received. ``lingers``: a clean end waits for
+    what is not acknowledged; ``ending`` tells that it has come so far.
+    """
 
-    def open(self) -> Position | None:
-        return None
+    def __init__(self, *, records: bool, each: bool, most: int) -> None:
+        self.capabilities = SinkCapabilities(records=records, acknowledged=True)
+        self.batches: queue.Queue[StreamedBatch] = queue.Queue(maxsize=1)
+        self.ledger = Ledger(most)
+        self.lingers = False
+        self.ending = threading.Event()
+        self._each = each
+
+    def open(self) -> None:
+        """Nothing is kept here."""
 
     def write(self, batch: Batch) -> None:
-        if not batch.parts:  # the end of a snapshot: nothing for the loop
+        self.ledger.wait_for_room()
+        receipt = self.ledger.enter(batch.number)
+        if self.ledger.closed:  # the run is at its end; the batch comes again
             return
-        self.taken.clear()
-        self.batches.put(batch)
-        self.taken.wait()
-        if not self.abandoned:
-            self._delivered = batch.position
+        if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
+            with suppress(AcknowledgedTooLate):
+                receipt.give()
+            return
+        self.batches.put(StreamedBatch(**_fields(batch), receipt=receipt))
+        if self._each:
+            self.ledger.wait_for(receipt)
 
-    def flush(self) -> Position | None:
-        return self._delivered
+    def flush(self) -> None:
+        """Nothing is to be made durable here: see `promised`."""
+
+    def promised(self) -> int:
+        return self.ledger.promised
+
+    def settle(self) -> None:
+        self.ending.set()
+        if self.lingers:
+            self.ledger.wait_for_all()
 
     def close(self) -> None:
-        self.taken.set()
+        """Nothing is held. The engine may open it again, and what was given may still be acknowledged."""
+
+
+def _fields(batch: Batch) -> dict[str, Any]:
+    return {name: getattr(batch, name) for name in Batch.__struct_fields__}
 
 
 class _LoopPlugin:
@@ -74,62 +211,132 @@ class _LoopPlugin:
         self.register_sinks = hookimpl(lambda: [spec])
 
 
+class _Thread:
+    """The engine's thread, and what it ended with."""
+
+    def __init__(self, engine: Engine, sink: HandOver) -> None:
+        self._engine, self._sink = engine, sink
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="waltap-engine", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with observed(self._engine, self._engine.host):
+                self._engine.run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            self.failure = error
+        finally:
+            self._sink.ledger.close(self.failure)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        """Have the engine end, and wait for it; the last flush counts what is acknowledged by now."""
+        self._sink.ledger.close()
+        self._engine.stop()
+        while self.running:
+            with suppress(queue.Empty):  # who waits to give one more need not
+                self._sink.batches.get_nowait()
+            self._thread.join(WAKE_S)
+
+
+class BatchStream(Iterator[StreamedBatch]):
+    """The batches of a pipeline that runs while somebody iterates; at most one thread does.
+
+    As a context manager it ends with its block: what the loop left unacknowledged when it came to its end
+    may still be acknowledged there.
+    """
+
+    def __init__(self, engine: Engine, sink: HandOver, *, auto: bool) -> None:
+        self._engine, self._sink, self._auto = engine, sink, auto
+        self._thread: _Thread | None = None
+        self._given: StreamedBatch | None = None
+        self._over = False
+        self._end: Callable[[], object] = lambda: None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StreamedBatch:
+        """Raises: WaltapError, what the pipeline failed with."""
+        if self._over:
+            raise StopIteration
+        if self._thread is None:
+            self._thread = _Thread(self._engine, self._sink)
+            self._end = weakref.finalize(self, self._thread.end)
+        if self._auto and self._given is not None:
+            with suppress(AcknowledgedTooLate):  # what ended the run is raised below
+                self._given.ack()
+        self._given = self._next(self._thread)
+        if self._given is None:
+            self._over = True
+            self._raise_failure()
+            raise StopIteration
+        return self._given
+
+    def _next(self, thread: _Thread) -> StreamedBatch | None:
+        """Return the next batch, None at the end of the run."""
+        sink = self._sink
+        while True:
+            running, ending = thread.running, sink.lingers and sink.ending.is_set()
+            with suppress(queue.Empty):
+                return sink.batches.get(timeout=WAKE_S if running and not ending else 0)
+            if ending or not running:
+                return None
+
+    def __enter__(self) -> Self:
+        self._sink.lingers = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+        if kind is None:
+            self._raise_failure()
+
+    def close(self) -> None:
+        """End the run: what is not acknowledged comes again with the next one."""
+        self._over = True
+        self._end()
+
+    def _raise_failure(self) -> None:
+        if self._thread is not None and self._thread.failure is not None:
+            failure, self._thread.failure = self._thread.failure, None
+            raise failure
+
+
 def stream(
     profile: str | Path | Mapping[str, Any],
     *,
     records: bool = True,
+    acknowledge: Literal["auto", "explicit"] = "auto",
+    unacknowledged: int = 1000,
     limits: Limits | None = None,
     overrides: Mapping[str, str] | None = None,
-) -> Iterator[Batch]:
+) -> BatchStream:
     """Yield the batches of ``profile``: a file, or tables as in one; its sink is not used.
 
     Relative paths (state, secrets) start at the folder of the file; those of tables at the current
     directory at the time of the call, which the log names.
-    ``records``: render them (`Batch.records`); otherwise only `Batch.parts` is filled. Ends when
-    ``limits`` say so, or when the caller breaks out: the batch at hand then counts as delivered
-    only if the loop had asked for another. Raises: ConfigurationError, from the call; WaltapError
-    from the loop.
+    ``records``: render them (`Batch.records`); otherwise only `Batch.parts` is filled. ``acknowledge``:
+    auto, a batch is acknowledged when the loop asks for the next one, and nothing is received before;
+    explicit, by `StreamedBatch.ack` alone: then up to ``unacknowledged`` batches are given, and no more
+    until some are acknowledged. Ends when ``limits`` say so, or when the caller breaks out: what is not
+    acknowledged then comes again. Raises: ConfigurationError, from the call; WaltapError from the loop.
     """
-    sink = HandOver(records=records)
+    auto = acknowledge == "auto"
+    sink = HandOver(records=records, each=auto, most=max(1, unacknowledged))
     host = Host()
     host.register(_LoopPlugin(sink), NAME)
     raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
     if isinstance(profile, Mapping):
         log.info("relative paths of this profile start at %s", raw.folder)
     resolved: Profile = resolve(raw, host, sink=NAME, overrides=overrides)
-    engine = Engine(resolved, host, limits=limits)
-    return _batches(engine, sink)
-
-
-def _batches(engine: Engine, sink: HandOver) -> Iterator[Batch]:
-    """Run ``engine`` in a thread while the caller iterates. Raises: what the engine raises."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.run()
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="waltap-engine", daemon=True)
-    thread.start()
-    try:
-        while True:
-            try:
-                batch = sink.batches.get(timeout=WAKE_S)
-            except queue.Empty:
-                if not thread.is_alive() and sink.batches.empty():
-                    break
-                continue
-            yield batch
-            sink.taken.set()
-        if failures:
-            raise failures[0]
-    finally:
-        sink.abandoned = True
-        engine.stop()
-        while thread.is_alive():
-            sink.taken.set()
-            if not sink.batches.empty():
-                sink.batches.get()
-            thread.join(WAKE_S)
+    return BatchStream(Engine(resolved, host, limits=limits), sink, auto=auto)

@@ -28,7 +28,6 @@ class BlockingSnapshot:
 
     def __init__(self, run: Run, connector: Connector, delivery: Delivery) -> None:
         self._run, self._connector, self._delivery = run, connector, delivery
-        self._flush_s = run.profile.engine.flush_interval_ms / 1000
         self._report = SnapshotReport(
             "blocking", run.host, run.channels, delivery.counts, pipeline=run.profile.name
         )
@@ -70,7 +69,7 @@ class BlockingSnapshot:
             cut(piece, run.left())
             delivery.write([piece])
             report.progressed(len(piece.rows))
-            if delivery.due(self._flush_s):
+            if delivery.due(run.flush_s):
                 delivery.flush()
             if run.stop.is_set() or run.over():
                 return False

@@ -45,7 +45,6 @@ class Channels:
 
     def __init__(self, profile: Profile, host: Host, clock: Clock, chance: Chance) -> None:
         self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
-        self._period_s = profile.engine.signal_poll_interval_ms / 1000
         self.pending: deque[Notification] = deque()
         self._in_sink = SINK in map(str.casefold, profile.engine.notification_channels)
         self.listeners: list[Callable[[Notification], object]] = []
@@ -56,7 +55,11 @@ class Channels:
         self._told: dict[str, str] = {}
         self._lost = 0
         self._sending = threading.RLock()  # the guardian's thread tells, too
-        self._next = 0.0
+        self._polled: float | None = None
+
+    def obey(self, profile: Profile) -> None:
+        """Go by a profile that was read again."""
+        self._profile = profile
 
     def open(self) -> None:
         """Make the channels. Raises: what their factories raise."""
@@ -64,7 +67,7 @@ class Channels:
             self._signals[signals.spec.name] = signals.spec.factory(signals.properties)
         for sent in self._profile.notification_channels:
             self._notifications[sent.spec.name] = sent.spec.factory(sent.properties)
-        self._next = self._clock.monotonic()
+        self._polled = None
 
     def close(self) -> None:
         """Close them all, and answer the signals that were not acted on; may be called twice."""
@@ -90,8 +93,9 @@ class Channels:
         """
         while (given := self.inbox.take()) is not None:
             self._waiting.append(given)
-        if now >= self._next:
-            self._next = now + self._period_s
+        period_s = self._profile.engine.signal_poll_interval_ms / 1000
+        if self._polled is None or now - self._polled >= period_s:
+            self._polled = now
             for name, channel in self._signals.items():
                 self._waiting.extend((s, None) for s in self._try(name, channel.poll) or ())
         while self._waiting:

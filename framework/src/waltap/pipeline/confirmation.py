@@ -22,11 +22,10 @@ class Confirmation:
         delivery: Delivery,
     ) -> None:
         self._run, self._lanes, self._delivery = run, lanes, delivery
-        self._flush_s = run.profile.engine.flush_interval_ms / 1000
 
     def flush_if_due(self) -> None:
         """Flush what has waited for ``offset.flush.interval.ms``, and confirm it."""
-        if self._delivery.due(self._flush_s):
+        if self._delivery.due(self._run.flush_s):
             self._confirm(self._flushed())
 
     def flush_now(self) -> None:

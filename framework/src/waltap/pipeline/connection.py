@@ -66,6 +66,7 @@ class Connection:
                 streaming.go(whole=start.snapshot)
             elif not start.stream and not run.stop.is_set():
                 delivery.write_told()
+                delivery.settle()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
             run.tenure.check()
@@ -150,7 +151,7 @@ class Connection:
             run.host,
             run.channels,
             pipeline=run.profile.name,
-            flush_s=run.profile.engine.flush_interval_ms / 1000,
+            flush_s=lambda: run.flush_s,
             left=run.left,
             ends=lambda: run.stop.is_set() or run.over(),
         )

@@ -1,7 +1,8 @@
 """What a run counts, over its reconnects. Written by the engine's thread, read by any."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from waltap.pipeline.table_counts import TableCounts
@@ -134,7 +135,8 @@ class Meter:
 @dataclass(slots=True)
 class Counts:
     """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
-    by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`)."""
+    by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`). ``numbers`` gives
+    each batch its own."""
 
     events: int = 0
     records: int = 0
@@ -154,6 +156,7 @@ class Counts:
     meter: Meter = field(default_factory=Meter)
     snapshot: SnapshotTimes = field(default_factory=lambda: SnapshotTimes(lambda: 0.0))
     by_table: TableCounts | None = None
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def lag(self, lag_ms: int) -> None:
         """The last change of a batch was so old when the sink took it."""

@@ -3,7 +3,7 @@ stored may be confirmed, nothing else.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,7 +18,8 @@ from waltap.notifications.notification import Notification
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import Backoff
 from waltap.pipeline.counts import Counts
-from waltap.pipeline.snapshot_state import ReadSoFar
+from waltap.pipeline.promises import Promises, Written
+from waltap.pipeline.snapshot_state import ReadSoFar, chunk_ends
 from waltap.sink.onward import Onward
 from waltap.sink.refusal import RecordsRefused
 from waltap.sink.sink import Sink
@@ -97,6 +98,8 @@ class Delivery:
         order.restore(first.counted or None, first.position)
         self._told = told or Told(deque(), "")
         self._reading = ReadSoFar(offset)
+        self._promises = Promises() if sink.capabilities.acknowledged else None
+        """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
         self.unflushed_since: float | None = None
         self.failed = False
         self.overlap_until: int | None = None
@@ -119,8 +122,10 @@ class Delivery:
         if counted is not None:
             self._counted.append((batch.partition, batch.position, counted))
         self._write(batch, given)
-        if snapshot:
-            self._reading.took(parts)
+        if self._promises is not None:
+            self._promised_later(batch, given.parts if snapshot else [])
+        elif snapshot:
+            self._reading.took(chunk_ends(parts))
         self._count(batch, started)
         self.written = self.written.moved(batch.partition, batch.position)
         if self.unflushed_since is None:
@@ -159,6 +164,7 @@ class Delivery:
             batch.records = self._format.notifications(told, self._told.topic)
         started = self._clock.monotonic()
         self._write(batch, batch)
+        self._promised_later(batch, [])
         for _ in told:
             self._told.waiting.popleft()
         self._count(batch, started)
@@ -205,6 +211,7 @@ class Delivery:
             parts=parts,
             position=position,
             partition=partition,
+            number=next(self.counts.numbers),
             events=events_in(parts),
             ends_transaction=whole,
             snapshot=snapshot,
@@ -241,18 +248,56 @@ class Delivery:
     def flush(self) -> Positions:
         """Make what was written durable and store its positions; return those that moved: up to there
         may be confirmed. Raises: SinkError, OffsetError."""
+        durable, ended = self._flushed(), False
+        signals: Mapping[str, object] = self.signals
+        if self._promises is not None:
+            promised = self._promises.take(self._sink.promised())
+            durable, ended = promised.positions, promised.ends_snapshot
+            self._reading.took(promised.chunk_ends)
+            if self._promises:
+                self.unflushed_since = self._clock.monotonic()
+                signals = promised.signals or self.offset.signals
         moved = Positions(
             {
                 name: position
-                for name, position in self._flushed().items()
+                for name, position in durable.items()
                 if position > self.offset.partitions[name].position
             }
         )
         if moved:
-            self._advance(moved)
+            self._advance(moved, signals)
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
+        elif self._promises is not None and signals != self.offset.signals:
+            self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
+        if ended:
+            self.store(self._reading.ended(self.offset, self.partition))
         return moved
+
+    def settle(self) -> None:
+        """The run is to end, with a flush: let the sink wait for what it could not promise then."""
+        self._sink.settle()
+
+    @property
+    def unpromised(self) -> bool:
+        """Tell whether the sink has batches that others have not acknowledged."""
+        return bool(self._promises)
+
+    def _promised_later(
+        self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
+    ) -> None:
+        """Take note of a batch that the sink promises by its number; ``read`` are parts of a snapshot."""
+        if self._promises is None:
+            return
+        written = Written(
+            number=batch.number,
+            partition=batch.partition,
+            position=batch.position,
+            signals=self.signals,
+            chunk_ends=chunk_ends(read),
+            ends_snapshot=ends_snapshot,
+        )
+        self._promises.add(written)
 
     def onward(self) -> tuple[Onward, ...]:
         """Return how far those have come who read on from the sink. Any thread may ask."""
@@ -285,9 +330,9 @@ class Delivery:
         """
         self.written = self.written.moved(partition, max(self.written[partition], position))
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
-        self._advance(Positions({partition: position}))
+        self._advance(Positions({partition: position}), self.signals)
 
-    def _advance(self, moved: Positions) -> None:
+    def _advance(self, moved: Positions, signals: Mapping[str, object]) -> None:
         partitions = dict(self.offset.partitions)
         for name, position in moved.items():
             before, previous = partitions[name], partitions[name].previous_end_lsn
@@ -307,7 +352,7 @@ class Delivery:
                 visible_in={} if over else before.visible_in,
             )
         self.store(
-            msgspec.structs.replace(self.offset, partitions=partitions, signals=self.signals)
+            msgspec.structs.replace(self.offset, partitions=partitions, signals=dict(signals))
         )
 
     def _counted_at(
@@ -355,12 +400,17 @@ class Delivery:
             parts=[],
             position=self.written[self.partition],
             partition=self.partition,
+            number=next(self.counts.numbers),
             events=0,
             records=records,
             snapshot=True,
         )
         self.write_told()
         self._write(end, end)
+        if self._promises is not None:
+            self._promised_later(end, [], ends_snapshot=True)
+            self.flush()
+            return
         self._flushed()
         self.store(self._reading.ended(self.offset, self.partition))
 

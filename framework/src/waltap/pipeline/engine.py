@@ -29,6 +29,7 @@ from waltap.pipeline.control import ENVELOPE_BYTES, Control
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
+from waltap.pipeline.reloading import Reloaded, reloaded
 from waltap.pipeline.replaying import ReplayAsked
 from waltap.pipeline.run import Run
 from waltap.pipeline.setup import Stages, build
@@ -103,6 +104,14 @@ class Engine:
     def stop(self) -> None:
         """Ask for a clean end: what was written is flushed and confirmed first."""
         self._run.stop.set()
+
+    def reload(self, profile: Profile) -> Reloaded:
+        """Go by ``profile``, the same one read again, as far as its properties may change in a run; return
+        which do, and which changed and need a new start. Any thread may call it, before and during `run`.
+        """
+        self.profile, told = reloaded(self.profile, profile)
+        self._run.obey(self.profile)
+        return told
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""

@@ -19,7 +19,7 @@ from waltap.signals.signal import Signal
 from waltap.source.position import lsn_text
 from waltap.source.slot_watch import SlotWatch, SlotWatchContext
 
-__all__ = ["Guarded", "guardian_of"]
+__all__ = ["Guarded", "guardian_of", "orders_of"]
 
 LOOK_S = 10.0
 
@@ -38,16 +38,21 @@ class Guarded(Protocol):
     captured_tables: tuple[str, ...]
 
 
-def guardian_of(run: Guarded) -> Guardian:
-    """Return the guardian of a run; it does nothing before it is started, or told of a look."""
-    engine = run.profile.engine
-    orders = Orders(
+def orders_of(profile: Profile) -> Orders:
+    """Return what ``profile`` says of the slot."""
+    engine = profile.engine
+    return Orders(
         budget=engine.wal_budget,
         disk=engine.wal_disk,
         warn_at=engine.wal_warn_at,
         act_at=engine.wal_act_at,
         action=engine.wal_action,
     )
+
+
+def guardian_of(run: Guarded) -> Guardian:
+    """Return the guardian of a run; it does nothing before it is started, or told of a look."""
+    engine, orders = run.profile.engine, orders_of(run.profile)
     connects = run.profile.connector.spec.slot_watch is not None
     return Guardian(
         orders,

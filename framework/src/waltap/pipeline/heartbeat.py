@@ -12,14 +12,14 @@ class Heartbeats:
     """Beats every ``heartbeat.interval.ms``; never where that is 0."""
 
     def __init__(self, run: Run, connector: Connector, delivery: Delivery) -> None:
-        self._clock, self._connector, self._delivery = run.clock, connector, delivery
-        self._period_s = run.profile.engine.heartbeat_interval_ms / 1000
-        self._next = self._clock.monotonic() + self._period_s
+        self._run, self._connector, self._delivery = run, connector, delivery
+        self._last = run.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
         """Beat when the period is over."""
-        if self._period_s and now >= self._next:
-            self._next = now + self._period_s
+        period_s = self._period_s
+        if period_s and now - self._last >= period_s:
+            self._last = now
             self._beat()
 
     def beat(self) -> None:
@@ -27,6 +27,10 @@ class Heartbeats:
         if self._period_s:
             self._beat()
 
+    @property
+    def _period_s(self) -> float:
+        return self._run.profile.engine.heartbeat_interval_ms / 1000
+
     def _beat(self) -> None:
         self._connector.heartbeat()
-        self._delivery.write([Heartbeat(ts=self._clock.time_ns() // 1_000_000)])
+        self._delivery.write([Heartbeat(ts=self._run.clock.time_ns() // 1_000_000)])

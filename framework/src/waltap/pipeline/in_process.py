@@ -27,6 +27,7 @@ from waltap.pipeline.status import Status
 from waltap.pipeline.status_html import status_html
 from waltap.signals.inbox import SignalAnswer
 from waltap.source.connector import MadeByRun
+from waltap.telemetry.observers import observed
 
 if TYPE_CHECKING:
     from waltap.notifications.notification import Notification
@@ -59,6 +60,7 @@ class Pipeline:
     ``sink`` (``NAME`` or ``NAME:VALUE``) takes the place of the profile's, ``overrides`` are further
     properties; ``plugins`` are objects with hooks, registered for this pipeline alone. Relative paths
     start at the folder of the file; those of tables at the current directory at the time of the call.
+    The status page, OpenTelemetry and OpenLineage are as the profile has them, in each run.
 
     `run` blocks; `start` runs in a thread of its own, and the ``with`` statement starts and stops. A
     pipeline that has ended may be started again: it goes on where it was. Any thread may call any method.
@@ -218,10 +220,11 @@ class Pipeline:
         return status_html(self.status())
 
     def _observed(self, engine: Engine) -> None:
-        """Run, while samples are taken."""
+        """Run, while samples are taken, and who the profile names watches."""
         self._history.start()
         try:
-            engine.run()
+            with observed(engine, self._host):
+                engine.run()
         finally:
             self._history.stop()
 

@@ -28,6 +28,7 @@ class EngineProperties(Properties):
     )
     flush_interval_ms: int = declare(
         "offset.flush.interval.ms",
+        reloadable=True,
         default=1000,
         ge=0,
         summary="How long written batches may wait before the sink is flushed and the offset stored.",
@@ -129,6 +130,7 @@ class EngineProperties(Properties):
     )
     heartbeat_interval_ms: int = declare(
         "heartbeat.interval.ms",
+        reloadable=True,
         default=0,
         ge=0,
         summary="Period of heartbeat records; 0: none. The slot advances without them.",
@@ -160,6 +162,7 @@ class EngineProperties(Properties):
     )
     signal_poll_interval_ms: int = declare(
         "signal.poll.interval.ms",
+        reloadable=True,
         default=5000,
         ge=1,
         advanced=True,
@@ -171,6 +174,20 @@ class EngineProperties(Properties):
         default=(),
         summary="Where notifications go: sink (records of notification.sink.topic.name), log, "
         "webhook, those of plugins. jmx is accepted and shows none.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] | None = declare(
+        "waltap.log.level",
+        reloadable=True,
+        default=None,
+        summary="The least level that is logged; by default that of the variable WALTAP_LOG_LEVEL, else "
+        "info.",
+    )
+    log_file: Path | None = declare(
+        "waltap.log.file",
+        reloadable=True,
+        default=None,
+        summary="File that the log is added to, in place of standard error (`--log-file`). One that is "
+        "moved away is made anew, so that logrotate needs nothing else.",
     )
     http: str | None = declare(
         "waltap.http",
@@ -216,6 +233,7 @@ class EngineProperties(Properties):
     )
     wal_budget: str | None = declare(
         "waltap.wal.budget",
+        reloadable=True,
         default=None,
         pattern=PATTERN,
         summary="How much WAL the pipeline's slot may make the server keep: a size in PostgreSQL's units, "
@@ -225,6 +243,7 @@ class EngineProperties(Properties):
     )
     wal_disk: str | None = declare(
         "waltap.wal.disk",
+        reloadable=True,
         default=None,
         pattern=SIZE,
         advanced=True,
@@ -233,11 +252,13 @@ class EngineProperties(Properties):
     )
     wal_warn_at: Shares = declare(
         "waltap.wal.warn.at",
+        reloadable=True,
         default=(0.5, 0.8),
         summary="Shares of the limit at which a warning goes to the log and to the notification channels.",
     )
     wal_act_at: float = declare(
         "waltap.wal.act.at",
+        reloadable=True,
         default=0.9,
         gt=0,
         le=1,
@@ -245,6 +266,7 @@ class EngineProperties(Properties):
     )
     wal_action: Literal["nothing", "advance", "pause", "drop"] = declare(
         "waltap.wal.action",
+        reloadable=True,
         default="nothing",
         summary="What is done then: nothing; advance: flush and confirm at once what is delivered, and "
         "have the server let go of WAL behind it, without skipping anything; pause: hold incremental "

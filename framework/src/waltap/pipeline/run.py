@@ -17,7 +17,7 @@ from waltap.pipeline.channels import Channels
 from waltap.pipeline.counts import RATE_WINDOWS_S, Counts, SnapshotTimes, StreamGauges
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.guarding import guardian_of
+from waltap.pipeline.guarding import guardian_of, orders_of
 from waltap.pipeline.journal import Journal
 from waltap.pipeline.limits import Limits
 from waltap.pipeline.passwords import chosen_password
@@ -99,6 +99,18 @@ class Run:
             with _usable(self._ready_file):  # an earlier run's says nothing of this one
                 self._ready_file.unlink(missing_ok=True)
         self.enter("checking", self.profile.name)
+
+    @property
+    def flush_s(self) -> float:
+        """Return how long what was written may wait for its flush, in seconds."""
+        return self.profile.engine.flush_interval_ms / 1000
+
+    def obey(self, profile: Profile) -> None:
+        """Go by a profile that was read again, of which only reloadable properties differ. Any thread may
+        call it: whoever uses one of them asks the profile."""
+        self.profile = profile
+        self.channels.obey(profile)
+        self.guard.obey(orders_of(profile))
 
     @property
     def state_dir(self) -> Path:

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 class SnapshotPhase:
     """Delivers one initial snapshot, and tells observers how far it is.
 
-    ``flush_s`` is how long rows wait for a flush, in seconds. ``left`` returns how many rows may still be
-    delivered, None without a limit; ``ends`` whether the run is to end. ``begun`` tells that rows, or
-    the opening of the snapshot, have been written.
+    ``flush_s`` returns how long rows wait for a flush, in seconds. ``left`` returns how many rows may
+    still be delivered, None without a limit; ``ends`` whether the run is to end. ``begun`` tells that
+    rows, or the opening of the snapshot, have been written.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class SnapshotPhase:
         channels: Channels,
         *,
         pipeline: str,
-        flush_s: float,
+        flush_s: Callable[[], float],
         left: Callable[[], int | None],
         ends: Callable[[], bool],
     ) -> None:
@@ -66,9 +66,10 @@ class SnapshotPhase:
             delivery.write([piece], snapshot=True)
             self.begun = True
             report.progressed(len(piece.rows))
-            if delivery.due(self._flush_s):
+            if delivery.due(self._flush_s()):
                 delivery.flush()
             if self._ends():
+                delivery.settle()
                 delivery.flush()
                 report.aborted()
                 return False

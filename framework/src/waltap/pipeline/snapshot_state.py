@@ -8,9 +8,20 @@ from waltap.offsets.offset import Offset
 from waltap.snapshot.progress import TableChunks
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["ReadSoFar"]
+__all__ = ["ChunkEnd", "ReadSoFar", "chunk_ends"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
+ChunkEnd = tuple[str, int, bool]
+"""A table's identifier, a chunk of it that has ended, and whether the table has."""
+
+
+def chunk_ends(parts: Iterable[Part]) -> tuple[ChunkEnd, ...]:
+    """Return the chunks of an initial snapshot that end in ``parts``."""
+    return tuple(
+        (str(part.relation.oid), part.chunk, part.complete)
+        for part in parts
+        if isinstance(part, SnapshotRows) and part.ends_chunk
+    )
 
 
 class ReadSoFar:
@@ -26,7 +37,7 @@ class ReadSoFar:
         self._tables = {} if offset.snapshot is None else dict(offset.snapshot.tables)
         first = next(iter(offset.partitions.values()))
         self._visible_in = dict(first.visible_in) if self._goes_on else {}
-        self._written: list[tuple[str, int, bool]] = []
+        self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
         """Take note of the tables that begin with ``parts``; True when that is to be stored first."""
@@ -40,11 +51,9 @@ class ReadSoFar:
         self._tables |= begins
         return bool(begins) and self._goes_on
 
-    def took(self, parts: Iterable[Part]) -> None:
-        """Take note of what the sink has taken."""
-        for part in parts:
-            if isinstance(part, SnapshotRows) and part.ends_chunk:
-                self._written.append((str(part.relation.oid), part.chunk, part.complete))
+    def took(self, ends: Iterable[ChunkEnd]) -> None:
+        """Take note of chunks that the sink has taken to their end."""
+        self._written += ends
 
     def flushed(self) -> bool:
         """What was taken is durable; True when there is something to store."""

@@ -51,7 +51,6 @@ class Streaming:
         self._confirmation = Confirmation(run, self._lanes, delivery)
         self._pumps: list[Pump] = []
         self._merge: Merge | None = None
-        self._flush_s = engine.flush_interval_ms / 1000
         self._looks = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
@@ -80,6 +79,7 @@ class Streaming:
                 run.ready()
                 self._note()
                 self._pull(signals)
+                delivery.settle()
             finally:
                 self._confirmation.last()
             if not (run.cut or self._merge) and run.tenure.held:
@@ -227,8 +227,10 @@ class Streaming:
             longest = ASK_S
         elif self._delivery.unflushed_since is None:
             longest = POLL_S
+        elif self._delivery.unpromised:
+            longest = ASK_S  # who acknowledges wakes nobody
         else:
-            longest = min(POLL_S, self._flush_s)
+            longest = min(POLL_S, self._run.flush_s)
         return pump.gathered.wait(longest, now)
 
     # --- for any thread (`StreamGauges`) ----------------------------------------------------------

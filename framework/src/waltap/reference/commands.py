@@ -20,7 +20,8 @@ def commands_page(host: "Host") -> str:
     context = root.make_context("waltap", ["plugins"])
     lines = ["# Commands", "", GENERATED, "", (root.help or "").strip(), ""]
     lines += [
-        "Exit codes: 0 done, 1 failed, 2 bad configuration or usage, 3 retriable and retries spent.",
+        "Exit codes: 0 done, 1 failed, 2 bad configuration or usage, 3 retriable and retries spent,",
+        "4 a run that a changed profile ended (`--exit-on-change`).",
         "Errors are short; `WALTAP_TRACEBACK=1` shows the traceback as well. `WALTAP_PLUGINS`",
         "limits which plugins load, `WALTAP_LOG_LEVEL` and `WALTAP_LOG` (json, text) what is logged.",
         "",
@@ -44,6 +45,8 @@ def _command(name: str, command: Any) -> list[str]:
         rows = [(f"`{_argument(p)}`", _text(getattr(p, "help", ""))) for p in arguments]
         rows += [(f"`{_option(p)}`", _text(p.help)) for p in options]
         lines += [*table(("argument", "meaning"), rows), ""]
+    if getattr(command, "epilog_of", None) is not None:
+        lines += [_text(command.epilog_of()), ""]
     for child, nested in children.items():
         lines += _command(f"{name} {child}", nested)
     return lines

@@ -83,6 +83,8 @@ def _row(declaration: Declaration) -> tuple[str, str, str]:
         meaning += f" In {declaration.unit}."
     if declaration.secret:
         meaning += " **Secret.**"
+    if declaration.reloadable:
+        meaning += " SIGHUP changes it while it runs."
     others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
     if others:
         meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."

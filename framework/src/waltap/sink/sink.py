@@ -46,8 +46,9 @@ class SinkCapabilities:
     durable counts, and rows of it may come again (`SnapshotRows`). ``restarts_tables``: then a table that
     is not complete may be read anew (`SnapshotRows.restarts`). ``whole_transactions``: wants what is
     written before a flush to end where a transaction does; the engine holds back what it has received of
-    one, up to a batch, so that only a larger one may be cut. Every sink takes new versions of a relation
-    while open.
+    one, up to a batch, so that only a larger one may be cut. ``acknowledged``: others acknowledge what
+    was written, batch by batch; `flush` waits for none of them, and `Sink.promised` tells. Every sink
+    takes new versions of a relation while open.
     """
 
     records: bool = True
@@ -58,6 +59,7 @@ class SinkCapabilities:
     json_only: bool = False
     resumes_snapshots: bool = False
     restarts_tables: bool = False
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,15 @@ class Sink(abc.ABC):
         may have been moved or deleted meanwhile. Raises: SinkError; nothing may then be assumed of
         batches since the last flush, and every later `write` and `flush` raises too.
         """
+
+    def promised(self) -> int:
+        """Return `Batch.number` of the last batch that is promised with all before it, 0 for none; asked
+        behind `flush`, in place of what that returns, where `SinkCapabilities.acknowledged`."""
+        return 0
+
+    def settle(self) -> None:
+        """The run is to end: what others have not acknowledged may be waited for, before the last `flush`.
+        Called before a clean end only."""
 
     def replayed(self) -> Collection[str]:
         """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.

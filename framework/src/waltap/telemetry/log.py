@@ -6,12 +6,13 @@ in `FIELDS` is left out. Never a row value, a key or a secret.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from waltap.config.secrecy import redacted
 
-__all__ = ["FIELDS", "LineHandler", "as_json", "as_text", "configure"]
+__all__ = ["FIELDS", "FORMS", "LineHandler", "as_json", "as_text", "configure", "set_level"]
 
 FIELDS = (
     "pipeline",
@@ -52,6 +53,13 @@ class LineHandler(logging.Handler):
         self._write, self._form = write, form
         self.labels: dict[str, str] = {}
 
+    def redirect(
+        self, write: Callable[[str], object], form: Callable[[logging.LogRecord], str]
+    ) -> None:
+        """Give what comes from now on to another, in another form."""
+        with self.lock or nullcontext():
+            self._write, self._form = write, form
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         record.labels = self.labels
@@ -87,16 +95,22 @@ def as_text(record: logging.LogRecord) -> str:
     return text
 
 
+FORMS: Mapping[str, Callable[[logging.LogRecord], str]] = {"json": as_json, "text": as_text}
+
+
+def set_level(level: str) -> None:
+    """Log what is of ``level`` (upper case) or above; one that is not known is INFO."""
+    logging.getLogger().setLevel(logging.getLevelNamesMapping().get(level, logging.INFO))
+
+
 def configure(write: Callable[[str], object], *, form: str, level: str) -> LineHandler:
     """Send the logs of waltap and its plugins to ``write``; ``form`` is json or text.
 
     Returns the handler, to be removed from the root logger by whoever wants that.
     """
-    handler = LineHandler(write, as_json if form == "json" else as_text)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    known = logging.getLevelNamesMapping()
-    root.setLevel(known.get(level, logging.INFO))
+    handler = LineHandler(write, FORMS[form])
+    logging.getLogger().addHandler(handler)
+    set_level(level)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # logs every call of the JVM otherwise
     logging.getLogger("httpx").setLevel(
         logging.WARNING

@@ -1,5 +1,5 @@
-"""Who else watches a run, as its profile says: OpenTelemetry and OpenLineage. Nothing of it is there
-otherwise."""
+"""Who else watches a run, as its profile says: the status page, OpenTelemetry and OpenLineage. Nothing of
+it is there otherwise."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,10 +13,21 @@ __all__ = ["observed"]
 
 
 @contextmanager
-def observed(engine: "Engine", host: "Host") -> Iterator[None]:
-    """Have a run watched while the block lasts. Raises: LibraryMissing."""
+def observed(engine: "Engine", host: "Host", *, http: str | None = None) -> Iterator[None]:
+    """Have a run watched while the block lasts; ``http`` takes the place of the profile's address of the
+    status page. Raises: LibraryMissing, ConfigurationError."""
     wanted = engine.profile.engine
     with ExitStack() as watching:
+
+        def admit(observer: object, name: str) -> None:
+            host.register(observer, name)
+            watching.callback(host.unregister, name)
+
+        if address := http or wanted.http:
+            from waltap.monitor.server import Monitor
+
+            monitor = watching.enter_context(Monitor(engine, address, wanted.http_token))
+            admit(monitor.exposition, "metrics")
         if wanted.otel_endpoint:
             from waltap.telemetry.otlp import Telemetry
 
@@ -24,10 +35,10 @@ def observed(engine: "Engine", host: "Host") -> Iterator[None]:
             telemetry = Telemetry(
                 engine.profile.name, engine.status, wanted.otel_endpoint, wanted.otel_interval_ms
             )
-            host.register(watching.enter_context(telemetry), "OpenTelemetry")
+            admit(watching.enter_context(telemetry), "OpenTelemetry")
         if wanted.lineage_to:
             from waltap.telemetry.lineage import Lineage
 
             lineage = Lineage(engine, wanted.lineage_to, wanted.lineage_namespace)
-            host.register(watching.enter_context(lineage), "OpenLineage")
+            admit(watching.enter_context(lineage), "OpenLineage")
         yield

@@ -160,18 +160,20 @@ class Batch(msgspec.Struct, kw_only=True):
     """The unit that moves. It ends at a transaction boundary unless the transaction is larger.
 
     ``position`` is the position after the last part, in ``partition``: all parts are of one, and where a
-    source has only one it has no name. ``records`` is filled for sinks that take records
-    (`SinkCapabilities.records`): a list, or the sequence that a `RecordBlock` is; None for sinks that take
-    changes. ``events`` counts the row changes, truncates, messages and snapshot rows in ``parts``.
-    ``ends_transaction`` is False when the last part's transaction goes on in the next batch. ``snapshot``:
-    it belongs to an initial snapshot; without parts it is the end of one (see `SnapshotRows`). ``told``
-    are notifications for a sink that renders them itself; a batch with them has nothing else. ``replays``:
-    it is of a dead letter that is delivered after all, see `Sink.replayed`.
+    source has only one it has no name. ``number`` grows from batch to batch of a run. ``records`` is
+    filled for sinks that take records (`SinkCapabilities.records`): a list, or the sequence that a
+    `RecordBlock` is; None for sinks that take changes. ``events`` counts the row changes, truncates,
+    messages and snapshot rows in ``parts``. ``ends_transaction`` is False when the last part's transaction
+    goes on in the next batch. ``snapshot``: it belongs to an initial snapshot; without parts it is the end
+    of one (see `SnapshotRows`). ``told`` are notifications for a sink that renders them itself; a batch
+    with them has nothing else. ``replays``: it is of a dead letter that is delivered after all, see
+    `Sink.replayed`.
     """
 
     parts: list[TransactionPart | SnapshotRows | Heartbeat]
     position: Position
     partition: str = SOLE
+    number: int = 0
     events: int
     records: "Sequence[Record] | None" = None
     ends_transaction: bool = True

@@ -1,0 +1,114 @@
+"""Where the log of a command goes, and what stands on the terminal beside it."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waltap.cli.screen import notices, notices_are_piped
+from waltap.config.environment import log_form, log_level
+from waltap.telemetry.lifecycle import LifeCycleLog
+from waltap.telemetry.log import FORMS, configure, set_level
+from waltap.telemetry.log_file import LogFile
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.host import Host
+    from waltap.pipeline import Engine
+
+__all__ = ["LogOutput", "telemetry"]
+
+
+class LogOutput:
+    """Logs to standard error until a profile says where to, and shows an engine's life there.
+
+    Called with an engine it goes by its profile from then on; on a terminal it shows bars.
+    """
+
+    def __init__(self, host: "Host", *, quiet: bool) -> None:
+        self._host = host
+        self._console = None if notices_are_piped() else notices()
+        self._terminal = self._console is not None and self._console.is_terminal
+        self._form = log_form(terminal=self._terminal)
+        self._calm = quiet or (self._form == "text" and self._terminal)
+        self._handler = configure(self._to_screen, form=self._form, level=self._level(None))
+        self._file: LogFile | None = None
+        self._display: Any = None
+
+    def __call__(self, engine: "Engine") -> None:
+        """Show the life of ``engine``. Raises: ConfigurationError, of its log file."""
+        profile = engine.profile
+        self._handler.labels = profile.labels
+        self.obey(profile)
+        if not self._calm or self._file is not None:
+            self._host.register(LifeCycleLog(engine.status), "life-cycle log")
+        shown = self._console is not None and self._form == "text" and self._terminal
+        if shown and not _writes_to_stdout(profile):
+            from waltap.telemetry.progress import ProgressDisplay
+
+            assert self._console is not None
+            self._display = ProgressDisplay(self._console, engine.status)
+            self._host.register(self._display, "progress")
+            self._display.start()
+
+    def obey(self, profile: "Profile") -> None:
+        """Go by what a profile says of the log. Raises: ConfigurationError; then all stays as it is."""
+        self.log_to(profile.engine.log_file)
+        set_level(self._level(profile.engine.log_level))
+
+    def log_to(self, path: Path | None) -> None:
+        """Add to a file what is logged from now on; None: to standard error.
+
+        Raises: ConfigurationError.
+        """
+        before = self._file
+        if path == (None if before is None else before.path):
+            return
+        if path is None:
+            self._file = None
+            self._handler.redirect(self._to_screen, FORMS[self._form])
+        else:
+            self._file = LogFile(path)
+            self._handler.redirect(self._file.write, FORMS[log_form(terminal=False)])
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        """End it."""
+        if self._display is not None:
+            self._display.stop()
+        logging.getLogger().removeHandler(self._handler)
+        if self._file is not None:
+            self._file.close()
+
+    def _level(self, wanted: str | None) -> str:
+        calm = self._calm and (wanted is None)
+        return (wanted or "").upper() or log_level(default="WARNING" if calm else "INFO")
+
+    def _to_screen(self, line: str) -> None:
+        if self._console is None:
+            sys.stderr.write(f"{line}\n")
+        else:
+            self._console.print(line, markup=False, emoji=False, soft_wrap=True)
+
+
+@contextmanager
+def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[LogOutput]:
+    """Log to standard error, warnings only when ``quiet``, while the block lasts.
+
+    What is yielded has an engine's life logged too, where its profile says.
+    """
+    output = LogOutput(host, quiet=quiet)
+    try:
+        yield output
+    finally:
+        output.close()
+
+
+def _writes_to_stdout(profile: "Profile") -> bool:
+    """Tell whether the sink's lines would run into the bars; a path ``-`` is standard output."""
+    sink = profile.sink
+    values = vars(sink.properties).values() if sink.properties is not None else ()
+    return sink.spec.name == "terminal" or "-" in values
