@@ -1,8 +1,11 @@
 """What a commit of Spark's tables costs, and how that grows: ``python -m benchmarks.spark_commits WHAT``.
 
-``tables``: so many tables with one change each a commit; the time of each commit, and the size of what
-says where the tables stand. ``versions``: one table whose schema is another with every transaction, in
-one commit. No server: a change log is written by hand, and applied in this process.
+``tables``: so many tables with one change each a commit, and a commit every ``--every`` seconds, while
+files are tended beside them; the time of a commit, and the size of what says where the tables stand,
+early and late. ``versions``: one table whose schema is another with every transaction, in one commit.
+Both without a server: a change log is written by hand, and applied in this process. ``latency``: a
+PostgreSQL with ``--rate`` transactions a second, `waltap run` with the sink spark; from when COMMIT
+returned until a reader of the tables sees the transaction.
 """
 
 import argparse
@@ -11,16 +14,27 @@ import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.servers.postgres import Cluster
 
+from benchmarks.scale import WAIT_S, Run
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.output import Output
 from waltap_spark.session import prepare, start_session
+
+EACH = 5
+"""One of so many transactions is measured: what tells its position costs the writer time."""
+
+WRITERS = 3
+"""Connections that write, for one alone waits for its commits."""
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("n", "int8"), ("at", "timestamptz")]
 AT = "2026-01-01 00:00:00+00"
@@ -51,34 +65,59 @@ class Lake:
 
     def said(self) -> int:
         """Return the bytes of the newest file that says where the tables stand."""
-        found = sorted((self.folder / "out" / "_waltap").rglob("*.json"), key=os.path.getmtime)
-        return found[-1].stat().st_size
+        return self._commits()[-1].stat().st_size
+
+    def said_whole(self) -> int:
+        """Return the bytes of the newest such file that is whole: all that is known of the tables."""
+        return [each for each in self._commits() if "-" not in each.name][-1].stat().st_size
+
+    def _commits(self) -> list[Path]:
+        return sorted((self.folder / "out" / "_waltap" / "commits").glob("*.json"))
 
 
 def tables(options: argparse.Namespace, lake: Lake) -> None:
     """One change of every table a commit."""
     made = [relation(f"public.t{n:04}", COLUMNS) for n in range(options.tables)]
-    seconds, said = [], []
+    seconds, cpu, said, whole = [], [], [], []
+    lake.applier.keep_up()
     for number in range(options.commits):
+        began = time.monotonic()
         for table in made:
             if number and number % 2:
                 lake.db.update(table, [str(number - 1)], name="changed")
             else:
                 lake.db.insert(table, [str(number), "new", "1", AT])
         lake.flush()
+        used = time.process_time()
         seconds.append(lake.apply())
+        cpu.append(time.process_time() - used)  # and what the thread beside it used meanwhile
         said.append(lake.said())
-        print(f"commit {number}: {seconds[-1]:.2f} s, {said[-1]:,} bytes", flush=True)
-    tail = seconds[1:] or seconds
+        whole.append(lake.said_whole())
+        if number % 20 == 0:
+            print(f"commit {number}: {seconds[-1]:.2f} s, {said[-1]:,} bytes", flush=True)
+        time.sleep(max(0.0, began + options.every - time.monotonic()))
+    part = max(1, (options.commits - 1) // 4)
     _told(
         tables=options.tables,
         commits=options.commits,
         first_s=round(seconds[0], 2),
-        p50_s=round(statistics.median(tail), 3),
-        most_s=round(max(tail), 3),
-        said_bytes=said[-1],
-        said_most=max(said),
+        **_spread("", seconds[1:] or seconds),
+        **_spread("cpu_", cpu[1:] or cpu),
+        **_spread("early_", seconds[1 : part + 1] or seconds),
+        **_spread("late_", seconds[-part:]),
+        commit_file_bytes=round(statistics.median(said)),
+        whole_file_bytes_early=whole[part],
+        whole_file_bytes_late=whole[-1],
     )
+
+
+def _spread(name: str, seconds: list[float]) -> dict[str, float]:
+    """Return the half, and the 95th hundredth, of ``seconds``."""
+    found = sorted(seconds)
+    return {
+        f"{name}p50_s": round(statistics.median(found), 3),
+        f"{name}p95_s": round(found[int(len(found) * 0.95)], 3),
+    }
 
 
 def versions(options: argparse.Namespace, lake: Lake) -> None:
@@ -93,6 +132,81 @@ def versions(options: argparse.Namespace, lake: Lake) -> None:
     _told(versions=options.commits, seconds=round(took, 2), each=round(took / options.commits, 3))
 
 
+def latency(options: argparse.Namespace, folder: Path) -> None:
+    """A steady stream of transactions: how long each takes until readers of the tables see it."""
+    cluster = Cluster.create()
+    try:
+        database = cluster.create_database("latency")
+        database.execute("CREATE TABLE stream (id int PRIMARY KEY, v text)")
+        run = Run(database, folder / "run", "spark", "initial")
+        run.start()
+        try:
+            _told(**_follow(options, database, Output(str(folder / "run" / "output" / "tables"))))
+            run.stop()
+        finally:
+            run.kill()
+    finally:
+        cluster.remove()
+
+
+def _follow(options: argparse.Namespace, database: Any, output: Output) -> dict[str, Any]:
+    committed: deque[tuple[int, float]] = deque()
+    written: list[float] = []
+    ends = threading.Event()
+
+    def write(which: int) -> None:
+        with database.connect() as connection:
+            number, due = 0, time.monotonic()
+            while not ends.is_set():
+                if number % 2:
+                    query = "UPDATE stream SET v = 'changed' WHERE id = %s RETURNING 1"
+                else:
+                    query = "INSERT INTO stream VALUES (%s, 'new') RETURNING 1"
+                connection.execute(query, [number // 2 * WRITERS + which])
+                at = time.monotonic()
+                if number % EACH == 0:
+                    lsn = connection.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
+                    committed.append((int(lsn[0]), at))
+                number += 1
+                written.append(at)
+                due += WRITERS / options.rate
+                time.sleep(max(0.0, due - time.monotonic()))
+
+    writers = [threading.Thread(target=write, args=[which]) for which in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    seconds: list[float] = []
+    commits, last = 0, 0
+    try:
+        limit = unbegun = time.monotonic() + WAIT_S
+        while time.monotonic() < limit:
+            state, now = output.state(), time.monotonic()
+            if state is None or state.number == last:
+                time.sleep(0.01)
+                continue
+            last = state.number
+            if limit == unbegun:  # Spark runs now; what it found when it began does not count
+                limit = now + options.warm_up + options.seconds
+            counts = limit - now < options.seconds
+            commits += counts
+            while committed and committed[0][0] <= state.mark.end_lsn:
+                _lsn, at = committed.popleft()
+                if counts:
+                    seconds.append(now - at)
+    finally:
+        ends.set()
+        for writer in writers:
+            writer.join()
+    return {
+        "transactions_a_second": round(len(written) / (written[-1] - written[0])),
+        "of_which_measured": len(seconds),
+        "left": len(committed),
+        "commits": commits,
+        **_spread("", seconds),
+        "most_s": round(max(seconds), 3),
+    }
+
+
 def _told(**found: object) -> None:
     load = " ".join(f"{each:.1f}" for each in os.getloadavg())
     print(json.dumps({**found, "load": load, "cores": os.cpu_count()}))
@@ -100,12 +214,31 @@ def _told(**found: object) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["tables", "versions"])
+    parser.add_argument("what", choices=["tables", "versions", "latency"])
     parser.add_argument("--tables", type=int, default=300)
     parser.add_argument("--commits", type=int, default=20)
+    parser.add_argument("--every", type=float, default=1.0, help="seconds from commit to commit")
+    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=20.0,
+        help="seconds after the first commit that do not count",
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds that do")
     parser.add_argument("--format", default="parquet")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="waltap-spark-commits-"))
+    try:
+        if options.what == "latency":
+            latency(options, folder)
+        else:
+            _by_hand(options, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _by_hand(options: argparse.Namespace, folder: Path) -> None:
     choice = FormatChoice(options.format)
     spark = start_session("benchmarks", master="local[2]", choice=choice, notes=folder / "notes")
     try:
@@ -115,7 +248,6 @@ def main() -> None:
         lake.sink.close()
     finally:
         spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
