@@ -14,6 +14,8 @@ from tests.servers import (
     prometheus,
     redis,
     registry,
+    spark_catalogue,
+    spark_kafka,
 )
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
@@ -30,7 +32,9 @@ def main(command: str) -> str | None:
         if command == "setup":
             kafka.prepare()
             registry.prepare()
-            for service in (delta, iceberg, redis, nats, prometheus, moto, pgbouncer):
+            for service in (delta, iceberg, spark_kafka, spark_catalogue):
+                service.prepare()
+            for service in (redis, nats, prometheus, moto, pgbouncer):
                 service.prepare()
             delta.prepare("4.1")
             iceberg.make_environment()

@@ -30,7 +30,7 @@ import pytest
 
 from tests.servers import delta as delta_lake
 from tests.servers import iceberg as iceberg_lake
-from tests.servers import output_plugin, postgres
+from tests.servers import output_plugin, postgres, spark_catalogue, spark_kafka
 from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 from tests.servers.java import OLDEST, java_home, java_version
@@ -58,6 +58,7 @@ JAVA_FIXTURES = frozenset(
         "spark",
         "delta",
         "iceberg",
+        "spark_of_topics",
         "peer",
         "kafka",
         "private_kafka",
@@ -225,6 +226,9 @@ def _lakes(folder: Path) -> dict[str, str]:
         conf |= iceberg_lake.CONF
         conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000"
         conf["spark.sql.catalog.lake.warehouse"] = f"file://{folder}/lake"
+    else:
+        with contextlib.suppress(MissingProgram):
+            conf["spark.jars"] += f",{spark_kafka.spark_jars()},{spark_catalogue.spark_jars()}"
     return conf
 
 
@@ -251,6 +255,16 @@ def delta(spark: Any) -> Any:
         delta_lake.prepare()
     except MissingProgram as reason:
         missing(f"no Delta Lake: {reason}")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def spark_of_topics(spark: Any) -> Any:
+    """Return the Spark session, which has Spark's Kafka source and its Avro functions."""
+    try:
+        spark_kafka.prepare()
+    except MissingProgram as reason:
+        missing(f"no Kafka source of Spark's: {reason}")
     return spark
 
 

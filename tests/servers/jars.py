@@ -60,7 +60,8 @@ def jars(name: str, coordinates: Sequence[str], *, alone: bool = False) -> Path:
 
 
 def archive(name: str, artifact: str) -> Path:
-    """Return the folder of an unpacked tar archive, ``group:artifact:version:type:classifier``.
+    """Return the folder of an unpacked tar archive, or of a jar as it is,
+    ``group:artifact:version:type:classifier``.
 
     Raises: MissingProgram.
     """
@@ -78,6 +79,9 @@ def archive(name: str, artifact: str) -> Path:
         packed = scratch / f"{program}-{version}-{classifier}.{kind}"
         if not packed.is_file():
             raise MissingProgram(f"no file came for {artifact}")
+        if kind == "jar":
+            packed.rename(made / packed.name)
+            return
         with tarfile.open(packed) as opened:
             opened.extractall(made, filter="data")
 

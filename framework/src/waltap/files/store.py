@@ -159,6 +159,16 @@ class Store:
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
 
+    def parquet_rows(self, path: str) -> int:
+        """Return how many rows one segment has, of which only the end is read."""
+        from pyarrow import parquet
+
+        try:
+            with self._fs.open_input_file(self.path(path)) as stream:
+                return int(parquet.read_metadata(stream).num_rows)
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
         """Return the rows of one segment in file order, so many at a time."""
         from pyarrow import parquet

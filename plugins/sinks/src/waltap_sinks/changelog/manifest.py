@@ -140,7 +140,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``first_commit_ts`` and ``last_commit_ts`` are µs since 1970 UTC, None without transactions.
     ``bucket`` is the folder (`bucket_of` the time of writing) it lies in. ``last_generation`` is
     the number of the newest snapshot that the log has seen begin. ``pipeline`` is the name of the
-    pipeline that wrote it, "" where an earlier version did.
+    pipeline that wrote it, "" where an earlier version did. ``offsets``, where changes came by way of
+    Kafka: topic → partition → the next offset, and the position (commit, LSN) of its newest event.
     """
 
     version: int
@@ -155,6 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pipeline: str = ""
     snapshot: SnapshotPart | None = None
     tables: tuple[TableEntry, ...] = ()
+    offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
     path: str = ""
     """Where it was read from; not written."""
 

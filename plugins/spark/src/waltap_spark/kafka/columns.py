@@ -1,0 +1,269 @@
+"""Values of change events as columns of Spark: what a semantic type means, and which were not sent."""
+
+import base64
+import json
+from hashlib import md5
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from waltap_spark.expression import quoted
+from waltap_spark.kafka.connect_schema import DECIMAL, Field
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "CORRUPT",
+    "declared_column",
+    "learn_functions",
+    "out_of_range",
+    "raw_struct",
+    "text_of",
+    "typed_column",
+    "unread",
+    "was_not_sent",
+]
+
+CORRUPT: Final = "__waltap_corrupt"
+"""The field of a row that was JSON in which Spark puts what it could not read."""
+
+_RAW: Final = {
+    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
+    "float": "float", "double": "double", "boolean": "boolean", "string": "string",
+}  # fmt: skip
+
+_TIMES: Final = {
+    "io.debezium.time.Time": 1_000,
+    "org.apache.kafka.connect.data.Time": 1_000,
+    "io.debezium.time.MicroTime": 1_000_000,
+    "io.debezium.time.NanoTime": 1_000_000_000,
+}
+_MOMENTS: Final = {
+    "io.debezium.time.Timestamp": 1_000,
+    "org.apache.kafka.connect.data.Timestamp": 1_000,
+    "io.debezium.time.MicroTimestamp": 1_000_000,
+    "io.debezium.time.NanoTimestamp": 1_000_000_000,
+}
+_DATES: Final = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
+_ZONED: Final = "io.debezium.time.ZonedTimestamp"
+_VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
+_UUID: Final = "io.debezium.data.Uuid"
+_INTEGERS: Final = ("int16", "int32", "int64")
+_WORD: Final = 1 << 64
+_MOST_DIGITS: Final = 38
+_DAY_S: Final = 86_400
+_FIRST_S, _END_S = -62_135_596_800, 253_402_300_800
+"""Seconds of the years 1 to 9999: what a database's own change log holds as date and timestamp."""
+_FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-| BC$"
+_DIGITS: Final = "waltap_digits"
+
+
+def learn_functions(spark: "SparkSession") -> None:
+    """Teach ``spark`` the function that numbers of any length are read with."""
+
+    def digits(number: bytes | None, scale: int | None) -> str | None:
+        """``number``: two's complement, as Connect has decimals."""
+        from decimal import Context, Decimal
+
+        if number is None or scale is None:
+            return None
+        whole = int.from_bytes(number, "big", signed=True)
+        exact = Context(prec=max(1, len(str(abs(whole)))))
+        return format(Decimal(whole).scaleb(-scale, exact), "f")
+
+    spark.udf.register(_DIGITS, digits, "string")
+
+
+def raw_struct(fields: tuple[Field, ...]) -> str:
+    """Return the DDL by which the JSON of a row is read, before its values are understood."""
+    columns = ", ".join(f"{quoted(each.name)} {_raw(each)}" for each in fields)
+    return f"{columns}, {CORRUPT} string" if columns else f"{CORRUPT} string"
+
+
+def _raw(field: Field) -> str:
+    if field.kind == "array":
+        assert field.items is not None
+        return f"array<{_raw(field.items)}>"
+    if field.kind == "map":
+        assert field.items is not None
+        return f"map<string, {_raw(field.items)}>"
+    if field.kind == "struct":
+        inner = ", ".join(f"{quoted(each.name)}: {_raw(each)}" for each in field.fields)
+        return f"struct<{inner}>"
+    return _RAW.get(field.kind, "string")  # bytes are base64 in JSON
+
+
+def typed_column(field: Field, column: str, *, avro: bool, inside: bool = False) -> str:
+    """Return SQL that makes of a raw value, ``column``, what the field means; null where it cannot.
+
+    Avro has bytes as such (`without_decimals`), JSON as base64. ``inside`` an array Spark calls no
+    function of Python's, and numbers have up to 38 digits.
+    """
+    meaning = field.meaning
+    if meaning in _DATES:
+        value = column if avro and meaning == _DATES[1] else f"date_from_unix_date({column})"
+        return f"if(year({value}) between 1 and 9999, {value}, null)"
+    if meaning in _TIMES:
+        return _time(column, _TIMES[meaning])
+    if meaning in _MOMENTS:
+        if avro and meaning.startswith("org."):
+            return f"cast({column} as timestamp_ntz)"  # Avro's own logical type
+        return f"cast({_moment(column, _MOMENTS[meaning])} as timestamp_ntz)"
+    if meaning == _ZONED:
+        return f"try_cast({column} as timestamp)"
+    if meaning == DECIMAL:
+        return _decimal(field, column, avro=avro, inside=inside)
+    if meaning == _VARIABLE:
+        number = f"{column}.value" if avro else f"try_to_binary({column}.value, 'base64')"
+        return _number_text(number, f"{column}.scale", inside=inside)
+    if field.kind == "bytes":
+        return column if avro else f"try_to_binary({column}, 'base64')"
+    if field.kind == "array":
+        assert field.items is not None
+        inner = typed_column(field.items, "e", avro=avro, inside=True)
+        return column if inner == "e" else f"transform({column}, e -> {inner})"
+    if field.kind == "struct":
+        parts = ", ".join(
+            f"{text_of(each.name)}, "
+            + typed_column(each, f"{column}.{quoted(each.name)}", avro=avro, inside=inside)
+            for each in field.fields
+        )
+        return f"if({column} is null, null, named_struct({parts}))"
+    narrow = {"int8": "tinyint", "int16": "smallint"}.get(field.kind)
+    return f"try_cast({column} as {narrow})" if narrow and avro else column
+
+
+def _decimal(field: Field, column: str, *, avro: bool, inside: bool) -> str:
+    scale = field.parameters.get("scale", "0")
+    precision = int(field.parameters.get("connect.decimal.precision", _MOST_DIGITS))
+    fits = 0 <= int(scale) <= precision <= _MOST_DIGITS
+    number = column if avro else f"try_to_binary({column}, 'base64')"
+    if not fits:
+        return _number_text(number, scale, inside=inside)
+    return f"try_cast({_unscaled(number)} || 'E-{scale}' as decimal({precision},{scale}))"
+
+
+def _number_text(number: str, scale: str, *, inside: bool) -> str:
+    """Return SQL of the text of a number in two's complement with so many digits behind the point."""
+    if not inside:
+        return f"{_DIGITS}({number}, {scale})"
+    digits = _unscaled(number)
+    bare = f"regexp_replace({digits}, '^-', '')"
+    padded = f"lpad({bare}, greatest(length({bare}), {scale} + 1), '0')"
+    sign = f"if({digits} like '-%', '-', '')"
+    whole = f"substr({padded}, 1, length({padded}) - {scale})"
+    parted = f"{sign} || {whole} || '.' || right({padded}, {scale})"
+    return f"if({scale} <= 0, {digits} || repeat('0', -{scale}), {parted})"
+
+
+def _moment(column: str, per_second: int) -> str:
+    number = f"cast({column} as bigint)"
+    micros = (
+        f"{number} * {1_000_000 // per_second}"
+        if per_second < 1_000_000
+        else f"{number} div {per_second // 1_000_000}"
+    )
+    first, end = _FIRST_S * per_second, _END_S * per_second
+    if per_second > 1_000_000:
+        first, end = -(1 << 63) + 1, (1 << 63) - 1
+    return f"if({number} >= {first} and {number} < {end}, timestamp_micros({micros}), null)"
+
+
+def _time(column: str, per_second: int) -> str:
+    seconds = f"({column} div {per_second})"
+    micros = f"cast(({column} % {per_second}) * {1_000_000 // min(per_second, 1_000_000)}"
+    micros += f" div {max(per_second // 1_000_000, 1)} as decimal(16,6))"
+    fraction = f"cast({seconds} % 60 + {micros} / 1000000 as decimal(16,6))"
+    whole = f"cast({seconds} div 3600 as int), cast({seconds} div 60 % 60 as int)"
+    made = f"make_time({whole}, {fraction})"
+    return f"if({column} >= 0 and {column} < {_DAY_S * per_second}, {made}, null)"
+
+
+def _unscaled(value: str) -> str:
+    """Return SQL of the digits of a number in two's complement, of up to 38 digits."""
+    full = f"lpad(hex({value}), 32, if(substr(hex({value}), 1, 1) >= '8', 'F', '0'))"
+    high = f"cast(conv(substr({full}, 1, 16), 16, -10) as decimal(38,0))"
+    low = f"cast(conv(substr({full}, 17, 16), 16, 10) as decimal(20,0))"
+    number = f"try_add(try_cast({high} * {_WORD} as decimal(38,0)), {low})"
+    return f"if(length({value}) > 16, null, cast({number} as string))"
+
+
+def declared_column(kind: str, column: str) -> str:
+    """Return SQL that makes of a JSON value as text, ``column``, one of a type (DDL) that somebody
+    declared, null where it cannot: days, and microseconds, are numbers."""
+    number = f"try_cast({column} as bigint)"
+    if kind == "date":
+        day = f"date_from_unix_date(try_cast({number} as int))"
+        return f"coalesce({day}, try_cast({column} as date))"
+    if kind in ("timestamp", "timestamp_ntz"):
+        moment = f"cast({_moment(number, 1_000_000)} as {kind})"
+        return f"if({number} is null, try_cast({column} as {kind}), {moment})"
+    if kind.startswith("time("):
+        return f"if({number} is null, try_cast({column} as time), {_time(number, 1_000_000)})"
+    if kind == "binary":
+        return f"try_to_binary({column}, 'base64')"
+    if kind.startswith(("array<", "map<", "struct<")):
+        return f"from_json({column}, {text_of(kind)})"
+    return column if kind == "string" else f"try_cast({column} as {kind})"
+
+
+def out_of_range(field: Field, kind: str | None, column: str) -> str:
+    """Return SQL that tells whether a raw value which became null is one that no type of Spark's holds:
+    an infinite or far date or time, 24:00. ``kind``: the type that was declared, if any."""
+    if kind is not None:
+        number = f"try_cast({column} as bigint) is not null"
+        far = f"{column} rlike {_quoted_pattern(_FAR)}"
+        return f"({number} or {far})" if kind.startswith(("date", "time")) else "false"
+    if field.meaning == _ZONED:
+        return f"{column} rlike {_quoted_pattern(_FAR)}"
+    return "true" if field.meaning in (*_DATES, *_TIMES, *_MOMENTS) else "false"
+
+
+def unread(field: Field, column: str, *, avro: bool) -> str | None:
+    """Return SQL that tells whether a part of a raw array or struct became null; None for other values."""
+    if field.kind == "array" and field.items is not None:
+        inner = typed_column(field.items, "e", avro=avro, inside=True)
+        return None if inner == "e" else f"exists({column}, e -> e is not null and {inner} is null)"
+    return None
+
+
+def was_not_sent(field: Field, column: str, placeholder: str, *, avro: bool) -> str | None:
+    """Return SQL that tells whether a raw value stands for one that the server did not send; None for
+    types that are never out of line."""
+    text = text_of(placeholder)
+    if field.kind == "string":  # hstore as JSON is an object of it
+        return f"coalesce({column} in ({text}, {text_of(_object_of(placeholder))}), false)"
+    if field.kind == "bytes" and field.meaning != DECIMAL:
+        if avro:
+            return f"{column} <=> cast({text} as binary)"
+        return f"{column} <=> {text_of(base64.b64encode(placeholder.encode()).decode())}"
+    if field.kind == "map":
+        return f"map_keys({column}) <=> array({text})"
+    if field.kind == "array" and field.items is not None:
+        if field.items.kind == "string":
+            if field.items.meaning == _UUID:
+                digest = md5(placeholder.encode(), usedforsecurity=False).digest()
+                return f"{column} <=> array('{UUID(bytes=digest, version=3)}')"
+            return f"{column} <=> array({text})"
+        if field.items.kind in _INTEGERS:
+            signed = ((byte + 128) % 256 - 128 for byte in placeholder.encode())
+            listed = ", ".join(map(str, signed))
+            return f"{column} <=> cast(array({listed}) as array<{_RAW[field.items.kind]}>)"
+        if field.items.kind == "bytes" and not field.items.meaning:
+            inner = was_not_sent(field.items, "e", placeholder, avro=avro)
+            return f"coalesce(size({column}) = 1 and exists({column}, e -> {inner}), false)"
+    return None
+
+
+def _object_of(placeholder: str) -> str:
+    return json.dumps({placeholder: placeholder}, separators=(",", ":"), ensure_ascii=False)
+
+
+def text_of(value: Any) -> str:
+    """Return ``value`` as a literal of Spark SQL."""
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _quoted_pattern(pattern: str) -> str:
+    return f"'{pattern}'"

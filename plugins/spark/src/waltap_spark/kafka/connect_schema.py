@@ -1,0 +1,171 @@
+"""Schemas of change events, as Kafka Connect writes them: within JSON, or as Avro in a registry.
+
+A `Field` is a column: Connect's type, the semantic name that says what values mean, and what it is made
+of. Knows no Spark.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from waltap_spark.kafka.errors import EventUnread
+
+__all__ = [
+    "DECIMAL",
+    "Field",
+    "fields_of_avro",
+    "fields_of_json",
+    "key_fields",
+    "names_in_avro",
+    "without_decimals",
+]
+
+_AVRO: Final = {
+    "int": "int32", "long": "int64", "float": "float", "double": "double", "boolean": "boolean",
+    "string": "string", "bytes": "bytes", "enum": "string", "fixed": "bytes",
+}  # fmt: skip
+
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column, or a part of one. ``kind`` is Connect's type, ``meaning`` its semantic name."""
+
+    name: str
+    kind: str
+    meaning: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    items: "Field | None" = None
+    fields: "tuple[Field, ...]" = ()
+
+    def described(self) -> str:
+        """Return the type as a change log's manifest names it; equal where values mean the same."""
+        parts = [self.meaning or self.kind]
+        parts += [f"{name}={value}" for name, value in sorted(self.parameters.items())]
+        parts += [] if self.items is None else [self.items.described()]
+        parts += [f"{each.name}:{each.described()}" for each in self.fields]
+        return " ".join(parts)
+
+
+def fields_of_json(schema: str) -> tuple[Field, ...]:
+    """Return the columns that an event's own schema has (text of the JSON). Raises: EventUnread."""
+    try:
+        envelope = json.loads(schema)
+        for each in envelope["fields"]:
+            if each["field"] == "after":
+                return tuple(map(_of_json, each["fields"]))
+    except (ValueError, KeyError, TypeError) as cause:
+        raise EventUnread(f"the schema of an event cannot be read: {cause!r}") from cause
+    raise EventUnread("the schema of an event has no field 'after'")
+
+
+def _of_json(found: Mapping[str, Any]) -> Field:
+    kind = found["type"]
+    return Field(
+        name=found.get("field", ""),
+        kind=kind,
+        meaning=found.get("name") or "",
+        parameters={} if kind == "struct" else dict(found.get("parameters") or {}),
+        items=_of_json(found["items" if kind == "array" else "values"])
+        if kind in ("array", "map")
+        else None,
+        fields=tuple(map(_of_json, found.get("fields") or ())),
+    )
+
+
+def fields_of_avro(schema: str) -> tuple[Field, ...]:
+    """Return the columns that an Avro schema of events has. Raises: EventUnread."""
+    try:
+        envelope = json.loads(schema)
+        known: dict[str, Any] = {}
+        for each in envelope["fields"]:
+            made = _of_avro(each["name"], each["type"], known, str(envelope.get("namespace", "")))
+            if each["name"] in ("before", "after") and made.fields:
+                return made.fields
+    except (ValueError, KeyError, TypeError) as cause:
+        raise EventUnread(f"the Avro schema of an event cannot be read: {cause!r}") from cause
+    raise EventUnread("the Avro schema of an event has no field 'after'")
+
+
+def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> Field:
+    if isinstance(kind, list):
+        (kind,) = [each for each in kind if each != "null"]
+    if isinstance(kind, str):
+        if kind in _AVRO:
+            return Field(name, _AVRO[kind])
+        kind = known[kind] if kind in known else known[f"{space}.{kind}"]
+    type_ = kind["type"]
+    if isinstance(type_, dict):
+        return _of_avro(name, type_, known, space)
+    space = str(kind.get("namespace", space))
+    if "name" in kind:
+        known[kind["name"]] = known[f"{space}.{kind['name']}"] = kind
+    meaning = kind.get("connect.name") or ""
+    parameters = {str(n): str(v) for n, v in (kind.get("connect.parameters") or {}).items()}
+    if kind.get("logicalType") == "decimal":
+        meaning = DECIMAL
+        parameters |= {
+            "scale": str(kind.get("scale", 0)), "connect.decimal.precision": str(kind["precision"]),
+        }  # fmt: skip
+    if type_ == "record":
+        fields = tuple(
+            _of_avro(each["name"], each["type"], known, space) for each in kind["fields"]
+        )
+        return Field(name, "struct", meaning, {}, None, fields)
+    if type_ == "array":
+        return Field(name, "array", meaning, {}, _of_avro("", kind["items"], known, space))
+    if type_ == "map":
+        return Field(name, "map", meaning, {}, _of_avro("", kind["values"], known, space))
+    narrow = kind.get("connect.type")
+    return Field(name, narrow if narrow in ("int8", "int16") else _AVRO[type_], meaning, parameters)
+
+
+def key_fields(key: str) -> tuple[str, ...]:
+    """Return the columns of a record's key (JSON, with or without schema). Raises: EventUnread."""
+    try:
+        found = json.loads(key)
+        if isinstance(found, dict) and set(found) == {"schema", "payload"}:
+            found = found["payload"]
+    except ValueError as cause:
+        raise EventUnread(f"the key of an event is no JSON: {key[:100]!r}") from cause
+    if found is not None and not isinstance(found, dict):
+        raise EventUnread(f"the key of an event is no JSON object: {key[:100]!r}")
+    return tuple(found or ())
+
+
+def names_in_avro(schema: str) -> dict[str, set[str]]:
+    """Return the fields of an Avro record, with the fields that those have which are records.
+
+    Raises: EventUnread for what is no record.
+    """
+    try:
+        return {each["name"]: _names(each["type"]) for each in json.loads(schema)["fields"]}
+    except (ValueError, KeyError, TypeError) as cause:
+        raise EventUnread(f"an Avro schema is none of a record: {schema[:100]!r}") from cause
+
+
+def _names(kind: Any) -> set[str]:
+    options = kind if isinstance(kind, list) else [kind]
+    return {
+        each["name"] for one in options if isinstance(one, dict) for each in one.get("fields", ())
+    }
+
+
+def without_decimals(schema: str) -> str:
+    """Return an Avro schema by which decimals are read as bytes: Spark's have 38 digits at most."""
+
+    def bare(part: Any) -> Any:
+        if isinstance(part, list):
+            return [bare(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        decimal = part.get("logicalType") == "decimal"
+        return {
+            name: bare(value)
+            for name, value in part.items()
+            if not (decimal and name in ("logicalType", "precision", "scale"))
+        }
+
+    return json.dumps(bare(json.loads(schema)))

@@ -1,0 +1,296 @@
+"""From records of topics to rows of a change log: envelopes, tables, what waits, what is no event."""
+
+import functools
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from waltap_spark.kafka.columns import text_of
+from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
+from waltap_spark.kafka.errors import EventUnread, OffsetsLost
+from waltap_spark.kafka.place import AFTER_ROW, placed
+from waltap_spark.kafka.registry import Registry
+from waltap_spark.kafka.rows import TableRows, table_rows
+from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+__all__ = ["Events"]
+
+log = logging.getLogger(__name__)
+
+_PARTS: Final = {
+    "schema": "string", "table": "string", "lsn": "bigint", "sequence": "string", "txId": "bigint",
+    "ts_ms": "bigint", "ts_us": "bigint", "snapshot": "string",
+}  # fmt: skip
+_SOURCE: Final = f"source struct<{', '.join(f'{name}: {kind}' for name, kind in _PARTS.items())}>"
+_EVENT: Final = f"op string, before string, after string, {_SOURCE}"
+_OWN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "moved", "leaves")
+_MOVED_HERE, _MOVES_AWAY = "__debezium.oldkey", "__debezium.newkey"
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """One of the two events of a row whose key changed, whose other is not there."""
+
+    place: Place
+    offset: int
+    age_s: float
+
+
+class Events:
+    """The events of some ranges of topics. ``highs``: positions up to which partitions were taken before;
+    ``keys``: what is known of tables' keys; ``spread``: topics of several partitions. Use as a context:
+    they are held meanwhile."""
+
+    def __init__(
+        self,
+        topics: KafkaTopics,
+        records: "DataFrame",
+        highs: Mapping[Place, High],
+        keys: Mapping[tuple[str, str], tuple[str, ...]],
+        spread: frozenset[str],
+    ) -> None:
+        self._topics, self._spark = topics, records.sparkSession
+        self._keys, self._registry = dict(keys), Registry(topics.registry)
+        self._avro = topics.form == "avro"
+        has = "coalesce(exists(headers, h -> h.key = '{}'), false) AS {}"
+        own = records.where("value is not null").selectExpr(
+            *_OWN[:6], has.format(_MOVED_HERE, "moved"), has.format(_MOVES_AWAY, "leaves")
+        )
+        read = self._of_avro(own) if self._avro else self._of_json(own)
+        self._whole = placed(read, highs, spread).persist()
+        self._all, self._alone = self._whole, frozenset[tuple[str, int, int]]()
+        self._seen: list[Row] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._whole.unpersist()
+
+    # --- envelopes ----------------------------------------------------------------------------------
+
+    def _of_json(self, own: "DataFrame") -> "DataFrame":
+        """Return the envelopes, with rows as text."""
+        text = f"from_json(cast(value as string), 'schema string, payload string, {_EVENT}')"
+        e = ", ".join(f"'{name}', e.{name}" for name in ("op", "before", "after", "source"))
+        inner = f"if(e.payload is null, named_struct({e}), from_json(e.payload, '{_EVENT}'))"
+        row = "i.op = 'd' and (i.before is not null or key is not null) or i.after is not null"
+        row = f"coalesce({row}, false) AS {AFTER_ROW}"
+        return (
+            own.selectExpr("*", f"{text} AS e")
+            .selectExpr("*", "coalesce(md5(e.schema), '') AS schema_id", f"{inner} AS i")
+            .selectExpr(
+                *_OWN, "schema_id", "if(e.payload is null, null, e.schema) AS schema_text",
+                "i.op", "i.before", "i.after", "i.source", row, "cast(null as string) AS told",
+            )
+        )  # fmt: skip
+
+    def _of_avro(self, own: "DataFrame") -> "DataFrame":
+        """Return the envelopes; rows stay within ``value``."""
+        number = "conv(hex(substring(value, 2, 4)), 16, 10)"
+        framed = "length(value) > 5 and substring(value, 1, 1) = X'00'"
+        numbered = own.selectExpr("*", f"if({framed}, {number}, '') AS schema_id")
+        frames = []
+        for row in numbered.select("schema_id").distinct().sort("schema_id").collect():
+            part = numbered.where(f"schema_id = '{row[0]}'")
+            try:
+                frames.append(self._envelopes(part, row[0]))
+            except EventUnread as error:
+                frames.append(_no_envelopes(part, error.problem))
+        if not frames:
+            return _no_envelopes(numbered, "")
+        return functools.reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _envelopes(self, part: "DataFrame", schema_id: str) -> "DataFrame":
+        """Raises: EventUnread, TopicsUnreadable."""
+        if not schema_id:
+            raise EventUnread("the value does not begin with the id of an Avro schema")
+        names = names_in_avro(self._registry.schema(schema_id))
+        if not {"op", "source", "after", "before"} <= set(names):
+            raise EventUnread(f"Avro schema {schema_id} is none of change events")
+        source = ", ".join(
+            f"'{name}', cast({f'e.source.{name}' if name in names['source'] else 'null'} as {kind})"
+            for name, kind in _PARTS.items()
+        )
+        return part.withColumn("e", self._decoded(schema_id)).selectExpr(
+            *_OWN, "schema_id", "cast(null as string) AS schema_text", "e.op",
+            "cast(null as string) AS before", "cast(null as string) AS after",
+            f"named_struct({source}) AS source",
+            f"coalesce(if(e.op = 'd', e.before, e.after) is not null, false) AS {AFTER_ROW}",
+            "cast(null as string) AS told",
+        )  # fmt: skip
+
+    def _decoded(self, schema_id: str) -> "Column":
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.avro.functions import from_avro
+
+        schema = without_decimals(self._registry.schema(schema_id))
+        return from_avro(F.expr("substring(value, 6)"), schema, {"mode": "PERMISSIVE"})
+
+    # --- what there is ------------------------------------------------------------------------------
+
+    def _summary(self) -> "list[Row]":
+        """Return what there is, by partition, table and schema: one look at all events."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self._seen is not None:
+            return self._seen
+        fine = F.col("problem").isNull()
+        place = F.struct("_commit", "rank")
+        mine = fine & ~F.col("again") & (F.col("op") != "m")
+        self._seen = (
+            self._all.groupBy(
+                "topic", "partition", F.col("source.schema"), F.col("source.table"), "schema_id"
+            )
+            .agg(
+                F.count_if(~fine).alias("bad"),
+                F.max(F.when(fine & F.col("_commit").isNotNull(), place)).alias("high"),
+                F.min(F.when(fine & F.col("again") & (F.col("op") == "r"), F.col("offset"))).alias("anew"),
+                F.count_if(fine & F.col("again")).alias("again"),
+                F.count_if(fine & (F.col("moved") | F.col("leaves"))).alias("moves"),
+                F.max(F.when(mine, F.col("key"))).alias("key"),
+                F.max(F.when(mine, F.col("schema_text"))).alias("schema_text"),
+                F.min(F.when(mine, F.struct("_commit_lsn", "_seq"))).alias("begins"),
+            )
+            .collect()
+        )  # fmt: skip
+        return self._seen
+
+    def bad(self) -> list[BadRecord]:
+        """Return the records that are no change events, or have no place: one more at most than may be."""
+        if not any(row["bad"] for row in self._summary()):
+            return []
+        found = self._all.where("problem is not null").sort("topic", "partition", "offset")
+        rows = found.select("topic", "partition", "offset", "problem")
+        return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
+
+    def hold_back(self) -> dict[Place, int]:
+        """Leave out what is to wait, with all that follows it in its partition: one of the two events of a
+        row whose key changed, while the other may still come. Return where partitions end then."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        ends: dict[Place, int] = {}
+        now = time.time()
+        while any(row["moves"] for row in self._summary()):
+            halves = self._halves(now)
+            waiting = [half for half in halves if half.age_s < self._topics.patience_s]
+            if not waiting:
+                self._alone = frozenset((*half.place, half.offset) for half in halves)
+                break
+            for half in waiting:
+                ends[half.place] = min(ends.get(half.place, half.offset), half.offset)
+            cut = F.lit(False)
+            for (topic, partition), end in ends.items():
+                here = (F.col("topic") == topic) & (F.col("partition") == partition)
+                cut |= here & (F.col("offset") >= end)
+            self._all, self._seen = self._whole.where(~cut), None
+        return ends
+
+    def _halves(self, now: float) -> list[_Half]:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        moves = self._all.where(
+            "problem is null and not again and (moved and op = 'c' or leaves and op = 'd')"
+        )
+        where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp"))
+        rows = (
+            moves.groupBy("source.schema", "source.table", "_commit", "_lsn")
+            .agg(F.count_distinct("op").alias("sides"), where.alias("where"))
+            .where("sides = 1")
+            .collect()
+        )
+        return [
+            _Half((each["topic"], each["partition"]), each["offset"],
+                  now - each["timestamp"].timestamp())
+            for row in rows for each in row["where"]
+        ]  # fmt: skip
+
+    def highs(self) -> dict[Place, High]:
+        """Return the newest position of every partition that has events.
+
+        Raises: OffsetsLost.
+        """
+        found: dict[Place, High] = {}
+        for row in self._summary():
+            where = f"partition {row['partition']} of {row['topic']}"
+            if row["anew"] is not None:
+                text = f"{where} goes back, by a snapshot, to an earlier position: another history"
+                raise OffsetsLost(f"{text} of the source begins at offset {row['anew']}")
+            if row["again"]:
+                log.info("%s: %s events were delivered again", where, row["again"])
+            if row["high"] is not None:
+                place, high = (row["topic"], row["partition"]), tuple(row["high"])
+                found[place] = max(found.get(place, high), high)
+        return found
+
+    def tables(self) -> Iterator[TableRows]:
+        """Return the rows of every table and schema, in the order in which schemas began.
+
+        Raises: EventUnread, ColumnsUnknown, TopicsUnreadable.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        parts: dict[tuple[str, str, str], list[Row]] = {}
+        for row in self._summary():
+            if row["begins"] is not None:
+                parts.setdefault((row["schema"], row["table"], row["schema_id"]), []).append(row)
+        events = self._all.where("problem is null and not again and op <> 'm'")
+        ordered = sorted(parts.items(), key=lambda part: min(row["begins"] for row in part[1]))
+        for (schema, name, schema_id), rows in ordered:
+            keys = [bytes(row["key"]) for row in rows if row["key"] is not None]
+            if keys:
+                self._keys[schema, name] = self._key_names(max(keys))
+            texts = [row["schema_text"] for row in rows if row["schema_text"] is not None]
+            here = (F.col("source.schema") == schema) & (F.col("source.table") == name)
+            here &= F.col("schema_id") == schema_id
+            yield self._rows(
+                (schema, name), schema_id, max(texts, default=None), events.where(here)
+            )
+
+    def _rows(
+        self, table: tuple[str, str], schema_id: str, schema: str | None, events: "DataFrame"
+    ) -> TableRows:
+        if self._avro:
+            schema = self._registry.schema(schema_id)
+            events = events.withColumn("e", self._decoded(schema_id)).selectExpr(
+                "*", "e.before AS b", "e.after AS a"
+            )
+        key = self._keys.get(table, ())
+        return table_rows(self._topics, table, key, events, schema, self._alone)
+
+    def keys(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Return what is known of keys after `tables`."""
+        return dict(self._keys)
+
+    def _key_names(self, key: bytes) -> tuple[str, ...]:
+        if key[:1] != b"\0":
+            return key_fields(key.decode("utf-8", "replace"))
+        return tuple(names_in_avro(self._registry.schema(str(int.from_bytes(key[1:5], "big")))))
+
+    def contents(self, bad: list[BadRecord]) -> dict[tuple[str, int, int], tuple[bytes, bytes]]:
+        """Return key and value of bad records, by topic, partition and offset."""
+        values = ", ".join(
+            f"({text_of(each.topic)}, {each.partition}, {each.offset}L)" for each in bad
+        )
+        wanted = self._spark.sql(f"SELECT * FROM VALUES {values} AS v(topic, partition, offset)")
+        rows = self._all.join(wanted, ["topic", "partition", "offset"], "left_semi")
+        return {
+            (row["topic"], row["partition"], row["offset"]): (row["key"], row["value"])
+            for row in rows.select("topic", "partition", "offset", "key", "value").collect()
+        }
+
+
+def _no_envelopes(part: "DataFrame", reason: str) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    nothing = f"from_json('', 'op string, before string, after string, {_SOURCE}') AS i"
+    return (
+        part.selectExpr(*_OWN, "schema_id", "cast(null as string) AS schema_text", nothing)
+        .selectExpr("* except (i)", "i.*", f"false AS {AFTER_ROW}")
+        .withColumn("told", F.lit(reason))
+    )

@@ -1,0 +1,311 @@
+"""Topics of change events as a change log: what the appliers follow, whatever wrote it."""
+
+import base64
+import datetime as dt
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from waltap.files.store import Store, safe_name
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.log_identity import make_log_identity
+from waltap_sinks.changelog.manifest import (
+    NOTHING,
+    VERSION,
+    ColumnEntry,
+    Manifest,
+    Mark,
+    Segment,
+    TableEntry,
+    bucket_of,
+    manifest_name,
+)
+from waltap_spark.expression import column_of
+from waltap_spark.kafka.columns import learn_functions
+from waltap_spark.kafka.errors import EventUnread
+from waltap_spark.kafka.events import Events
+from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
+from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, offered, records
+from waltap_spark.schema import log_struct
+from waltap_spark.session import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+__all__ = ["KafkaFeed"]
+
+log = logging.getLogger(__name__)
+
+BAD: Final = "bad-records"
+OPERATIONS: Final = ("r", "c", "u", "d", "t")
+NEWEST: Final = 100
+"""Manifests in which the keys of tables are looked for at the start."""
+
+
+class KafkaFeed:
+    """Writes the events of topics to a change log, each once. One at a time for a log; single-threaded.
+
+    A manifest has the offsets up to which it went, so that rows and offsets appear together: whoever goes
+    on after a crash begins behind the last manifest.
+
+    >>> with KafkaFeed(spark, topics, "lake/changelog") as feed:
+    ...     while feed.pull():
+    ...         follower.catch_up()
+    """
+
+    def __init__(self, spark: "SparkSession", topics: KafkaTopics, location: str) -> None:
+        self._spark, self._topics = prepare(spark), topics
+        learn_functions(self._spark)
+        self._store = Store(location)
+        self.log = ChangeLog(self._store)
+        self._mark, self._bucket = NOTHING, ""
+        self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._taken: dict[Place, int] = {}
+        self._highs: dict[Place, High] = {}
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Take hold of the log, and go on behind its last manifest.
+
+        Raises: FilesInUse, ChangeLogDamaged.
+        """
+        self._store.lock(".lock")
+        self._store.make_folder("manifests")
+        make_log_identity(self._store)
+        for manifest in self.log.newest(NEWEST):
+            self._mark, self._bucket = manifest.mark, manifest.bucket
+            self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
+            self._take(manifest)
+
+    def close(self) -> None:
+        """Let go of the log; may be called twice."""
+        self._store.unlock()
+
+    def _take(self, manifest: Manifest) -> None:
+        for topic, partitions in manifest.offsets.items():
+            for partition, (offset, commit, lsn) in partitions.items():
+                self._taken[topic, partition] = offset
+                self._highs[topic, partition] = commit, lsn
+
+    def pull(self) -> Manifest | None:
+        """Take what the topics have behind what was taken, and publish it; None when there is nothing, or
+        nothing but what is waiting for another event (`KafkaTopics.patience_s`).
+
+        Raises: TopicsUnreadable, OffsetsLost, EventUnread, ColumnsUnknown, FilesUnavailable.
+        """
+        at_a_time = self._topics.records
+        while True:
+            what = offered(self._spark, self._topics, self._taken, records=at_a_time)
+            if not what.ranges:
+                return None
+            frame = records(self._spark, self._topics, what.ranges)
+            with Events(self._topics, frame, self._highs, self._keys, what.spread) as events:
+                ends = {place: each.end for place, each in what.ranges.items()} | events.hold_back()
+                if any(ends[place] > each.start for place, each in what.ranges.items()):
+                    return self._pulled(events, ends)
+            if what.whole:
+                return None
+            at_a_time *= 2  # what everything waits for is behind the portion
+
+    def _pulled(self, events: Events, ends: Mapping[Place, int]) -> Manifest:
+        self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
+        bad = events.bad()
+        self._require_few(bad)
+        highs = {**self._highs, **events.highs()}
+        entries, times = [], list[int]()
+        for number, rows in enumerate(events.tables()):
+            entry, seen, found = self._written(rows, number)
+            bad += found
+            self._require_few(bad)
+            if entry.rows:
+                entries.append(entry)
+            times += seen
+        self._keys = events.keys()
+        if bad:
+            self._keep(events, bad)
+        manifest = self._manifest(entries, times, {**self._taken, **ends}, highs)
+        name = manifest_name(self._mark, manifest.mark)
+        path = f"manifests/{manifest.mark.epoch:04x}/{self._bucket}/{name}"
+        self._store.publish(path, manifest.encode())
+        self._mark = manifest.mark
+        self._take(manifest)
+        log.info("taken from topics", extra={"batch_rows": manifest.rows, "lsn": str(self._mark)})
+        return manifest
+
+    # --- bad records --------------------------------------------------------------------------------
+
+    def _require_few(self, bad: list[BadRecord]) -> None:
+        """Raises: EventUnread, unless bad records are to be kept and are not too many."""
+        if not bad:
+            return
+        if self._topics.bad == "fail":
+            raise EventUnread(bad[0].told())
+        if len(bad) > self._topics.most_bad:
+            more = f"more than {self._topics.most_bad} records of a portion cannot be taken"
+            raise EventUnread(f"{more}, the first is {bad[0].told()}")
+
+    def _keep(self, events: Events, bad: list[BadRecord]) -> None:
+        """Write bad records to a file, called after the manifest before: a second attempt replaces it."""
+        contents = events.contents(bad)
+        lines = []
+        for each in bad:
+            key, value = contents[each.topic, each.partition, each.offset]
+            line = {
+                "topic": each.topic, "partition": each.partition, "offset": each.offset,
+                "code": EventUnread.code, "reason": each.reason,
+                "key": _shown(key), "value": _shown(value),
+            }  # fmt: skip
+            lines.append(json.dumps(line, ensure_ascii=False))
+        self._store.make_folder(BAD)
+        path = f"{BAD}/after-{self._mark}.jsonl"
+        self._store.put(path, ("\n".join(lines) + "\n").encode())
+        text = "%s records of topics cannot be taken, and are kept in %s: the first is %s"
+        log.warning(text, len(bad), self._store.uri(path), bad[0].told())
+
+    def bad_records(self) -> list[dict[str, Any]]:
+        """Return the bad records that were kept: topic, partition, offset, code, reason, key, value."""
+        return [
+            json.loads(line)
+            for name in sorted(self._store.names(BAD))
+            for line in self._store.read(f"{BAD}/{name}").decode().splitlines()
+        ]
+
+    def _manifest(
+        self,
+        entries: list[TableEntry],
+        times: list[int],
+        taken: Mapping[Place, int],
+        highs: Mapping[Place, High],
+    ) -> Manifest:
+        before = self._mark
+        end = max([before.end_lsn, *(max(high) for high in highs.values())])
+        same = end == before.end_lsn and before != NOTHING
+        offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
+        for place, offset in taken.items():
+            commit, lsn = highs.get(place, (0, 0))
+            offsets.setdefault(place[0], {})[place[1]] = offset, commit, lsn
+        return Manifest(
+            version=VERSION,
+            mark=Mark(1, end, before.ordinal + 1 if same else 0),
+            previous=before,
+            bucket=self._bucket,
+            transactions=1 if entries else 0,
+            rows=sum(entry.rows for entry in entries),
+            first_commit_ts=min(times, default=None),
+            last_commit_ts=max(times, default=None),
+            pipeline="kafka",
+            tables=tuple(entries),
+            offsets=offsets,
+        )
+
+    # --- segments -----------------------------------------------------------------------------------
+
+    def _written(
+        self, rows: TableRows, number: int
+    ) -> tuple[TableEntry, list[int], list[BadRecord]]:
+        """Write the rows of one table; return what a manifest says of them, their first and last commit
+        (µs), and what cannot be taken."""
+        from pyspark.sql import Observation
+
+        schema, table = rows.table
+        place = f"{safe_name(schema)}.{safe_name(table)}"
+        folder = f"segments/{self._bucket}/{place}/{self._mark}-k{number:04x}"
+        uri = f"file://{self._store.uri(folder)}" if self._store.local else self._store.uri(folder)
+        observed = Observation()
+        frame = rows.frame.observe(observed, *_counts(rows))
+        frame.where(f"{PROBLEM} is null").drop(*MARKS).write.mode("overwrite").parquet(uri)
+        seen = observed.get
+        if seen["lost"]:
+            text = "%s.%s: %s values that no type of Spark's holds (infinite or far dates, 24:00) are null"
+            log.warning(text, schema, table, seen["lost"])
+        segments = []
+        for name in self._store.names(folder):
+            path = f"{folder}/{name}"
+            if name.endswith(".parquet") and (held := self._store.parquet_rows(path)):
+                self._store.sync(path)
+                segments.append(Segment(path=path, rows=held, bytes=self._store.size(path)))
+        self._store.settle()
+        operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
+        entry = TableEntry(
+            schema=schema,
+            table=table,
+            oid=0,
+            identity="d",
+            key=rows.key,
+            fingerprint=rows.fingerprint,
+            columns=tuple(
+                ColumnEntry(name=name, type=kind, arrow=kind)
+                for name, kind in rows.described.items()
+            ),
+            segments=tuple(segments),
+            rows=sum(operations.values()),
+            operations=operations,
+            unchanged=tuple(name for at, name in enumerate(rows.unsent) if seen[f"unsent_{at}"]),
+            moved=seen["moved"],
+            crossed=self._crossed(rows, uri, operations),
+        )
+        times = [seen[each] for each in ("first", "last") if seen[each] is not None]
+        return entry, times, self._bad_rows(rows) if seen["bad"] else []
+
+    def _crossed(self, rows: TableRows, uri: str, operations: Mapping[str, int]) -> bool:
+        """Tell whether a key goes and comes in one transaction."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if not rows.key or "d" not in operations or len(operations) == 1:
+            return False
+        needed = {*rows.key, "_op", "_commit_lsn"}
+        struct = log_struct(rows.types)
+        struct = type(struct)([each for each in struct if each.name in needed])
+        both = (
+            self._spark.read.schema(struct)
+            .parquet(uri)
+            .groupBy("_commit_lsn", *map(column_of, rows.key))
+            .agg(
+                F.bool_or(F.col("_op") == "d").alias("gone"),
+                F.bool_or(F.col("_op") != "d").alias("put"),
+            )
+        )
+        return not both.where("gone and put").isEmpty()
+
+    def _bad_rows(self, rows: TableRows) -> list[BadRecord]:
+        found = rows.frame.where(f"{PROBLEM} is not null").select(*MARKS[2:], PROBLEM).distinct()
+        limited = found.sort(*MARKS[2:]).limit(self._topics.most_bad + 1)
+        return [BadRecord(*row) for row in limited.collect()]
+
+
+def _shown(content: bytes | None) -> str | dict[str, str] | None:
+    """Return text as it is, other bytes as base64."""
+    if content is None:
+        return None
+    try:
+        return bytes(content).decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def _counts(rows: TableRows) -> "list[Column]":
+    """Return what is seen of rows while they are written: what a manifest says of them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    good = F.col(PROBLEM).isNull()
+    moved = (F.col("_op") == "c") & (F.col("_sub") == 1) & (F.size("_unchanged") > 0)
+    time = F.when(good, F.col("_commit_ts"))
+    found = [
+        F.count_if(~good).alias("bad"),
+        F.sum(LOST).alias("lost"),
+        F.count_if(good & moved).alias("moved"),
+        F.unix_micros(F.min(time)).alias("first"),
+        F.unix_micros(F.max(time)).alias("last"),
+    ]
+    found += [F.count_if(good & (F.col("_op") == op)).alias(f"op_{op}") for op in OPERATIONS]
+    return found + [
+        F.count_if(good & F.array_contains("_unchanged", name)).alias(f"unsent_{at}")
+        for at, name in enumerate(rows.unsent)
+    ]

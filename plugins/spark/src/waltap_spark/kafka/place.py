@@ -1,0 +1,106 @@
+"""Where events stand: the position of each, whether it came before already, and whether it has one at all.
+
+An event stands at (commit before its transaction, its LSN), as Debezium writes it in ``source.sequence``.
+A partition only goes forward in that; a record that goes back was delivered again.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.kafka.columns import text_of
+from waltap_spark.kafka.topics import High, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["AFTER_ROW", "placed"]
+
+AFTER_ROW: Final = "has_row"
+"""Whether the event brings the row that its operation is about."""
+
+SNAPSHOT_GAP: Final = 32
+"""So far before its position stands a first snapshot: before whatever the first transaction has, which may
+have begun before it. Commit records are longer than that."""
+_FIRST_GAP: Final = 8
+
+
+def placed(events: "DataFrame", highs: Mapping[Place, High], spread: frozenset[str]) -> "DataFrame":
+    """Return ``events`` with ``_commit`` and ``rank`` (what partitions go forward in), ``_commit_lsn`` and
+    ``_seq`` (the order of changes), ``_lsn``, ``again``, and ``problem``.
+
+    ``highs``: how far partitions were before; ``spread``: topics of several partitions.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    number = "cast(try_element_at(from_json(source.sequence, 'array<string>'), %d) as bigint)"
+    first = "op = 'r' and _before is null"
+    known = events.selectExpr(
+        "*", f"coalesce(source.lsn, {number % 2}) AS _lsn", f"{number % 1} AS _before"
+    )
+    known = known.withColumn("problem", _problem(spread)).selectExpr(
+        "*",
+        f"case when problem is not null or op = 'm' then null"
+        f" when {first} then _lsn - {_FIRST_GAP} else _before end AS _told",
+        f"if({first}, 0L, _lsn) AS rank",
+    )  # fmt: skip
+    known = _with_highs(known, highs)
+    until = Window.partitionBy("topic", "partition").orderBy("offset")
+    here = until.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = until.rowsBetween(Window.unboundedPreceding, -1)
+    counts = F.expr("problem is null and op <> 'm'")
+    # the first transaction that a connector reads has no commit before it
+    told = F.greatest(F.max("_told").over(here), F.col("_high._commit"))
+    begins = F.first(F.when(counts, F.col("_lsn")), ignorenulls=True).over(here)
+    known = known.withColumn("_commit", F.when(counts, F.coalesce(F.col("_told"), told, begins)))
+    position = F.when(counts, F.struct("_commit", "rank"))
+    furthest = F.greatest(F.max(position).over(before), F.col("_high"))
+    return known.selectExpr(
+        "*",
+        # 31 bits of WAL at a time: a transaction may be longer, or have begun long before
+        f"if({first}, _commit - {SNAPSHOT_GAP - _FIRST_GAP},"
+        " _commit + floor((_lsn - _commit) / 2147483648D)) AS _commit_lsn",
+        f"if({first}, 0, cast(pmod(_lsn - _commit, 2147483648L) as int)) AS _seq",
+    ).withColumn("again", F.coalesce(position < furthest, F.lit(False))).drop(
+        "_high", "_told", "_before"
+    )  # fmt: skip
+
+
+def _problem(spread: frozenset[str]) -> "Column":
+    """Return why an event cannot be taken, null if it can."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    operation = F.coalesce(F.col("op").isin("c", "r", "u", "d", "t"), F.lit(False))
+    found = (
+        F.when(F.col("op").eqNullSafe("m"), None)
+        .when(F.col("told").isNotNull(), F.col("told"))
+        .when(F.col("op").isNull(), "it is no change event")
+        .when(~operation, "its operation is none of c, r, u, d, t, m")
+        .when(F.col("source.table").isNull(), "its source names no table")
+        .when(F.col("source.schema").isNull(), "its source names no schema of a table")
+        .when(F.col("_lsn").isNull(), "its source has no LSN")
+    )
+    lacks = (F.col("op") != "t") & ~F.col(AFTER_ROW)
+    found = found.when(lacks, "it brings no row")
+    if spread:
+        many = (F.col("op") == "t") & F.col("topic").isin(*sorted(spread))
+        text = "it is a truncate, which has no order with rows in other partitions of its topic"
+        found = found.when(many, text)
+    return found.cast("string")
+
+
+def _with_highs(events: "DataFrame", highs: Mapping[Place, High]) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    values = (
+        ", ".join(
+            f"({text_of(topic)}, {partition}, {commit}L, {lsn}L)"
+            for (topic, partition), (commit, lsn) in highs.items()
+        )
+        or "('', -1, 0L, 0L)"
+    )
+    before = events.sparkSession.sql(
+        "SELECT topic, partition, named_struct('_commit', c, 'rank', r) AS _high"
+        f" FROM VALUES {values} AS v(topic, partition, c, r)"
+    )
+    return events.join(F.broadcast(before), ["topic", "partition"], "left")

@@ -1,0 +1,203 @@
+"""Events of one table and schema as rows of a change log: typed, with what was not sent, what is bad."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.expression import quoted
+from waltap_spark.kafka.columns import (
+    CORRUPT,
+    declared_column,
+    out_of_range,
+    raw_struct,
+    text_of,
+    typed_column,
+    unread,
+    was_not_sent,
+)
+from waltap_spark.kafka.connect_schema import Field, fields_of_avro, fields_of_json
+from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread
+from waltap_spark.kafka.topics import KafkaTopics
+from waltap_spark.schema import types_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["LOST", "MARKS", "PROBLEM", "TableRows", "table_rows"]
+
+PROBLEM: Final = "__waltap_problem"
+LOST: Final = "__waltap_lost"
+"""Why a row cannot be taken; how many of its values no type of Spark's holds."""
+_WHERE: Final = ("__waltap_topic", "__waltap_partition", "__waltap_offset")
+MARKS: Final = (PROBLEM, LOST, *_WHERE)
+"""Columns of `TableRows.frame` that are no columns of the change log."""
+
+_VALUE, _HELD = "__waltap_value", "__waltap_held"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of a change log that events of one table and schema make, and `MARKS`. ``types`` as `types_of`
+    has them, ``described``: name → type as a manifest names it, ``unsent``: columns whose values may
+    not have been sent."""
+
+    table: tuple[str, str]
+    key: tuple[str, ...]
+    frame: "DataFrame"
+    types: dict[str, str]
+    described: dict[str, str]
+    unsent: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells this schema from others of the table."""
+        text = json.dumps([self.types, self.described, self.key])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def table_rows(
+    topics: KafkaTopics,
+    table: tuple[str, str],
+    key: tuple[str, ...],
+    events: "DataFrame",
+    schema: str | None,
+    alone: Iterable[tuple[str, int, int]],
+) -> TableRows:
+    """Return the rows that ``events`` make: all of ``table``, of one ``schema`` (Avro: with the rows
+    decoded as ``b`` and ``a``). ``alone``: events (topic, partition, offset) of a row whose key changed
+    whose other event is not there.
+
+    Raises: EventUnread, ColumnsUnknown.
+    """
+    name, avro = ".".join(table), topics.form == "avro"
+    kinds: dict[str, str] = {}
+    if schema is None:
+        if name not in topics.columns:
+            raise ColumnsUnknown(f"the events of {name} have no schema")
+        kinds = _declared(topics.columns[name])
+        fields = tuple(Field(each, "string") for each in kinds)
+    else:
+        fields = fields_of_avro(schema) if avro else fields_of_json(schema)
+    key = _key_within(name, key, fields)
+    sides = events if avro else _parsed(events, raw_struct(fields))
+    rows = sides.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
+    made = _Made(topics, kinds, avro=avro)
+    for each in fields:
+        made.add(each)
+    frame = rows.selectExpr("*", *made.stage).selectExpr(
+        *made.columns,
+        "p.op AS _op", "_commit_lsn", "_seq", "cast(p.sub as tinyint) AS _sub", "_lsn",
+        "timestamp_micros(coalesce(source.ts_us, source.ts_ms * 1000)) AS _commit_ts",
+        "source.txId AS _xid", f"{made.unchanged()} AS _unchanged",
+        f"{made.problem(alone)} AS {PROBLEM}", f"{' + '.join(made.lost)} AS {LOST}",
+        *(f"{column} AS {mark}" for column, mark
+          in zip(("topic", "partition", "offset"), _WHERE, strict=True)),
+    )  # fmt: skip
+    described = {each.name: kinds.get(each.name) or each.described() for each in fields}
+    types = types_of(frame.drop(*MARKS).schema)
+    return TableRows(table, key, frame, types, described, tuple(made.held))
+
+
+class _Made:
+    """SQL of the columns of a change log, from a row ``p.row``. ``stage`` makes each value once, however
+    often it is looked at; ``held`` are columns whose values may not have been sent."""
+
+    def __init__(self, topics: KafkaTopics, kinds: Mapping[str, str], *, avro: bool) -> None:
+        self._placeholder, self._kinds, self._avro = topics.placeholder, kinds, avro
+        self.stage: list[str] = []
+        self.columns: list[str] = []
+        self.held: list[str] = []
+        self.lost = ["0"]
+        self._unsent: list[str] = []
+        self._bad = [
+            "when p.op <> 't' and p.row is null then 'it brings no row, or none from before'"
+        ]
+        if not avro:
+            self._bad.append(f"when p.row.{CORRUPT} is not null then 'its row cannot be read'")
+
+    def add(self, field: Field) -> None:
+        """Add one column."""
+        at = len(self.columns)
+        raw, value = f"p.row.{quoted(field.name)}", f"{_VALUE}{at}"
+        kind = self._kinds.get(field.name)
+        made = declared_column(kind, raw) if kind else typed_column(field, raw, avro=self._avro)
+        self.stage.append(f"{made} AS {value}")
+        missed = "false" if made == raw else f"{raw} is not null and {value} is null"
+        if part := unread(field, raw, avro=self._avro):
+            missed = f"({missed} or coalesce({part}, false))"
+        held = was_not_sent(field, raw, self._placeholder, avro=self._avro)
+        if held is not None:
+            here = f"{_HELD}{at}"
+            self.held.append(field.name)
+            self.stage.append(f"{held} AS {here}")
+            self._unsent.append(f"if({here}, {text_of(field.name)}, null)")
+            value = f"if({here}, null, {value})"
+            missed = "false" if missed == "false" else f"(not {here} and {missed})"
+        if missed != "false":
+            far = out_of_range(field, kind, raw)
+            self.lost.append(f"if({missed} and {far}, 1, 0)")
+            reason = text_of(f"its value of column {field.name} cannot be read")
+            self._bad.append(f"when {missed} and not {far} then {reason}")
+        self.columns.append(f"{value} AS {quoted(field.name)}")
+
+    def unchanged(self) -> str:
+        """Return SQL of the names of columns whose values were not sent; null where all were."""
+        if not self._unsent:
+            return "cast(null as array<string>)"
+        names = f"cast(array_compact(array({', '.join(self._unsent)})) as array<string>)"
+        return f"if(p.op in ('u', 'c') and size({names}) > 0, {names}, null)"
+
+    def problem(self, alone: Iterable[tuple[str, int, int]]) -> str:
+        """Return SQL of why a row cannot be taken; null if it can."""
+        bad = list(self._bad)
+        found = [f"{topic} {partition} {offset}" for topic, partition, offset in alone]
+        if found:
+            here = (
+                f"concat(topic, ' ', partition, ' ', offset) in ({', '.join(map(text_of, found))})"
+            )
+            text = "its key changed, and the event of the old key, with values that it lacks, is not there"
+            lacks = f"{self.unchanged()} is not null"
+            bad.append(f"when p.op = 'c' and {here} and {lacks} then {text_of(text)}")
+        return f"case {' '.join(bad)} end"
+
+
+def _changes(*, keyed: bool) -> str:
+    """Return SQL of the changes that an event is: without a key an update is a delete and an insert."""
+    changed = "array(named_struct('op', 'u', 'sub', 0, 'row', a))"
+    if not keyed:
+        gone, new = "'op', 'd', 'sub', 0, 'row', b", "'op', 'c', 'sub', 1, 'row', a"
+        changed = f"array(named_struct({gone}), named_struct({new}))"
+    return f"""case op
+      when 'd' then array(named_struct('op', 'd', 'sub', 0, 'row', b))
+      when 't' then array(named_struct('op', 't', 'sub', 0, 'row', b))
+      when 'u' then {changed}
+      else array(named_struct('op', op, 'sub', if(moved, 1, 0), 'row', a)) end"""
+
+
+def _key_within(table: str, key: tuple[str, ...], fields: tuple[Field, ...]) -> tuple[str, ...]:
+    """Return the key's columns that rows have; others were added for the topic. Raises: EventUnread."""
+    names = {each.name for each in fields}
+    found = tuple(name for name in key if name in names)
+    if key and not found:
+        raise EventUnread(f"rows of {table} have no column of their keys, {', '.join(key)}")
+    return found
+
+
+def _parsed(events: "DataFrame", ddl: str) -> "DataFrame":
+    """Return events with their sides as structs; a delete that brings no row is known by its key."""
+    kind = f"{text_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
+    key = "cast(key as string)"
+    key = f"coalesce(get_json_object({key}, '$.payload'), {key})"
+    return events.selectExpr(
+        "*",
+        f"if(op = 'd' and before is null, from_json({key}, {kind}), from_json(before, {kind})) AS b",
+        f"from_json(after, {kind}) AS a",
+    )
+
+
+def _declared(ddl: str) -> dict[str, str]:
+    from pyspark.sql.types import StructType
+
+    return {field.name: field.dataType.simpleString() for field in StructType.fromDDL(ddl).fields}

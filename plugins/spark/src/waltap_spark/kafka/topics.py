@@ -1,0 +1,186 @@
+"""Topics as Spark's own Kafka source reads them: how far they go, and ranges of them as rows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from waltap_spark.kafka.errors import OffsetsLost, TopicsUnreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BadRecord", "High", "KafkaTopics", "Offered", "Place", "Range", "offered", "records"]
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+High = tuple[int, int]
+"""The position of the newest event of a partition: the commit before its transaction, and its own LSN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTopics:
+    """Topics of change events, and how they are read.
+
+    ``form``: what values are, ``registry``: the address of the schema registry that Avro needs (user and
+    password in the address, if any). ``columns``: for JSON without schemas, SCHEMA.TABLE → columns as in
+    CREATE TABLE. ``options``: more options of Spark's source, such as kafka.security.protocol.
+    ``records``: most records of a partition that are taken at a time. ``placeholder``: what stands for a
+    value that the server did not send. ``bad``: what becomes of a record that cannot be taken: ``fail``
+    (nothing is taken until somebody has seen to it), or ``keep`` it in a file beside the change log and
+    go on, up to ``most_bad`` in one portion. ``patience_s``: how long an event of a row whose key changed
+    waits for the other one, that may be in another partition.
+    """
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    form: Literal["json", "avro"] = "json"
+    registry: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    records: int = 1_000_000
+    placeholder: str = "__debezium_unavailable_value"
+    bad: Literal["fail", "keep"] = "fail"
+    most_bad: int = 1_000
+    patience_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot be taken, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+    def told(self) -> str:
+        """Return a sentence that names the record."""
+        return f"offset {self.offset} of partition {self.partition} of {self.topic}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition: from ``start``, before ``end``."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What topics have behind what was taken: ``ranges`` of a portion, the ``ends`` of partitions, and
+    topics ``spread`` over several partitions."""
+
+    ranges: dict[Place, Range]
+    ends: dict[Place, int]
+    spread: frozenset[str]
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether the portion goes up to the end of every partition."""
+        return all(each.end == self.ends[place] for place, each in self.ranges.items())
+
+
+def offered(
+    spark: "SparkSession", topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
+) -> Offered:
+    """Return what there is behind what was ``taken`` (the next offset of each partition), up to
+    ``records`` of each partition.
+
+    Raises: TopicsUnreadable, OffsetsLost.
+    """
+    first, last = _bounds(spark, topics)
+    found = {}
+    for place, end in last.items():
+        start = taken.get(place, first[place])
+        if not first[place] <= start <= end:
+            text = (
+                f"partition {place[1]} of {place[0]} has records from {first[place]} to {end}, "
+                f"and {start} is the next to take"
+            )
+            raise OffsetsLost(text)
+        if start < end:
+            found[place] = Range(start, min(end, start + records))
+    for place in taken:
+        if place[0] in topics.topics and place not in last:
+            raise OffsetsLost(f"{place[0]} has no partition {place[1]} any more")
+    spread = frozenset(topic for topic, partition in last if partition > 0)
+    return Offered(found, last, spread)
+
+
+def _bounds(
+    spark: "SparkSession", topics: KafkaTopics
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Return the first offset of every partition, and the one behind its last."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise TopicsUnreadable("topics are not read by a session of Spark Connect")
+    kafka = jvm.org.apache.kafka
+    if "JavaClass" not in type(kafka.clients.consumer.KafkaConsumer).__name__:
+        raise TopicsUnreadable("this Spark session has no Kafka source")
+    settings = jvm.java.util.HashMap()
+    for name, value in _consumer(topics).items():
+        settings.put(name, value)
+    try:
+        consumer = kafka.clients.consumer.KafkaConsumer(settings)
+    except Py4JJavaError as error:
+        raise TopicsUnreadable(f"no consumer: {error.java_exception}") from error
+    try:
+        places = jvm.java.util.ArrayList()
+        for topic in topics.topics:
+            for each in consumer.partitionsFor(topic) or ():
+                places.add(kafka.common.TopicPartition(topic, each.partition()))
+        sides = consumer.beginningOffsets(places), consumer.endOffsets(places)
+        first, last = (
+            {(place.topic(), place.partition()): int(side.get(place)) for place in places}
+            for side in sides
+        )
+    except Py4JJavaError as error:
+        raise TopicsUnreadable(f"{topics.bootstrap}: {error.java_exception}") from error
+    finally:
+        consumer.close()
+    return first, last
+
+
+def _consumer(topics: KafkaTopics) -> dict[str, str]:
+    name = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    own = {
+        option.removeprefix("kafka."): value
+        for option, value in topics.options.items()
+        if option.startswith("kafka.")
+    }
+    return {
+        "bootstrap.servers": topics.bootstrap,
+        "key.deserializer": name,
+        "value.deserializer": name,
+        "allow.auto.create.topics": "false",
+        **own,
+    }
+
+
+def records(
+    spark: "SparkSession", topics: KafkaTopics, wanted: Mapping[Place, Range]
+) -> "DataFrame":
+    """Return the records of ``wanted``, without aborted ones: topic, partition, offset, key, value,
+    headers."""
+    sides: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
+    for (topic, partition), each in wanted.items():
+        sides["starting"].setdefault(topic, {})[str(partition)] = each.start
+        sides["ending"].setdefault(topic, {})[str(partition)] = each.end
+    assigned = {topic: [int(p) for p in parts] for topic, parts in sides["starting"].items()}
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps(assigned))
+        .option("startingOffsets", json.dumps(sides["starting"]))
+        .option("endingOffsets", json.dumps(sides["ending"]))
+        .option("includeHeaders", "true")
+    )
+    for name, value in topics.options.items():
+        reader = reader.option(name, value)
+    return reader.load()
