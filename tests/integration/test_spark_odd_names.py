@@ -55,6 +55,13 @@ def test_every_table_can_be_asked_for_in_sql(rig: Rig, monkeypatch: pytest.Monke
         assert "zwei" in found.output
         assert "plain" in found.output
         assert '`Odd.Na me``"`' in found.output, "as a query must write it"
+    monkeypatch.setenv("XDG_STATE_HOME", str(rig.folder / "state"))
+    typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
+    asked = CliRunner().invoke(application, ["sql", str(rig.folder / "out")], input=typed)
+    assert asked.exit_code == 0, asked.output
+    assert "UNRESOLVED_COLUMN" in asked.output, "and it goes on"
+    assert "id\n`we``ird.col umn`" in asked.output
+    assert "zwei" in asked.output
     history = LiveTables(rig.spark, rig.output)
     history.register()
     frame = rig.spark.sql('SELECT count(*) FROM `Odd.Na me`"_changes`'.replace('`"', '``"'))

@@ -234,8 +234,12 @@ def resume(
 def sql(
     output: OutputArgument,
     query: Annotated[
-        str, typer.Argument(help="Spark SQL; a view is called as its table, or SCHEMA_TABLE.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[QUERY]",
+            help="Spark SQL; a view is called as its table, or SCHEMA_TABLE. Without it: a prompt.",
+        ),
+    ] = None,
     master: MasterOption = "local[*]",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
     set_: SetOption = None,
@@ -243,7 +247,8 @@ def sql(
     """Run a query over the tables as they stand now; NAME_changes is a table's history.
 
     The view of public.orders is called orders; where two schemas have a table of that name, their views
-    are public_orders and sales_orders. The names are printed before the answer.
+    are public_orders and sales_orders. The names are printed before the answer. Without a query a prompt
+    asks for them, with history and completion (Tab); each sees the tables as they stand then.
     """
     from waltap.cli.screen import notices
     from waltap_spark.live import open_tables
@@ -257,10 +262,43 @@ def sql(
     try:
         views = open_tables(spark, found.location).register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
-        frame = _run(spark, query)
-        _show(frame, rows)
+        if query is None:
+            _ask(spark, found.location, rows)
+        else:
+            _show(_run(spark, query), rows)
     finally:
         spark.stop()
+
+
+def _ask(spark: Any, location: str, rows: int) -> None:
+    """Answer queries from the terminal, or from a pipe, until it ends."""
+    from pyspark.errors import PySparkException
+
+    from waltap.cli.screen import notices
+    from waltap.errors import WaltapError
+    from waltap_spark.applier import first_words
+    from waltap_spark.live import open_tables
+    from waltap_spark.prompt import Prompt, history_file
+
+    def columns() -> dict[str, list[str]]:
+        names = [each.name for each in spark.catalog.listTables() if each.isTemporary]
+        fields = {name: spark.table(quoted(name)).schema.names for name in names}
+        return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
+
+    def answer(statement: str) -> None:
+        open_tables(spark, location).register()  # as they stand now
+        _show(_run(spark, statement), rows)
+
+    def refused(error: Exception) -> bool:
+        known = isinstance(error, (typer.BadParameter, WaltapError, PySparkException))
+        if known:
+            text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
+            notices().print(text, style="red", markup=False)
+        return known
+
+    Prompt(answer, columns, lambda line: notices().print(line, markup=False), refused).loop(
+        history_file()
+    )
 
 
 @application.command()
