@@ -25,7 +25,7 @@ CASES = {
     },
     ("pk_change", ""): {"single": ("", {}), "nopk": ("", {})},
     ("types_default", "schemas"): {
-        "numbers": ("", {"m": "m::numeric", "r4": "r4::float8", "r8": "r8"}),
+        "numbers": ("", {"m": "m::numeric", "r4": "r4::float8"}),
         "times": ("", {"ttz": "", "ttz3": "", "iv": ""}),
     },
 }  # fmt: skip
@@ -84,6 +84,8 @@ def canonical(value: Any) -> Any:
     """Return a value of either side in one form."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
+    if isinstance(value, Decimal):
+        return value.normalize()
     if isinstance(value, dict):
         value = json.dumps(value)
     if isinstance(value, str):
@@ -119,11 +121,11 @@ def columns(connection: Any, table: str, other: dict[str, str]) -> tuple[list[st
     theirs, mine = [], []
     for name, kind in listed:
         text = other.get(name, f"{name}::text")
-        plain = kind == "bytea" or kind.endswith("[]") or text == name
+        plain = kind in ("bytea", "real", "double precision") or kind.endswith("[]")
         if kind.startswith(("date", "time")) and text:
             text = f"CASE WHEN {name}::text !~ '{FAR}' THEN {name}::text END"
         if text:
-            theirs.append(f"{name if plain else text} AS {name}")
+            theirs.append(f"{text if name in other or not plain else name} AS {name}")
             mine.append(name if plain else f"cast({name} as string) AS {name}")
     return theirs, mine
 
