@@ -1,8 +1,23 @@
 """Fixtures for all tests: real servers, from `tests.servers.fixtures`."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from waltap.config import secrecy
 
 pytest_plugins = ["tests.servers.fixtures"]
 
 settings.register_profile("shared machine", deadline=None)  # no test is a matter of time
 settings.load_profile("shared machine")
+
+
+@pytest.fixture(autouse=True)
+def _own_secrets() -> Iterator[None]:
+    """What one test hides stays hidden in the process: it would go from the messages of the next ones."""
+    before = set(secrecy._hidden), secrecy._known
+    yield
+    secrecy._hidden.clear()
+    secrecy._hidden.update(before[0])
+    secrecy._known = before[1]

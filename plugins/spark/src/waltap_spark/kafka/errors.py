@@ -49,6 +49,7 @@ class ColumnsUnknown(SinkError):
 
     code = "WT-5253"
     remedy = (
-        "Name them: columns = {{'SCHEMA.TABLE': 'id INT, price DECIMAL(10,2), …'}}; or let the "
-        "connector write schemas (value.converter.schemas.enable = true), or Avro."
+        "Name them: columns maps SCHEMA.TABLE to its columns as Spark's DDL has them, such as 'id INT, "
+        "price DECIMAL(10,2)'; or let the connector write schemas "
+        "(value.converter.schemas.enable = true), or Avro."
     )
