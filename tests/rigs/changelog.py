@@ -13,6 +13,7 @@ import msgspec
 from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.sink.sink import SinkContext
 from waltap.source.position import Position
@@ -280,17 +281,7 @@ def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str,
     """Return the rows a table holds after the logged changes ``rows``: the plainest applier."""
     state: dict[Any, dict[str, Any]] = {}
     multiset: list[dict[str, Any]] = []
-    own: tuple[str, ...] = (
-        "_op",
-        "_commit_lsn",
-        "_seq",
-        "_sub",
-        "_lsn",
-        "_commit_ts",
-        "_xid",
-        "_unchanged",
-    )
-    own += ("_epoch", "_generation")
+    own = {*LOG_COLUMNS, "_epoch", "_generation"}
     lifted: dict[str, Any] = {}
     for row in rows:
         operation, unchanged = row["_op"], row["_unchanged"] or ()
