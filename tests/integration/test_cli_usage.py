@@ -281,6 +281,7 @@ def test_explain_shows_values_origins_and_no_secret(tmp_path: Path) -> None:
         "meaning": rows["database.dbname"]["meaning"],
         "allowed": "",
         "unit": None,
+        "reloadable": False,
     }
     given = json.loads(waltap("explain", str(path), "--json", "--given").stdout)
     assert {e["origin"] for e in given} <= {f"{path} [source]", f"{path} [sink]", "name"}
