@@ -1,5 +1,7 @@
 """Fixtures for all tests: real servers, from `tests.servers.fixtures`."""
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +10,12 @@ from hypothesis import settings
 from waltap.config import secrecy
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+# hundreds of processes of ours are started: without bytecode each would compile all our modules again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# a JVM that lives as long as a test compiles once, quickly: a quarter of the processor time of Spark's
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("shared machine", deadline=None)  # no test is a matter of time
 settings.load_profile("shared machine")

@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import until
 from tests.servers.postgres import Database
-
-
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.command import waltap
 from tests.rigs.json_lines import records
 from tests.rigs.pipeline import WAIT_S, until
 from tests.servers.postgres import Database
@@ -21,17 +22,6 @@ SCHEMA = """
 CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(10,2));
 INSERT INTO orders SELECT g, 'new', g * 1.5 FROM generate_series(1, 20) g;
 """
-
-
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160"},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs import command
 from tests.servers.postgres import Database
 
 
@@ -29,10 +30,7 @@ def profile(database: Database, folder: Path, **more: object) -> Path:
 
 
 def waltap(path: Path, *arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "waltap", *arguments, str(path)],
-        cwd=path.parent, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
+    done = command.waltap(*arguments, path, cwd=path.parent, COLUMNS="200")
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

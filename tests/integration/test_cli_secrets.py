@@ -1,11 +1,14 @@
 """No password reaches the screen, a log or a listing, in whatever form it was given."""
 
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rigs import command
 
 SECRET = "sEsAm/o1#"
 QUOTED = "sEsAm%2Fo1%23"
@@ -23,15 +26,7 @@ type = "terminal"
 """
 
 
-def waltap(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", "WALTAP_TRACEBACK": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+waltap = functools.partial(command.waltap, WALTAP_TRACEBACK="1")
 
 
 def untold(answer: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -1,5 +1,6 @@
 """A database that never checked its text: what a run says of bytes that are no UTF-8 does help."""
 
+import functools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs import command
 from tests.servers.postgres import Database, Server
 
 
@@ -24,15 +26,7 @@ def ascii_database(server: Server, database: Database) -> Iterator[Database]:
     made.drop()
 
 
-def waltap(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "400", "WALTAP_LOG_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+waltap = functools.partial(command.waltap, COLUMNS="400", WALTAP_LOG_LEVEL="ERROR")
 
 
 @pytest.mark.parametrize(

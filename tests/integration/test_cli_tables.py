@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs import command
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -38,15 +39,9 @@ def waltap(pipeline: Pipeline, *arguments: str) -> subprocess.CompletedProcess[s
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
     profile = 'name = "p"\n[source]\n' + "\n".join(lines) + "\n"
     (pipeline.folder / "p.toml").write_text(profile)
-    command, *rest = arguments
-    verbs = [rest.pop(0)] if command == "tables" else []
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", command, *verbs, "p.toml", *rest],
-        cwd=pipeline.folder,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    name, *rest = arguments
+    verbs = [rest.pop(0)] if name == "tables" else []
+    return command.waltap(name, *verbs, "p.toml", *rest, cwd=pipeline.folder, wait=180)
 
 
 def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: Pipeline) -> None:

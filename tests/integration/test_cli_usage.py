@@ -9,21 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.command import waltap
+
 HEAVY = ("pyarrow", "pyspark", "psycopg", "confluent_kafka", "pandas", "numpy", "sqlalchemy")
-
-
-def waltap(
-    *arguments: str, cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WALTAP_")}
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *arguments],
-        cwd=cwd,
-        env={**environment, "COLUMNS": "120", **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 PROFILE = """

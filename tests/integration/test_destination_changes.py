@@ -1,5 +1,6 @@
 """Two pipelines and one destination, one pipeline and two: nothing is left out without a word."""
 
+import functools
 import json
 import os
 import subprocess
@@ -9,14 +10,11 @@ from pathlib import Path
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
+from tests.rigs import command
 from tests.servers.postgres import Database
 
 
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
+waltap = functools.partial(command.waltap, COLUMNS="300")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.command import waltap
 from tests.servers.postgres import Database
 
 PROFILE = """
@@ -25,13 +26,6 @@ tables = 'public\\.items'
 exclude = "secret"
 renames = "name:title"
 """
-
-
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
 
 
 def profile(database: Database, folder: Path, sink: str) -> Path:

@@ -14,18 +14,11 @@ import pytest
 
 from waltap.signals.errors import SignalTableUnusable
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import Pipeline, until
 from tests.servers.postgres import Database
 
 NAME = re.compile(r"[^a-z0-9_]")
-
-
-def waltap(*arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "160", **variables},
-        capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
 
 
 class Shop:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from waltap_postgres.errors import PublicationGone
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -23,10 +24,7 @@ def command(pipeline: Pipeline, *words: str) -> None:
     text = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in chosen.items() if k != "type")
     profile = f'[source]\ntype = "postgres"\n{text}\n[sink]\ntype = "null"\n'
     (pipeline.folder / "p.toml").write_text(profile)
-    done = subprocess.run(
-        [sys.executable, "-m", "waltap", *words, "p.toml", "--yes"],
-        cwd=pipeline.folder, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = waltap(*words, "p.toml", "--yes", cwd=pipeline.folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,5 +1,6 @@
 """Transforms of records in a pipeline: on JSON lines they are applied, on the change log refused."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs import command
 from tests.servers.postgres import Database
 
 ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 
 
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+waltap = functools.partial(command.waltap, COLUMNS="300")
 
 
 def connector(database: Database, folder: Path, sink: str, **more: str) -> Path:

@@ -22,6 +22,7 @@ from waltap.recording.file import (
 from waltap.recording.profiles import recording, replaying
 from waltap.source.position import parse_lsn
 
+from tests.rigs.command import waltap
 from tests.rigs.json_lines import records
 from tests.rigs.pipeline import Destination, Event, Pipeline
 from tests.servers.postgres import Database
@@ -109,13 +110,6 @@ def test_a_recording_gives_the_same_changes(
     database.psql("DROP TABLE a, c")
     assert replayed(pipeline, path, tmp_path / "again") == live
     assert replayed(pipeline, path, tmp_path / "once more") == live
-
-
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
 
 
 def test_the_commands(database: Database, tmp_path: Path) -> None:

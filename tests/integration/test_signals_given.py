@@ -13,6 +13,7 @@ from waltap.signals import SignalAnswer, SignalCall, SignalUnusable
 from waltap.source.position import parse_lsn
 from waltap.specs import SignalActionSpec
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -183,13 +184,7 @@ def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
         'name = "p"\n[source]\ntype = "postgres"\n"waltap.state.dir" = "state"\n'
         '"database.hostname" = "nowhere.invalid"\n"database.dbname" = "x"\n"database.user" = "x"\n'
     )
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", "signal", "p.toml", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return waltap("signal", "p.toml", *arguments, cwd=folder)
 
 
 def test_the_command_reaches_a_running_pipeline_without_its_database(

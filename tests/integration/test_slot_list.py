@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
 
@@ -34,14 +35,7 @@ class Shop:
                 ['name = "p"', "[source]", 'type = "postgres"', *lines, "[sink]", 'type = "null"']
             )
         )
-        return subprocess.run(
-            [sys.executable, "-m", "waltap", *words, str(path)],
-            env={**os.environ, "COLUMNS": "160"},
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        return waltap(*words, path)
 
     def listed(self, *options: str) -> tuple[dict[str, Any], int]:
         done = self.run("slot", "list", "--json", *options)

@@ -18,15 +18,9 @@ from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.source.position import Position
 from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
+from tests.rigs.command import waltap
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
-
-
-def waltap(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "waltap", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
 
 
 def toml(database: Database, **more: str) -> str:
