@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-WORKERS ?= 2
+WORKERS ?= 3
 SECONDS ?= 600
 OURS := decoders,demo,formats,kafka,lake,postgres,sinks,spark,streams,transforms,types,yugabyte
 TYPED := framework/src plugins/decoders/src plugins/postgres/src plugins/types/src plugins/kafka/src plugins/lake/src plugins/streams/src plugins/yugabyte/src \
