@@ -2,12 +2,14 @@
 
 A pipeline with a sink that stands still keeps WAL on a server of its own, which is written at a known
 rate until the budget is full: steady, in bursts, growing. What its status foretold on the way is held
-against when it came to that. All loads run at once. `--write` keeps what was seen.
+against when it came to that. All loads run at once. `--write` keeps what was seen. `--virtual` has neither
+server nor clock: the same loads, to the byte, whatever else the machine does, in a second.
 """
 
 import argparse
 import json
 import math
+import os
 import statistics
 import tempfile
 import threading
@@ -26,6 +28,7 @@ from tests.servers.postgres import Cluster, server_programs
 import waltap
 from benchmarks.machine import stamp
 from benchmarks.report import RESULTS
+from waltap.guardian.forecast import WINDOW_S, Reading, forecast
 from waltap.hookspecs import hookimpl
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.specs import SinkSpec
@@ -34,6 +37,7 @@ from waltap.transactions.transaction import Batch
 MIB = 2**20
 TICK_S = 0.5
 SAMPLE_S = 5.0
+LOOK_S = 2.5
 LONGEST = 3.0
 """A load that has not filled the budget after so many times its planned duration is given up."""
 
@@ -122,6 +126,23 @@ def measure(rate: Rate, budget: int, seconds: float) -> tuple[float, list[Sample
             cluster.remove()
 
 
+def imagine(rate: Rate, budget: int, seconds: float) -> tuple[float, list[Sample]]:
+    """Return the same of a load that comes just as it is planned."""
+    readings: list[Reading] = []
+    samples: list[Sample] = []
+    now, written, next_sample = 0.0, 0.0, SAMPLE_S
+    while written < budget and now < seconds * LONGEST:
+        readings.append(Reading(at_s=now, server_lsn=round(written), restart_lsn=0))
+        del readings[: -round(WINDOW_S / LOOK_S)]
+        if now >= next_sample:
+            next_sample += SAMPLE_S
+            samples.append(Sample(now, written / budget, forecast(readings, budget).seconds))
+        ticks = round(LOOK_S / TICK_S)
+        written += sum(rate(now + tick * TICK_S) * TICK_S for tick in range(ticks))
+        now += LOOK_S
+    return now, samples
+
+
 def _filled(
     database: Any, pipeline: waltap.Pipeline, rate: Rate, budget: int, seconds: float
 ) -> tuple[float, list[Sample]]:
@@ -178,13 +199,16 @@ def main() -> int:
         "--seconds", type=float, default=1800, help="until the budget is full, about"
     )
     parser.add_argument("--budget-mib", type=int, default=512)
+    parser.add_argument("--virtual", action="store_true", help="without a server")
     parser.add_argument("--write", action="store_true", help="keep the result")
     options = parser.parse_args()
     budget = options.budget_mib * MIB
     shapes = loads(options.seconds, budget / options.seconds)
     with ThreadPoolExecutor(len(shapes)) as pool:
         running = {
-            name: pool.submit(measure, rate, budget, options.seconds)
+            name: pool.submit(
+                imagine if options.virtual else measure, rate, budget, options.seconds
+            )
             for name, rate in shapes.items()
         }
         measured = {name: each.result() for name, each in running.items()}
@@ -204,6 +228,8 @@ def main() -> int:
         document = {
             "benchmark": "slot-forecast",
             "machine": stamp(server_programs()),
+            "virtual": options.virtual,
+            "load": round(os.getloadavg()[0], 1),
             "seconds": options.seconds,
             "budget_mib": options.budget_mib,
             "loads": {

@@ -7,10 +7,12 @@ full first: what ``max_slot_wal_keep_size`` leaves the slot, the budget of the p
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from waltap.guardian.pace import Pace, pace
+
 __all__ = ["WINDOW_S", "Forecast", "Limit", "Reading", "forecast", "tightest"]
 
 WINDOW_S = 900.0
-"""Rates are those of the last quarter of an hour: what is kept is a saw whose teeth are checkpoints."""
+"""What is older counts for nothing. What is kept is a saw whose teeth are checkpoints: it has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """``growth`` and ``written`` are bytes a second: by how much more is kept, and what the server writes.
-    ``seconds``: until the limit, as things go; None: never, or no limit is known. ``stalled_seconds``:
-    were nothing let go of from now on."""
+    """``growth`` and ``written`` are bytes a second, as they go now: by how much more is kept, and what
+    the server writes. ``seconds``: until the limit, as things go; None: never, or no limit is known.
+    ``stalled_seconds``: were nothing let go of from now on."""
 
     growth: float
     written: float
@@ -76,25 +78,23 @@ def tightest(reading: Reading, budget: int | None) -> Limit | None:
 def forecast(readings: Sequence[Reading], budget: int | None) -> Forecast:
     """Return what is to come after ``readings``, the oldest first, at least one."""
     last = readings[-1]
-    first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
-    seconds = last.at_s - first.at_s
-    growth = written = 0.0
-    if seconds > 0:
-        growth = (last.retained_bytes - first.retained_bytes) / seconds
-        written = max(0.0, (last.server_lsn - first.server_lsn) / seconds)
+    known = [each for each in readings if last.at_s - each.at_s <= WINDOW_S]
+    at_s = [each.at_s for each in known]
+    growth = pace(at_s, [each.retained_bytes for each in known])
+    written = pace(at_s, [each.server_lsn for each in known])
     limit = tightest(last, budget)
+    seconds, stalled = _until(limit, growth), _until(limit, written)
+    if seconds is not None:
+        # what is kept cannot grow faster than what is written, wherever a window or a trend ends
+        stalled = seconds if stalled is None else min(seconds, stalled)
     return Forecast(
-        growth=growth,
-        written=written,
+        growth=min(growth.rate, max(0.0, written.rate)),
+        written=max(0.0, written.rate),
         limit=limit,
-        seconds=_until(limit, growth),
-        stalled_seconds=_until(limit, written),
+        seconds=seconds,
+        stalled_seconds=stalled,
     )
 
 
-def _until(limit: Limit | None, rate: float) -> float | None:
-    if limit is None:
-        return None
-    if not limit.left:
-        return 0.0
-    return limit.left / rate if rate > 0 else None
+def _until(limit: Limit | None, pace: Pace) -> float | None:
+    return None if limit is None else pace.seconds_until(limit.left)
