@@ -1,11 +1,16 @@
 """OpenLineage events of a pipeline that runs: to a file, and to a server."""
 
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 from typing import Any
 
+import attr
 import jsonschema
 import pytest
+from openlineage.client import generated
+from openlineage.client.generated.base import BaseFacet
 from waltap.errors import SourceError
 from waltap.telemetry.observers import observed
 
@@ -82,20 +87,50 @@ RUN_EVENT = {
 CHECK = jsonschema.Draft202012Validator(RUN_EVENT, format_checker=jsonschema.FormatChecker())
 
 
+def facet_classes() -> dict[str, type]:
+    """Return the classes of facets that OpenLineage's own client has, which are made from its JSON schemas,
+    by the address of the schema that each stands for."""
+    found = {}
+    for module in pkgutil.iter_modules(generated.__path__):
+        for each in vars(importlib.import_module(f"{generated.__name__}.{module.name}")).values():
+            if isinstance(each, type) and issubclass(each, BaseFacet):
+                found[each._get_schema()] = each
+    return found
+
+
+FACETS_BY_SCHEMA = facet_classes()
+
+
+def conforms(event: dict[str, Any]) -> None:
+    """Hold an event against the standard: its parts in our words, its facets by OpenLineage's classes, which
+    take what the schema of the facet has, and nothing else."""
+    CHECK.validate(event)
+    assert "/2-0-2/OpenLineage.json#/$defs/RunEvent" in event["schemaURL"]
+    parts = [event["run"], event["job"], *event["inputs"], *event["outputs"]]
+    for facet in [facet for part in parts for facet in part.get("facets", {}).values()]:
+        told = {name: value for name, value in facet.items() if not name.startswith("_")}
+        cls = FACETS_BY_SCHEMA[facet["_schemaURL"]]
+        known = {each.alias: each for each in attr.fields(cls) if each.init}
+        assert told.keys() <= known.keys(), f"{cls.__name__} has no such fields"
+        required = {name for name, each in known.items() if each.default is attr.NOTHING}
+        assert required <= {name for name, value in told.items() if value is not None}
+        cls(**told)
+
+
 def lines(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     whole, _newline, _begun = file.read_text().rpartition("\n")
     found = [json.loads(line) for line in whole.splitlines()]
     for each in found:
-        CHECK.validate(each)
+        conforms(each)
     return found
 
 
 @pytest.fixture
 def pipeline(database: Database, tmp_path: Path) -> Pipeline:
     database.psql(
-        "CREATE TABLE t (id int PRIMARY KEY, v text, secret text);"
+        "CREATE TABLE t (id int PRIMARY KEY, v text, secret text); CREATE TABLE other (id int PRIMARY KEY);"
         "INSERT INTO t VALUES (1, 'a', 'hidden-77')"
     )
     settings = {"column.mask.hash.SHA-256.with.salt.x": "public.t.secret"}
@@ -111,7 +146,8 @@ def test_a_run_tells_its_tables_and_their_columns(pipeline: Pipeline, tmp_path: 
         with run:
             run.until(lambda: run.engine.state == "streaming", "streaming")
             pipeline.database.execute("INSERT INTO t VALUES (2, 'b', 'hidden-77')")
-            run.until(lambda: len(lines(file)) > 1, "the tables")
+            pipeline.database.execute("INSERT INTO other VALUES (1)")
+            run.until(lambda: ".other" in file.read_text(), "the tables")
             pipeline.database.execute("ALTER TABLE t ADD COLUMN w numeric(8,2)")
             pipeline.database.execute("INSERT INTO t VALUES (3, 'c', 'hidden-77', 1)")
             run.until(lambda: "numeric" in file.read_text(), "the new column")
@@ -120,7 +156,10 @@ def test_a_run_tells_its_tables_and_their_columns(pipeline: Pipeline, tmp_path: 
     assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("START", "COMPLETE", {"RUNNING"})
     assert len({each["run"]["runId"] for each in events}) == 1
     assert events[0]["job"]["name"] == "p"
-    (taken,), (given,) = events[-1]["inputs"], events[-1]["outputs"]
+    assert (events[0]["inputs"], events[-1]["inputs"]) == ([], [])
+    named = [each["name"].rpartition(".")[2] for event in events for each in event["inputs"]]
+    assert sorted(named) == ["other", "t", "t"], "a table is told of once, and with its new column"
+    (taken,), (given,) = events[-2]["inputs"], events[-2]["outputs"]
     assert taken["namespace"].startswith("postgres://")
     assert taken["name"] == f"{pipeline.database.name}.public.t"
     fields = [each["name"] for each in taken["facets"]["schema"]["fields"]]
@@ -149,7 +188,7 @@ def test_a_run_that_fails_says_so_to_a_server(pipeline: Pipeline) -> None:
         until(lambda: len(server.taken) == 2, "both events")
     told = [json.loads(body) for _, body in server.taken]
     for each in told:
-        CHECK.validate(each)
+        conforms(each)
     assert [each["eventType"] for each in told] == ["START", "FAIL"]
     assert "WT-2" in told[1]["run"]["facets"]["errorMessage"]["message"]
     assert "wrong-88" not in json.dumps(told)

@@ -1,15 +1,11 @@
 """OpenLineage events of a run: which tables are read, and what becomes of their columns. An extra.
 
 START when the run streams or reads, RUNNING when tables are known or have another shape, and COMPLETE or
-FAIL at its end. Events are sent by a thread of their own: one that cannot be delivered is told of in the
-log and stops nothing.
+FAIL at its end. An event names the tables that are new in it: consumers add up the events of a run. They
+are sent by a thread of their own; a server that is away stops nothing (`lineage_delivery`).
 """
 
-import logging
-import queue
-import threading
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -20,6 +16,7 @@ from waltap.hookspecs import hookimpl
 from waltap.mapping.connect_schema import Kind
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Positions
+from waltap.telemetry.lineage_delivery import RUNNING, Delivery, Happening
 from waltap.version import VERSION
 
 if TYPE_CHECKING:
@@ -27,11 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Lineage"]
 
-log = logging.getLogger(__name__)
-
 PRODUCER: Final = f"urn:waltap:{VERSION}"
-END_S: Final = 5.0
-"""How long a server may take, and the end of a run waits."""
+TIMEOUT_S: Final = 5.0
+"""How long a server may take."""
 STREAMS: Final = frozenset({"streaming", "snapshot"})
 
 
@@ -49,7 +44,9 @@ class Lineage:
             text = "waltap.openlineage.to needs OpenLineage's client"
             raise LibraryMissing(text, extra="openlineage") from cause
         if to.startswith(("http://", "https://")):
-            self._transport: Any = HttpTransport(HttpConfig(url=to, timeout=END_S))
+            self._transport: Any = HttpTransport(
+                HttpConfig(url=to, timeout=TIMEOUT_S, retry={"total": 0})
+            )
         else:
             self._transport = FileTransport(FileConfig(log_file_path=to, append=True))
         self._events = event_v2
@@ -60,42 +57,29 @@ class Lineage:
         self._source = _source(profile.connector.properties)
         found = [each.sink for each in profile.outlets] or [profile.sink]
         self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
-        self._relations: dict[str, Relation] = {}
+        self._known: dict[str, Relation] = {}
         self._begun = self._over = self._changed = False
-        self._told = False
-        self._waiting: queue.Queue[Any] = queue.Queue()
-        self._thread = threading.Thread(target=self._send, name="waltap-lineage", daemon=True)
+        self._delivery = Delivery(self._send)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._delivery.__enter__()
         return self
 
-    def __exit__(self, *_details: object) -> None:
+    def __exit__(self, *details: object) -> None:
         """Send what there is, and end."""
-        self._waiting.put(None)
-        self._thread.join(END_S)
-
-    def _send(self) -> None:
-        while (event := self._waiting.get()) is not None:
-            try:
-                self._transport.emit(event)
-            except Exception as error:  # noqa: BLE001 - whatever a transport raises
-                if not self._told:
-                    log.warning("OpenLineage: an event was not delivered: %s", type(error).__name__)
-                self._told = True
+        self._delivery.__exit__(*details)
 
     # --- what happens ----------------------------------------------------------------------------
 
     @hookimpl
     def on_state(self, state: str) -> None:
         """Begin and end."""
-        kinds = self._events.RunState
         if state in STREAMS and not self._begun:
             self._begun = True
-            self._emit(kinds.START)
+            self._tell("START")
         elif state == "stopped" and self._begun and not self._over:
             self._over = True
-            self._emit(kinds.COMPLETE)
+            self._tell("COMPLETE")
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
@@ -106,18 +90,19 @@ class Lineage:
 
         if not self._begun:
             self._begun = True
-            self._emit(self._events.RunState.START)
+            self._tell("START")
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
         code = error.code if isinstance(error, WaltapError) else WaltapError.code
         facet = ErrorMessageRunFacet(f"{code} {text}", "Python", producer=PRODUCER)
         self._over = True
-        self._emit(self._events.RunState.FAIL, {"errorMessage": facet})
+        self._tell("FAIL", {"errorMessage": facet})
 
     @hookimpl
     def on_schema_change(self, old: Relation | None, new: Relation) -> None:
         """Keep the shape; it is told with the next flush."""
-        if self._capture.captures(new.schema, new.table):
-            self._relations[new.name] = new
+        if self._capture.captures(new.schema, new.table) and self._known.get(new.name) != new:
+            self._known[new.name] = new
+            self._delivery.shape(new)
             self._changed = True
 
     @hookimpl
@@ -125,21 +110,25 @@ class Lineage:
         """Tell of tables that are new, or have another shape."""
         if self._changed and self._begun:
             self._changed = False
-            self._emit(self._events.RunState.RUNNING)
+            self._tell(RUNNING)
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _emit(self, kind: Any, facets: Mapping[str, Any] | None = None) -> None:
+    def _tell(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
+        self._delivery.put(Happening(kind=kind, facets=facets or {}))
+
+    def _send(self, happening: Happening, shapes: Collection[Relation]) -> None:
+        """Make an event, in the thread that sends it."""
         from openlineage.client.generated.job_type_job import JobTypeJobFacet
 
         events = self._events
         job_type = JobTypeJobFacet("STREAMING", "WALTAP", "JOB", producer=PRODUCER)
-        tables = sorted(self._relations.values(), key=lambda relation: relation.name)
-        self._waiting.put(
+        tables = sorted(shapes, key=lambda relation: relation.name)
+        self._transport.emit(
             events.RunEvent(
-                eventType=kind,
-                eventTime=datetime.now(UTC).isoformat(),
-                run=events.Run(self._engine.run_id, dict(facets or {})),
+                eventType=events.RunState[happening.kind],
+                eventTime=happening.at,
+                run=events.Run(self._engine.run_id, dict(happening.facets)),
                 job=events.Job(self._namespace, self._pipeline, {"jobType": job_type}),
                 producer=PRODUCER,
                 inputs=[self._input(relation) for relation in tables],

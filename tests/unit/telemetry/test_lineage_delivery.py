@@ -1,0 +1,81 @@
+"""What OpenLineage is to be told waits in bounded room, and arrives when its server is back."""
+
+import threading
+from collections.abc import Collection
+
+import pytest
+from waltap.decode.relation import Relation
+from waltap.telemetry.lineage_delivery import Delivery, Happening
+
+from tests.rigs.pipeline import until
+
+TABLES = 50
+
+
+def relation(number: int) -> Relation:
+    return Relation(oid=number, schema="s", table=f"t{number}", identity="d", columns=())
+
+
+class Server:
+    """Takes events while it is ``there``."""
+
+    def __init__(self, *, there: bool) -> None:
+        self.there, self.refused = there, threading.Event()
+        self.taken: list[tuple[str, list[str]]] = []
+
+    def take(self, happening: Happening, shapes: Collection[Relation]) -> None:
+        if not self.there:
+            self.refused.set()
+            raise ConnectionError
+        self.taken.append((happening.kind, [each.table for each in shapes]))
+
+
+def change_often(delivery: Delivery) -> None:
+    """A run of ten thousand schema changes."""
+    delivery.put(Happening(kind="START"))
+    for number in range(10_000):
+        delivery.shape(relation(number % TABLES))
+        delivery.put(Happening(kind="RUNNING"))
+
+
+def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() -> None:
+    server = Server(there=False)
+    with Delivery(server.take, retry_s=0.01) as delivery:
+        change_often(delivery)
+        assert server.refused.wait(30)
+        assert [each.kind for each in delivery.waiting] == ["START", "RUNNING"]
+        server.there = True
+        until(lambda: not delivery.waiting, "what waits to arrive")
+        delivery.put(Happening(kind="COMPLETE"))
+    kinds = [kind for kind, _ in server.taken]
+    assert (kinds[0], kinds[-1]) == ("START", "COMPLETE")
+    named = [name for _, names in server.taken for name in names]
+    assert sorted(named) == sorted(f"t{number}" for number in range(TABLES))
+
+
+def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(there=False)
+    with Delivery(server.take) as delivery:
+        change_often(delivery)
+        delivery.put(Happening(kind="COMPLETE"))
+    assert len(delivery.waiting) == 3
+    assert server.taken == []
+    told = [each.getMessage() for each in caplog.records]
+    assert told == [
+        "OpenLineage: an event was not delivered, and is tried again: ConnectionError",
+        "OpenLineage: 3 events of this run were not delivered",
+    ]
+
+
+def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
+    server = Server(there=True)
+    with Delivery(server.take) as delivery:
+        delivery.put(Happening(kind="START"))
+        until(lambda: not delivery.waiting, "the start")
+        delivery.put(Happening(kind="RUNNING"))
+        until(lambda: not delivery.waiting, "nothing to tell")
+        delivery.shape(relation(1))
+        delivery.put(Happening(kind="RUNNING"))
+        until(lambda: not delivery.waiting, "the table")
+        delivery.put(Happening(kind="COMPLETE"))
+    assert server.taken == [("START", []), ("RUNNING", ["t1"]), ("COMPLETE", [])]
