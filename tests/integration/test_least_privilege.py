@@ -264,3 +264,36 @@ def test_a_heartbeat_that_may_not_write_says_what_lets_it(
     with caplog.at_level(logging.WARNING), pipeline.running() as run:
         run.until(lambda: "heartbeat.action.query failed" in caplog.text, "a heartbeat")
     assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON heartbeat TO {shop.role}" in caplog.text
+
+
+def failover_of(pipeline: Pipeline) -> list[tuple[bool]]:
+    assert pipeline.database is not None
+    query = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    return pipeline.database.execute(query, pipeline.slot)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["made so", "made so later"])
+def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(
+    newest_database: Database, tmp_path: Path, later: bool
+) -> None:
+    """Of PostgreSQL 18; the slot of a profile that had no slot.failover is altered at the next start."""
+    shop = Shop(newest_database, tmp_path)
+    try:
+        shop.grant("Stream")
+        pipeline = shop.pipeline(snapshot__mode="no_data", slot__failover=not later)
+        with pipeline.running() as run:
+            newest_database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+            run.until(lambda: pipeline.destination.ids("sales.orders") == [3], "the stream")
+        assert failover_of(pipeline) == [(not later,)]
+        pipeline.settings["slot.failover"] = True
+        assert doctors(pipeline)[0] == []
+        with pipeline.running() as run:
+            newest_database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
+            run.until(lambda: pipeline.destination.ids("sales.orders") == [3, 4], "the stream")
+        assert failover_of(pipeline) == [(True,)]
+        newest_database.execute(shop.own("ALTER ROLE least NOREPLICATION"))
+        error = failing(pipeline)
+        assert error.code == "WT-2005", str(error)
+        assert shop.own('ALTER ROLE "least" WITH REPLICATION') in error.advice()
+    finally:
+        shop.forget()
