@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.rigs.pipeline import Pipeline, Run
-from tests.servers.postgres import Cluster, Unavailable
-from tests.servers.requirement import missing
+from tests.servers.own_server import own_server
+from tests.servers.postgres import Cluster
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError, ConnectionLost
@@ -37,12 +37,8 @@ class Tokens:
 @pytest.fixture(scope="module")
 def private_server() -> Iterator[Cluster]:
     """Return a server of this module's own."""
-    try:
-        made = Cluster.create()
-    except Unavailable as reason:
-        missing(str(reason))
-    yield made
-    made.remove()
+    with own_server() as made:
+        yield made
 
 
 def role_with(server: Cluster, password: str) -> None:

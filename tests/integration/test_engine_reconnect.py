@@ -20,6 +20,7 @@ from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 
 from tests.rigs.pipeline import Pipeline, Run, until
+from tests.servers.own_server import own_server
 from tests.servers.postgres import Cluster, Database
 
 
@@ -329,9 +330,8 @@ def test_keepalives_are_answered_while_the_sink_blocks(pipeline: Pipeline) -> No
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster.create()
-    yield made
-    made.remove()
+    with own_server() as made:
+        yield made
 
 
 @pytest.mark.parametrize("way", ["restart", "kill"])

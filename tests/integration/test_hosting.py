@@ -12,8 +12,8 @@ from waltap.pipeline.preflight import checks
 from waltap.source.connector import Check
 
 from tests.rigs.pipeline import Pipeline
-from tests.servers.postgres import Cluster, Database, Unavailable
-from tests.servers.requirement import missing
+from tests.servers.own_server import own_server
+from tests.servers.postgres import Cluster, Database
 
 ROLE = "hosted"
 
@@ -21,13 +21,9 @@ ROLE = "hosted"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Return a server as services make them: without logical decoding."""
-    try:
-        made = Cluster.create(wal_level="replica")
-    except Unavailable as reason:
-        missing(str(reason))
-    made.execute(f"CREATE ROLE {ROLE} LOGIN")
-    yield made
-    made.remove()
+    with own_server(wal_level="replica") as made:
+        made.execute(f"CREATE ROLE {ROLE} LOGIN")
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
 from tests.rigs.pipeline import Pipeline, Run, until
-from tests.servers.postgres import Cluster, Database, Unavailable
-from tests.servers.requirement import missing
+from tests.servers.own_server import own_server
+from tests.servers.postgres import Cluster, Database
 
 MB = 1 << 20
 SETTINGS = {
@@ -32,12 +32,8 @@ SETTINGS = {
 @pytest.fixture(scope="module", params=["oldest", "newest"])
 def small_server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     make = Cluster.create if request.param == "oldest" else Cluster.create_newest
-    try:
-        cluster = make(**SETTINGS)
-    except Unavailable as reason:
-        missing(str(reason))
-    yield cluster
-    cluster.remove()
+    with own_server(make, **SETTINGS) as cluster:
+        yield cluster
 
 
 @pytest.fixture

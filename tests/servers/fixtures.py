@@ -35,6 +35,7 @@ from tests.servers.child import ChildFailed
 from tests.servers.jars import MissingProgram
 from tests.servers.java import OLDEST, java_home, java_version
 from tests.servers.kafka import Kafka
+from tests.servers.own_server import own_server
 from tests.servers.postgres import Cluster, Database, Server, Unavailable
 from tests.servers.registry import Registry
 from tests.servers.requirement import missing
@@ -144,12 +145,8 @@ def yb_database(yb_server: Server) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def newest_server() -> Iterator[Cluster]:
     """Return a server of the newest PostgreSQL that the packages bring: 18."""
-    try:
-        made = Cluster.create_newest()
-    except Unavailable as reason:
-        missing(str(reason))
-    yield made
-    made.remove()
+    with own_server(Cluster.create_newest) as made:
+        yield made
 
 
 @pytest.fixture
@@ -169,12 +166,8 @@ def _fresh_database(server: Server) -> Iterator[Database]:
 @pytest.fixture
 def private_server() -> Iterator[Cluster]:
     """Return a server of this test's own: ``stop``, ``start``, ``restart``, ``kill``, ``log``."""
-    try:
-        made = Cluster.create()
-    except Unavailable as reason:
-        missing(str(reason))
-    yield made
-    made.remove()
+    with own_server() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
