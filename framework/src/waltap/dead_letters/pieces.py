@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from waltap.decode.message import Change
 from waltap.errors import RecordError
 from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart, events_in
 
-__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "wire_index", "without"]
+__all__ = ["Part", "Where", "alone", "every_event", "failing", "less", "without"]
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -32,11 +31,6 @@ def every_event(parts: Sequence[Part]) -> Iterator[Where]:
             yield Where(number, at)
 
 
-def wire_index(part: TransactionPart, at: int) -> int:
-    """Return the index of ``changes[at]`` in its transaction, as positions count."""
-    return part.first_index + at + sum(count for before, count in part.gaps if before <= at)
-
-
 def less(part: Part, gone: Collection[int]) -> Part:
     """Return ``part`` without the events at these places; its positions stay what they were."""
     if not gone:
@@ -45,23 +39,9 @@ def less(part: Part, gone: Collection[int]) -> Part:
         rows = [row for at, row in enumerate(part.rows) if at not in gone]
         return msgspec.structs.replace(part, rows=rows)
     assert isinstance(part, TransactionPart), "a heartbeat has no events"
-    changes: list[Change] = []
-    gaps: list[tuple[int, int]] = []
-    held = dict(part.gaps)
-    missing = 0
-    for at, change in enumerate(part.changes):
-        missing += held.get(at, 0)
-        if at in gone:
-            missing += 1
-            continue
-        if missing:
-            gaps.append((len(changes), missing))
-            missing = 0
-        changes.append(change)
-    missing += held.get(len(part.changes), 0)
-    if missing:
-        gaps.append((len(changes), missing))
-    return msgspec.structs.replace(part, changes=changes, gaps=gaps)
+    stay = [at for at in range(len(part.changes)) if at not in gone]
+    numbers = part.numbers()
+    return part.with_only([part.changes[at] for at in stay], [numbers[at] for at in stay])
 
 
 def without(parts: Sequence[Part], gone: Collection[Where]) -> list[Part]:
@@ -88,7 +68,7 @@ def alone(part: Part, first: int, end: int) -> Part:
     return msgspec.structs.replace(
         part,
         changes=part.changes[first:end],
-        first_index=wire_index(part, first),
+        first_index=part.numbers()[first],
         gaps=(),
         starts=False,
         complete=False,

@@ -19,7 +19,6 @@ from waltap.dead_letters.pieces import (
     alone,
     every_event,
     failing,
-    wire_index,
     without,
 )
 from waltap.errors import RecordError, WaltapError
@@ -176,7 +175,7 @@ class Undeliverable:
             form = change_form(change, part)
             place = Place(
                 commit_lsn=part.commit_lsn or change.lsn,
-                index=wire_index(part, where.at),
+                index=part.numbers()[where.at],
                 partition=given.partition,
                 record=nth,
             )

@@ -9,6 +9,7 @@ from waltap.events import EventTransform
 from waltap.format.format import Format
 from waltap.format.record_stage import RecordStep
 from waltap.transactions.transaction import Batch
+from waltap.transforms.applied import transformed
 
 __all__ = ["Chain"]
 
@@ -27,7 +28,7 @@ class Chain:
         `Format.render`. Raises: RecordError."""
         own = msgspec.structs.replace(batch)
         for transform in self.batches:
-            own = transform(own)
+            own = transformed(transform, own)
         if encoder is not None:
             own.records = encoder.render(own.parts, now)
         return own

@@ -32,6 +32,7 @@ from waltap.transactions.transaction import (
     TransactionPart,
     events_in,
 )
+from waltap.transforms.applied import transformed
 
 __all__ = ["Delivery", "Part", "Told"]
 
@@ -146,7 +147,7 @@ class Delivery:
         batch = msgspec.structs.replace(batch)  # what was given stays as it is
         for index, transform in enumerate(self._transforms):
             before = batch.events
-            batch = transform(batch)
+            batch = transformed(transform, batch)
             self._left_out[index] = before - batch.events
         if self._format is not None:
             batch.records = self._format.render(batch.parts, self._clock.time_ns())

@@ -6,7 +6,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from waltap.clock import Clock
-from waltap.decode.message import Change
 from waltap.errors import SourceError
 from waltap.source.connector import ChangeStream
 from waltap.source.position import Position, lsn_text
@@ -63,7 +62,7 @@ def _found(
         if commit_lsn and part.commit_lsn != commit_lsn:
             break
         commit_lsn = part.commit_lsn
-        for index, change in _indexed(part):
+        for index, change in zip(part.numbers(), part.changes, strict=True):
             if change.lsn != event_lsn:
                 continue
             first = index if not same else first
@@ -78,16 +77,6 @@ def _found(
             return Position(part.end_lsn)
         return Position(start.end_lsn, commit_lsn, index) if index else start
     return start
-
-
-def _indexed(part: TransactionPart) -> Iterator[tuple[int, Change]]:
-    """Yield the changes of a part with their index in the transaction."""
-    gaps = dict(part.gaps)
-    index = part.first_index
-    for number, change in enumerate(part.changes):
-        index += gaps.get(number, 0)
-        yield index, change
-        index += 1
 
 
 def _parts(

@@ -251,17 +251,18 @@ class IncrementalSnapshots:
         self._stored = None
         out: list[TransactionPart | SnapshotRows] = []
         rest, watched = part, self._window if self._newer(part) else None
+        cut = 0
         for index, change in enumerate(part.changes):
             if self._is_signal(change):
                 rows = self._signalled(change, now)
-                done = part.first_index + index - rest.first_index
                 if rows:
-                    if done:
-                        before, rest = rest.split(done)
+                    if index > cut:
+                        before, rest = rest.split(index - cut)
                         out.append(before)
+                        cut = index
                     out += self._rows(rows, change.lsn, part.previous_end_lsn, now)
                 if self.state.blocking:
-                    before, rest = rest.split(part.first_index + index + 1 - rest.first_index)
+                    before, rest = rest.split(index + 1 - cut)
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
                     return [*out, before], rest
                 watched = self._window if self._newer(part) else None

@@ -1,5 +1,6 @@
 """What of a batch is still to come for one of several destinations. Sans-IO."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from waltap.source.position import Position
@@ -22,7 +23,7 @@ def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
         if not isinstance(part, TransactionPart):
             left.append(part)
         elif reached.index and part.commit_lsn == reached.commit_lsn:
-            rest = _behind(part, reached.index - part.first_index)
+            rest = _behind(part, reached.index)
             if rest is not None:
                 left.append(rest)
         elif (
@@ -32,20 +33,10 @@ def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
     return left
 
 
-def _behind(part: TransactionPart, wire: int) -> TransactionPart | None:
-    """Return ``part`` behind the first ``wire`` changes of the wire, None where nothing is there."""
-    if wire <= 0:
+def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
+    """Return ``part`` without changes that have a number below ``index``, None where nothing is left."""
+    if index <= part.first_index:
         return part
-    if wire >= part.wire_count and not part.complete:
+    if index >= part.first_index + part.wire_count and not part.complete:
         return None
-    return part.split(_changes_among(part, wire))[1]
-
-
-def _changes_among(part: TransactionPart, wire: int) -> int:
-    """Return how many of the first ``wire`` changes of the wire are among ``part``'s."""
-    left_out = 0
-    for at, count in part.gaps:
-        if at + left_out >= wire:
-            break
-        left_out += min(count, wire - at - left_out)
-    return min(wire - left_out, len(part.changes))
+    return part.split(bisect_left(part.numbers(), index))[1]

@@ -53,6 +53,36 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         """Return how many changes of the wire this part stands for."""
         return len(self.changes) + sum(count for _, count in self.gaps)
 
+    def numbers(self) -> Sequence[int]:
+        """Return the number of each of ``changes`` in its transaction, from 0, as the wire has them.
+
+        What was left out on the way keeps its number. So commit LSN and number name a change in every
+        sink, whatever is filtered before it.
+        """
+        if not self.gaps:
+            return range(self.first_index, self.first_index + len(self.changes))
+        left_out = dict(self.gaps)
+        found, number = [], self.first_index
+        for at in range(len(self.changes)):
+            number += left_out.get(at, 0)
+            found.append(number)
+            number += 1
+        return found
+
+    def with_only(self, changes: list[Change], numbers: Iterable[int]) -> "TransactionPart":
+        """Return the part with ``changes`` in place of its own: some of them, or what stands for some,
+        with their ``numbers``, ascending. The others count as left out."""
+        gaps: list[tuple[int, int]] = []
+        at, due = 0, self.first_index
+        for at, number in enumerate(numbers, 1):
+            if number > due:
+                gaps.append((at - 1, number - due))
+            due = number + 1
+        end = self.first_index + self.wire_count
+        if end > due:
+            gaps.append((at, end - due))
+        return msgspec.structs.replace(self, changes=changes, gaps=gaps)
+
     def position(self, before: Position) -> Position:
         """Return the position after this part, given the one before it."""
         if self.complete:

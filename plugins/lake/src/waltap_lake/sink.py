@@ -1,6 +1,7 @@
 """The sinks of lakes: tables of changes, each commit of one with the position behind it."""
 
 import logging
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -128,7 +129,7 @@ class LakeSink(Sink):
         if taken is not None and part.commit_lsn < taken.end_lsn:
             return  # delivered again after the link broke
         collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in enumerate(part.changes, part.first_index):
+        for index, change in zip(part.numbers(), part.changes, strict=True):
             relations = (
                 change.relations
                 if type(change) is Truncate
@@ -167,7 +168,7 @@ class LakeSink(Sink):
             if part.commit_lsn < there.end_lsn:
                 return len(sequence)
             if part.commit_lsn == there.commit_lsn:
-                had = sum(wire_index(part, index) < there.index for index in sequence)
+                had = bisect_left(sequence, there.index)
                 skipped = max(skipped, had)
         return skipped
 
@@ -293,9 +294,3 @@ class LakeSink(Sink):
         self._context.may_write()
         self._lake.keep(mark)
         self._mark = mark
-
-
-def wire_index(part: TransactionPart, index: int) -> int:
-    """Return the place in the wire's order of the change that is number ``index`` without gaps."""
-    at = index - part.first_index
-    return index + sum(count for where, count in part.gaps if where <= at)

@@ -113,16 +113,14 @@ class Overlap:
 def _leave_out(part: TransactionPart, names: set[str]) -> None:
     """Take the changes of the tables in ``names`` out of a part."""
     kept: list[Change] = []
-    gaps: dict[int, int] = {}
-    before = dict(part.gaps)
-    for index, change in enumerate([*part.changes, None]):
-        stays = None if change is None else _without(change, names)
-        gone = before.get(index, 0) + (change is not None and stays is None)
-        if gone:
-            gaps[len(kept)] = gaps.get(len(kept), 0) + gone
+    numbers: list[int] = []
+    for number, change in zip(part.numbers(), part.changes, strict=True):
+        stays = _without(change, names)
         if stays is not None:
             kept.append(stays)
-    part.changes, part.gaps = kept, list(gaps.items())
+            numbers.append(number)
+    left = part.with_only(kept, numbers)
+    part.changes, part.gaps = left.changes, left.gaps
 
 
 def _without(change: Change, names: set[str]) -> Change | None:

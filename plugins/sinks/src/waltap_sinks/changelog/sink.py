@@ -284,7 +284,7 @@ class ChangeLogSink(Sink):
         if buffer is not None:
             buffer.add_changes(
                 changes,
-                range(part.first_index, part.first_index + len(changes)),
+                part.numbers(),
                 commit_lsn=part.commit_lsn,
                 commit_ts=part.commit_ts,
                 xid=part.xid,
@@ -292,7 +292,7 @@ class ChangeLogSink(Sink):
 
     def _distribute_mixed(self, part: TransactionPart, whole: bool) -> None:
         collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in enumerate(part.changes, part.first_index):
+        for index, change in zip(part.numbers(), part.changes, strict=True):
             relation = getattr(change, "relation", None)
             if relation is not None:
                 lists = collected.get(relation)

@@ -81,7 +81,7 @@ class GatheredColumns:
 
     def _add_changes(self, part: TransactionPart, hour: str) -> None:
         collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in enumerate(part.changes, part.first_index):
+        for index, change in zip(part.numbers(), part.changes, strict=True):
             relations = (
                 change.relations
                 if type(change) is Truncate

@@ -1,8 +1,7 @@
 """Changes to statements: folded by key where nobody can see between them, one by one where that fails."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from waltap.dead_letters.pieces import wire_index
 from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import UNCHANGED, Tuple
@@ -103,14 +102,14 @@ class Applier:
         """Take the changes of ``part``."""
         self._add(part.changes, part.commit_ts)
         if self.history is not None:
-            self.history.add(part, part.changes, _numbers(part))
+            self.history.add(part, part.changes, iter(part.numbers()))
 
     def add_one(self, part: TransactionPart, at: int) -> None:
         """Take one change of ``part``."""
         changes = part.changes[at : at + 1]
         self._add(changes, part.commit_ts)
         if self.history is not None:
-            self.history.add(part, changes, iter([wire_index(part, at)]))
+            self.history.add(part, changes, iter([part.numbers()[at]]))
 
     def _add(self, changes: Sequence[Change], ts: int) -> None:
         """Take changes of a transaction that committed at ``ts`` (µs since 1970 UTC)."""
@@ -306,12 +305,3 @@ class Applier:
             self._target.upsert(table, rows)
         else:
             self._target.insert(table, rows)
-
-
-def _numbers(part: TransactionPart) -> Iterator[int]:
-    """Give the number of each change of ``part`` in its transaction."""
-    number, gaps = part.first_index, dict(part.gaps)
-    for at in range(len(part.changes)):
-        number += gaps.get(at, 0)
-        yield number
-        number += 1

@@ -29,17 +29,18 @@ __all__ = ["DuckTarget"]
 
 COLUMNS = """
     SELECT column_name, data_type FROM duckdb_columns()
-    WHERE schema_name = coalesce(%s, current_schema()) AND table_name = %s
+    WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() ORDER BY column_index
 """
 KEYS = """
     SELECT constraint_column_names FROM duckdb_constraints()
-    WHERE schema_name = coalesce(%s, current_schema()) AND table_name = %s
+    WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')
 """
 VIEWS = """
-    SELECT count(*) FROM duckdb_views() WHERE schema_name = coalesce(%s, current_schema())
-      AND view_name = %s AND database_name = current_database()
+    SELECT count(*) FROM duckdb_views()
+    WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(view_name) = lower(%s)
+      AND database_name = current_database()
 """
 
 
@@ -57,6 +58,7 @@ class DuckTarget(GenericTarget):
     schemas = True
     for_update = ""
     concurrent = False
+    folds_tables = folds_columns = True
     word_type = text_type = "VARCHAR"
     time_type = "TIMESTAMP WITH TIME ZONE"
     _begun = False

@@ -16,13 +16,15 @@ SinkError
 ├── SqlDriverMissing       WT-5713   the library that speaks with the database is not installed
 ├── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
 ├── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
-└── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
+├── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
+└── SqlColumnNameTaken     WT-5717   two columns of a table have names that are one in the target
 """
 
 from waltap.errors import Retry, SinkError
 
 __all__ = [
     "SqlColumnMissing",
+    "SqlColumnNameTaken",
     "SqlCommitUnknown",
     "SqlConflict",
     "SqlConflictMidway",
@@ -152,12 +154,25 @@ class SqlCommitUnknown(SinkError):
 
 
 class SqlNameTaken(SinkError):
-    """Two tables of the source lead to one table of the target."""
+    """Two tables of the source lead to one table of the target, which may take names that differ in case
+    only for the same: SQLite, DuckDB, and MariaDB and MySQL with lower_case_table_names above 0 do."""
 
     code = "WT-5710"
     remedy = (
-        "Let table.name.format have the schema in it, leave one out with table.exclude.list, or give "
-        "histories another history.table.suffix."
+        "Let table.name.format have the schema in it, leave one out with table.exclude.list (of names "
+        "that differ in case only, (?-i:public\\.Orders) is one), or give histories another "
+        "history.table.suffix. Of a table that the source has no more, delete the row "
+        "in the table beside that of positions (waltap_position_tables)."
+    )
+
+
+class SqlColumnNameTaken(SinkError):
+    """Two columns of a table have names that differ in case only, and the target takes them for the
+    same, as all but PostgreSQL do."""
+
+    code = "WT-5717"
+    remedy = (
+        "Leave one of them out with column.exclude.list = {column}, or rename it at the source."
     )
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.generic import GenericTarget, escaped
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DuckVersions", "GenericVersions", "MysqlVersions"]
 
+INDEXES: Final = """
+    SELECT index_name, column_name FROM information_schema.statistics
+    WHERE table_schema = database() AND table_name = %s ORDER BY index_name, seq_in_index
+"""
+
 
 class GenericVersions(Versions):
     """Versions by the driver's ``executemany``."""
@@ -25,13 +30,16 @@ class GenericVersions(Versions):
 
     def index(self, shape: HistoryShape) -> None:
         if shape.key:
-            quoted = self._target.quoted
-            names = ", ".join(quoted(column.name) for column in shape.key)
             # unlike a table's, the name of an index stays when its table is renamed
-            own = f"{shape.name.name}_{abs(shape.relation.oid)}"
-            name = quoted(with_suffix(own, "_open"))
-            table = self._target.quoted_table(shape.name)
-            self._target.run(f"CREATE INDEX {name} ON {table} ({names}, {quoted(shape.current)})")
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
+
+    def _index(self, shape: HistoryShape, name: str) -> None:
+        quoted = self._target.quoted
+        columns = ", ".join(map(quoted, indexed(shape)))
+        table = self._target.quoted_table(shape.name)
+        self._target.run(
+            f"CREATE INDEX {quoted(with_suffix(name, '_open'))} ON {table} ({columns})"
+        )
 
     def insert_filled(
         self,
@@ -116,6 +124,18 @@ class GenericVersions(Versions):
 class MysqlVersions(GenericVersions):
     """Versions in MariaDB and MySQL, whose driver sends one statement for each row of an UPDATE."""
 
+    def index(self, shape: HistoryShape) -> None:
+        """Table and index are two transactions there: a crash may have come between them."""
+        if not shape.key:
+            return
+        found: dict[str, list[str]] = {}
+        for name, column in self._target.run(INDEXES, [shape.name.name]):
+            found.setdefault(name, []).append(column.casefold())
+        wanted = [name.casefold() for name in indexed(shape)]
+        if wanted not in (columns[: len(wanted)] for columns in found.values()):
+            # one that was made for another key has its name already
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
+
     def close(self, table: Bound, keys: Sequence[Any], times: Sequence[int]) -> None:
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
@@ -168,3 +188,8 @@ class DuckVersions(GenericVersions):
 
     def _matching(self, key: Sequence[BoundColumn]) -> str:
         return " AND ".join(f"t.{column.quoted} = k.c{n}" for n, column in enumerate(key))
+
+
+def indexed(shape: HistoryShape) -> list[str]:
+    """Return the columns by which the open version of a key is found."""
+    return [*(column.name for column in shape.key), shape.current]

@@ -24,6 +24,9 @@ from waltap_sinks.sql.versions import versions_of
 
 __all__ = ["History"]
 
+SHAPES_KEPT: Final = 1000
+"""How many shapes of tables, versions and tables that are gone among them, have their history's kept."""
+
 READ_SEQ: Final = -1
 """``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
 
@@ -136,6 +139,8 @@ class History:
             patterns = self._properties.history_tables
             kept = not patterns or bool(self._matches(shape.source))
             found = HistoryShape(shape, self._types, self._properties) if kept else None
+            if len(self._known) >= SHAPES_KEPT:
+                self._known.clear()
             self._known[shape] = found
             return found
 

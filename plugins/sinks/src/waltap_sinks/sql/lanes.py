@@ -82,6 +82,16 @@ class Lanes:
         self._lanes: list[Lane] = []
         self._pool: ThreadPoolExecutor | None = None
         self._alone = 0
+        self._batches = self._shared = 0
+        """How many batches came since the opening, and how many of them several connections applied."""
+
+    def tell(self) -> None:
+        """Log how often several connections applied a batch, and count anew."""
+        if self._batches:
+            log.info(
+                "%d of %d batches were applied by several connections", self._shared, self._batches
+            )
+        self._batches = self._shared = 0
 
     def close(self) -> None:
         """Let go; what is not committed is undone. May be called twice."""
@@ -99,6 +109,7 @@ class Lanes:
 
     def cut(self, parts: Sequence[TransactionPart | SnapshotRows]) -> list[Slice]:
         """Return ``parts`` as slices, in order; [] where one connection is to apply them."""
+        self._batches += 1
         if self._alone:
             self._alone -= 1
             return []
@@ -147,6 +158,8 @@ class Lanes:
                     lane.undo()
         if done < len(slices):
             self.close()  # a connection may be gone
+        else:
+            self._shared += 1
         return done
 
     def _open(self, generation: int) -> None:

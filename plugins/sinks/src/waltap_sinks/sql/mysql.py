@@ -66,6 +66,7 @@ class MysqlTarget(GenericTarget):
     errors = pymysql.MySQLError
     qmark = False
     transactional_ddl = False
+    folds_columns = True
     versions = ("generic_versions", "MysqlVersions")
     word_type, text_type, time_type = "varchar(191)", "longtext", "datetime(6)"
 
@@ -83,6 +84,8 @@ class MysqlTarget(GenericTarget):
         seconds = max(1, self._properties.lock_timeout_ms // 1000)
         self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}")
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        ((folding,),) = self.run("SELECT @@lower_case_table_names")
+        self.folds_tables = bool(folding)
         self.checks_foreign_keys = self._properties.foreign_keys == "check"
         if not self.checks_foreign_keys:
             self.run("SET SESSION foreign_key_checks = 0")

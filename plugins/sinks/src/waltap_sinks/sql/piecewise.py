@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from waltap.dead_letters.pieces import Part, failing, wire_index
+from waltap.dead_letters.pieces import Part, failing
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.sink import RecordsRefused, Refused
 from waltap.source.position import lsn_text
@@ -21,7 +21,7 @@ def is_of_a_record(failure: Exception) -> bool:
 def place_of(part: Part, at: int = 0) -> str:
     """Return where a change stands, for people."""
     if isinstance(part, TransactionPart):
-        return f"{lsn_text(part.commit_lsn)}, change {wire_index(part, at)}"
+        return f"{lsn_text(part.commit_lsn)}, change {part.numbers()[at]}"
     return "a snapshot"
 
 

@@ -1,10 +1,9 @@
 """A database as sink: rows as the source has them and the position become durable in one transaction."""
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-
-import msgspec
 
 from waltap.config.secrecy import without_frames
 from waltap.dead_letters.pieces import Part
@@ -142,6 +141,7 @@ class SqlSink(Sink):
             self._worker.shutdown()
         self._worker = self._handed = self._pending = None
         if self._lanes is not None:
+            self._lanes.tell()
             self._lanes.close()
         self._target.rollback()
         self._target.close()
@@ -586,14 +586,5 @@ class SqlSink(Sink):
 
 def _behind(part: TransactionPart, index: int) -> TransactionPart:
     """Return ``part`` without changes of the wire before ``index``."""
-    kept, at, gaps = 0, part.first_index, dict(part.gaps)
-    for n in range(len(part.changes)):
-        at += gaps.get(n, 0)
-        if at >= index:
-            break
-        at, kept = at + 1, n + 1
-    if not kept:
-        return part
-    return msgspec.structs.replace(
-        part.split(kept)[1], complete=part.complete, end_lsn=part.end_lsn
-    )
+    kept = bisect_left(part.numbers(), index)
+    return part.split(kept)[1] if kept else part

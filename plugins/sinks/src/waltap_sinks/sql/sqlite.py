@@ -40,6 +40,7 @@ class SqliteTarget(GenericTarget):
     errors = sqlite3.Error
     for_update = ""
     concurrent = False
+    folds_tables = folds_columns = True
     number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
 
     def options(self) -> dict[str, Any]:

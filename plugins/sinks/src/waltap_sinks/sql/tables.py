@@ -1,10 +1,16 @@
 """The target's tables: found, made, and kept in step with the source's."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from waltap_sinks.sql.books import Books, KnownTable
-from waltap_sinks.sql.errors import SqlColumnMissing, SqlNameTaken, SqlTableUnfit
+from waltap_sinks.sql.errors import (
+    SqlColumnMissing,
+    SqlColumnNameTaken,
+    SqlNameTaken,
+    SqlTableUnfit,
+)
 from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import ShapeColumn, TableName, TableShape
@@ -25,7 +31,8 @@ class Tables:
     def __init__(self, target: Target, books: Books, properties: SqlProperties) -> None:
         self._target, self._books, self._properties = target, books, properties
         self._bound: dict[TableShape, Bound] = {}
-        self._sources: dict[TableName, str] = {}
+        self._sources: dict[TableName, tuple[int, str]] = {}
+        """Who has a table of the target, as long as this lives: the source's OID and name."""
 
     def forget(self) -> None:
         """Look at the target anew from now on."""
@@ -49,25 +56,22 @@ class Tables:
 
     def _bind(self, shape: TableShape) -> Bound:
         name, target = shape.name, self._target
-        shared = "{topic}" in self._properties.table_format
-        source = self._sources.setdefault(name, shape.source)
-        if source != shape.source and not shared:
-            if any(other.source == source for other in self._bound):
-                raise SqlNameTaken(f"{source} and {shape.source} both lead to {name}")
-            self._sources[name] = shape.source
+        self._claim(shape)
         evolves = self._properties.evolution == "basic"
         known = self._books.known.get(shape.relation.oid)
         if evolves and known is not None:
             self._rename_table(known, name)
-        described = target.describe(name)
+        described = self._described(shape)
         if described is None:
             described = self._create(shape)
+        elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
+            versions_of(target).index(shape)
         if not described.is_table:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
             )
         if evolves and self._evolve(shape, described, known):
-            described = target.describe(name) or described
+            described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
         soft = self._soft(shape, described)
         if missing or (soft is not None and soft not in described.columns):
@@ -99,6 +103,52 @@ class Tables:
             only_key=len(set(described.unique)) <= 1,
         )
 
+    def _claim(self, shape: TableShape) -> None:
+        """Note whose the table is to be. Raises: SqlNameTaken, SqlColumnNameTaken."""
+        target, name, oid = self._target, shape.name, shape.relation.oid
+        if target.folds_columns:
+            for one, other in _alike(column.name for column in shape.columns):
+                raise SqlColumnNameTaken(
+                    f"the target takes columns {one} and {other} of {shape.source} for the same",
+                    column="(?-i:" + rf"{shape.source}.{other}".replace(".", r"\.") + ")",
+                )
+        if "{topic}" in self._properties.table_format:
+            return
+        there, source = self._sources.setdefault(self._folded(name), (oid, shape.source))
+        if source != shape.source:
+            if there != oid and any(other.source == source for other in self._bound):
+                raise SqlNameTaken(f"{source} and {shape.source} both lead to {name}")
+            self._sources[self._folded(name)] = oid, shape.source
+        if not target.folds_tables:
+            return
+        for number, known in self._books.known.items():
+            alike = known.name != name and self._folded(known.name) == self._folded(name)
+            if alike and number != oid:
+                raise SqlNameTaken(
+                    f"{shape.source} leads to {name}, which the target takes for {known.name}, the table "
+                    "of another"
+                )
+
+    def _folded(self, name: TableName) -> TableName:
+        """Return the name by which the target knows a table."""
+        if not self._target.folds_tables:
+            return name
+        return TableName(name.schema and name.schema.lower(), name.name.lower())
+
+    def _described(self, shape: TableShape) -> Described | None:
+        """Return what the target has of the name of ``shape``, with columns called as the shape calls
+        them where case makes no difference."""
+        found = self._target.describe(shape.name)
+        if found is None or not self._target.folds_columns:
+            return found
+        ours = {column.name.lower(): column.name for column in shape.columns}
+        called = {name: ours.get(name.lower(), name) for name in found.columns}
+        return replace(
+            found,
+            columns={called[name]: column for name, column in found.columns.items()},
+            unique=tuple(frozenset(called.get(n, n) for n in names) for names in found.unique),
+        )
+
     def _soft(self, shape: TableShape, described: Described) -> str | None:
         wanted = self._properties.delete_mode == "soft" and bool(shape.key) and shape.unique
         return self._properties.soft_column if wanted else None
@@ -116,7 +166,7 @@ class Tables:
         if isinstance(shape, HistoryShape):
             versions_of(target).index(shape)
         log.info("created %s in the target", name)
-        described = target.describe(name)
+        described = self._described(shape)
         assert described is not None
         return described
 
@@ -211,3 +261,12 @@ class Tables:
         ]
         columns = {number: name for number, name in numbers if number is not None}
         self._books.note(shape.relation.oid, KnownTable(shape.name, columns))
+
+
+def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Give pairs of names that differ in case only."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            yield other, name

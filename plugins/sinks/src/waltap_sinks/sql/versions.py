@@ -22,7 +22,7 @@ class Versions(abc.ABC):
 
     @abc.abstractmethod
     def index(self, shape: HistoryShape) -> None:
-        """Make what finds the open version of a key quickly, for a table that was just made."""
+        """Make what finds the open version of a key quickly, where it is not there."""
 
     @abc.abstractmethod
     def insert_filled(
