@@ -190,6 +190,27 @@ def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path)
     assert_equal(database, "bag", "by_index")
 
 
+def test_a_column_that_the_source_computes_is_never_out_of_date(
+    database: Database, tmp_path: Path
+) -> None:
+    """A snapshot reads it and the stream has it not: it is left out, or the target computes its own."""
+    table = "(id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED, after text)"
+    database.execute(f"CREATE TABLE plain {table}")
+    database.execute(f"CREATE TABLE ready {table}")
+    database.execute("CREATE SCHEMA replica")
+    database.execute(f"CREATE TABLE replica.ready {table}")
+    for name in ("plain", "ready"):
+        database.execute(f"INSERT INTO {name} (id, n, after) VALUES (1, 1, 'a'), (2, 2, 'b')")
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    for name in ("plain", "ready"):
+        database.execute(f"UPDATE {name} SET n = 7, after = 'c' WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "ready")
+    assert list(types_of(database, "replica.plain")) == ["id", "n", "after"]
+    assert sorted(database.execute("SELECT * FROM replica.plain")) == [(1, 7, "c"), (2, 2, "b")]
+
+
 def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None:
     """Masks hold, and what is excluded, or of a type that nobody maps, is not in the target."""
     database.execute(

@@ -1,6 +1,6 @@
 """A table of the source as the target is to have it, compiled once per relation version."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -83,6 +83,10 @@ class TableShape:
         self.key_of: Callable[[Tuple], Any] | None = (
             itemgetter(*identifying) if identifying else None
         )
+
+    def leave_out(self, indexes: Collection[int]) -> None:
+        """Write no columns at these places, unless a row is known by them."""
+        self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def sent(self, row: Tuple) -> tuple[ShapeColumn, ...]:
         """Return the columns that ``row`` has a value of."""
