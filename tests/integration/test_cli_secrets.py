@@ -134,3 +134,10 @@ def test_a_new_profile_holds_names_of_variables_in_place_of_secrets(tmp_path: Pa
     assert '"database.password" = "${env:WALTAP_PASSWORD}"' in text
     assert '"database.sslpassword" = "${env:WALTAP_SSLPASSWORD}"' in text
     assert '"driver.target_session_attrs" = "any"' in text
+    for name in ("mine", "${env:MINE}"):
+        sink = f"sql:postgresql://app:{name}@h/warehouse"
+        told = waltap("init", "q.toml", "--force", "--dsn", uri, "--sink", sink, cwd=tmp_path)
+        text = (tmp_path / "q.toml").read_text()
+        assert ":mine@" not in text
+        assert ("WALTAP_SINK_PASSWORD" in told.stdout) == (name == "mine")
+    assert '"url" = "postgresql://app:${env:MINE}@h/warehouse"' in text

@@ -1,6 +1,7 @@
 """``waltap init``: writes a commented profile to start from."""
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["command", "compose"]
 
 LINE = 100
+VARIABLE = "WALTAP_SINK_PASSWORD"
+_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/@:]*:)(?!\$\{)[^/@]+@")
+"""What an address has before its password, and that."""
 SHAPE = {
     "topic.prefix",
     "schema.include.list",
@@ -72,6 +76,7 @@ def command(
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
     variables = {n: f"WALTAP_{n.rpartition('.')[2].upper()}" for n in secrets}
     source |= {name: f"${{env:{variable}}}" for name, variable in variables.items()}
+    value, hidden = _PASSWORD.subn(rf"\g<1>${{env:{VARIABLE}}}@", value)
     text = compose(file.stem, connector, source, sink_spec, value)
     try:
         file.write_text(text, encoding="utf-8")
@@ -81,6 +86,10 @@ def command(
     typer.echo(f"wrote {file}")
     for name, variable in variables.items():
         typer.echo(f"{name} is not in it: export {variable}=…")
+    if hidden:
+        typer.echo(
+            f"the password of the sink's address is not in it: export {VARIABLE}=…, as it stood there"
+        )
     typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
 
 

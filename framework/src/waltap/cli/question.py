@@ -16,7 +16,9 @@ def answered(option: str, question: str, *, default: str) -> str:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-    problem = Problem(option, "is not given, and standard input has no answer", allowed=default)
+    problem = Problem(
+        option, "is not given, and standard input has no answer", allowed=f"such as {default}"
+    )
     raise ConfigurationError([problem], origin=COMMAND_LINE)
 
 
