@@ -72,6 +72,10 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     def with_only(self, changes: list[Change], numbers: Iterable[int]) -> "TransactionPart":
         """Return the part with ``changes`` in place of its own: some of them, or what stands for some,
         with their ``numbers``, ascending. The others count as left out."""
+        return msgspec.structs.replace(self, changes=changes, gaps=self.gaps_around(numbers))
+
+    def gaps_around(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
+        """Return the gaps of a part that has but the changes with these ``numbers``, ascending."""
         gaps: list[tuple[int, int]] = []
         at, due = 0, self.first_index
         for at, number in enumerate(numbers, 1):
@@ -81,7 +85,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         end = self.first_index + self.wire_count
         if end > due:
             gaps.append((at, end - due))
-        return msgspec.structs.replace(self, changes=changes, gaps=gaps)
+        return gaps
 
     def position(self, before: Position) -> Position:
         """Return the position after this part, given the one before it."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from waltap.transactions.transaction import Batch, TransactionPart
 
 __all__ = ["transformed"]
@@ -15,31 +13,47 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     A transform need not say what it left out (`TransactionPart.gaps`): it is found by comparing.
     """
     made = transform(batch)
-    if made.events == batch.events or made is batch or len(made.parts) != len(batch.parts):
-        return made
-    parts = [
-        _numbered(before, after)
-        if isinstance(before, TransactionPart) and isinstance(after, TransactionPart)
-        else after
-        for before, after in zip(batch.parts, made.parts, strict=True)
-    ]
-    return msgspec.structs.replace(made, parts=parts)
+    if made.events != batch.events and made is not batch and len(made.parts) == len(batch.parts):
+        for before, after in zip(batch.parts, made.parts, strict=True):
+            if (
+                type(after) is TransactionPart
+                and type(before) is TransactionPart
+                and len(after.changes) != len(before.changes)
+                and after.wire_count != before.wire_count
+            ):
+                _number(before, after)
+    return made
 
 
-def _numbered(before: TransactionPart, after: TransactionPart) -> TransactionPart:
-    """Return ``after``, which has some of the changes of ``before`` in their order, with their numbers."""
-    if len(after.changes) == len(before.changes) or after.wire_count == before.wire_count:
-        return after
+def _number(before: TransactionPart, after: TransactionPart) -> None:
+    """Note in ``after``, which has some of the changes of ``before`` in their order, what it lacks."""
+    numbers: list[int] = []
+    given = zip(before.numbers(), before.changes, strict=True)
+    for change in after.changes:
+        for number, each in given:
+            if each is change:
+                numbers.append(number)
+                break
+        else:
+            numbers = _numbers_by_place(before, after)
+            break
+    if len(numbers) == len(after.changes):
+        after.gaps = before.gaps_around(numbers)
+
+
+def _numbers_by_place(before: TransactionPart, after: TransactionPart) -> list[int]:
+    """Return the numbers where other changes stand for some: those at the same place in the log. Fewer
+    where one is of no change before: nobody knows its number."""
     numbers, changes = before.numbers(), before.changes
     places = {id(change): place for place, change in enumerate(changes)}
-    kept: list[int] = []
+    found: list[int] = []
     at = 0
     for change in after.changes:
         place = places.get(id(change), -1)
-        if place < at:  # another that stands for it: at its place in the log
+        if place < at:
             place = next((n for n in range(at, len(changes)) if changes[n].lsn >= change.lsn), -1)
             if place < 0:
-                return after  # it is of no change before: nobody knows its number
-        kept.append(numbers[place])
+                break
+        found.append(numbers[place])
         at = place + 1
-    return msgspec.structs.replace(after, gaps=before.with_only(after.changes, kept).gaps)
+    return found
