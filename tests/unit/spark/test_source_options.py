@@ -23,6 +23,9 @@ GOOD = {"path": "log", "table": "public.people"}
         ({**GOOD, "endingTime": "noon"}, "endingTime is noon, not a time"),
         ({**GOOD, "endingTime": "2026-01-01", "endingPosition": "latest"}, "not both"),
         ({**GOOD, "maxrows": "1"}, "option maxrows is not known"),
+        ({**GOOD, "profile": "a.toml"}, "path is of a change log, not of a profile"),
+        ({"profile": "a.toml", "table": "s.t", "reader": "x"}, "reader is of a change log"),
+        ({**GOOD, "spool": "folder"}, "spool is where the engine of a profile writes"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, str], told: str) -> None:
@@ -38,6 +41,11 @@ def test_positions_are_words_lsns_marks_and_times() -> None:
     marked = parse_options({**GOOD, "startingPosition": str(Mark(2, 16, 3))})
     assert marked.start == Bound(mark=Mark(2, 16, 3))
     assert parse_options(GOOD).end == Bound("latest")
+
+
+def test_profiles_are_files_with_commas_between() -> None:
+    found = parse_options({"profile": "a.toml, b.toml", "table": "s.t", "spool": "s3://lake/spool"})
+    assert (found.profiles, found.spool) == (("a.toml", "b.toml"), "s3://lake/spool")
 
 
 def test_tables_are_wanted_by_pattern() -> None:

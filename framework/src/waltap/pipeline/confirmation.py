@@ -1,4 +1,5 @@
-"""What the server is told: only what the sink's flush returned and the offset store kept."""
+"""What the server is told: only what the sink's flush returned and the offset store kept, and of that
+as much as the run's owner lets go of (`Run.confirmable`)."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,11 +23,17 @@ class Confirmation:
         delivery: Delivery,
     ) -> None:
         self._run, self._lanes, self._delivery = run, lanes, delivery
+        self._owed: dict[str, int] = {}
+        """What the owner has held back, by partition: the server hears it as soon as that lets go."""
+        self._next_look = 0.0
 
     def flush_if_due(self) -> None:
         """Flush what has waited for ``offset.flush.interval.ms``, and confirm it."""
         if self._delivery.due(self._run.flush_s):
             self._confirm(self._flushed())
+        elif self._owed and (now := self._run.clock.monotonic()) >= self._next_look:
+            self._next_look = now + self._run.flush_s
+            self._pay()
 
     def flush_now(self) -> None:
         """Flush what was written, whenever that was, and confirm it."""
@@ -44,6 +51,7 @@ class Confirmation:
         moved = self._flushed()
         with suppress(ConnectionLost):
             self._confirm(moved)
+            self._pay()
 
     def idle(self) -> bool:
         """When nothing captured is pending, what the server has read counts as delivered: a quiet
@@ -87,6 +95,19 @@ class Confirmation:
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
         if not lane.stream.confirms:
             return
+        if self._run.confirmable is not None:
+            wanted, lsn = lsn, min(lsn, self._run.confirmable(lsn))
+            self._owed.pop(lane.partition, None)
+            if lsn < wanted:
+                self._owed[lane.partition] = wanted
+            if lsn <= self._run.confirmed_lsn:
+                return
         lane.stream.confirm(lsn)
         self._run.confirmed_lsn = lsn
         self._run.slot_notice("confirmed", partition, lsn)
+
+    def _pay(self) -> None:
+        for lane in self._lanes:
+            owed = self._owed.get(lane.partition)
+            if owed is not None:
+                self._tell(lane, owed)

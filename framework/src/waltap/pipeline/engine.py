@@ -53,6 +53,8 @@ class Engine:
     ``run`` blocks; ``stop`` may be called from a signal handler or another thread. ``clock`` and
     ``chance`` are the machine's, unless others are given. With ``repairs`` a position that is lost is no
     reason not to start: streaming goes on at a new slot, and what lies between is to be read anew.
+    ``confirmable`` is asked before the server is told that an LSN is durable, in the engine's thread; the
+    server hears the LSN that it returns, and the rest once it lets go of that.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Engine:
         clock: Clock | None = None,
         chance: Chance | None = None,
         repairs: bool = False,
+        confirmable: Callable[[int], int] | None = None,
     ) -> None:
         self.profile, self.host = profile, host
         chance = chance or system_chance()
@@ -77,6 +80,7 @@ class Engine:
             chance,
             ready_file,
             repairs=repairs,
+            confirmable=confirmable,
         )
         host.register(self._run.journal, f"journal of run {self.run_id}")
 

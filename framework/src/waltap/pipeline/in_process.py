@@ -58,8 +58,9 @@ class Pipeline:
     """One pipeline of ``profile``: a file, or tables as in one.
 
     ``sink`` (``NAME`` or ``NAME:VALUE``) takes the place of the profile's, ``overrides`` are further
-    properties; ``plugins`` are objects with hooks, registered for this pipeline alone. Relative paths
-    start at the folder of the file; those of tables at the current directory at the time of the call.
+    properties; ``plugins`` are objects with hooks, registered for this pipeline alone. ``confirmable`` is
+    as `Engine` has it: for who keeps WAL on the server until somebody behind the sink has it. Relative
+    paths start at the folder of the file; those of tables at the current directory when this is called.
     The status page, OpenTelemetry and OpenLineage are as the profile has them, in each run.
 
     `run` blocks; `start` runs in a thread of its own, and the ``with`` statement starts and stops. A
@@ -73,6 +74,7 @@ class Pipeline:
         sink: str | None = None,
         overrides: Mapping[str, str] | None = None,
         plugins: tuple[object, ...] = (),
+        confirmable: Callable[[int], int] | None = None,
     ) -> None:
         """Raises: ConfigurationError, PluginError."""
         self._host = Host()
@@ -82,6 +84,7 @@ class Pipeline:
         if isinstance(profile, Mapping):
             log.info("relative paths of this profile start at %s", raw.folder)
         self._profile = resolve(raw, self._host, sink=sink, overrides=overrides)
+        self._confirmable = confirmable
         self._engine = Engine(self._profile, self._host)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -231,7 +234,9 @@ class Pipeline:
     def _begin(self, limits: Limits | None) -> Engine:
         if self.running:
             raise RuntimeError(f"pipeline {self.name} runs already")
-        self._engine = Engine(self._profile, self._host, limits=limits)
+        self._engine = Engine(
+            self._profile, self._host, limits=limits, confirmable=self._confirmable
+        )
         for call in self._listeners:
             self._engine.on_notification(call)
         self._failure = None

@@ -44,7 +44,8 @@ class Run:
     ``may_write`` raises where this process may write no more, to sink or state (`Tenure`, `PipelineLock`).
     ``made`` is the connector's, ``channels`` are signals' and notifications', ``replays`` waits for dead
     letters. ``guard`` guards the slot,
-    ``gaps`` keeps what was lost; with ``repairs`` a lost position is no reason not to start. ``entered``
+    ``gaps`` keeps what was lost; with ``repairs`` a lost position is no reason not to start.
+    ``confirmable`` gives, of an LSN that may be confirmed, what whoever runs this lets go of. ``entered``
     is the state and since when. The rest is for `status`.
     """
 
@@ -58,6 +59,7 @@ class Run:
         ready_file: Path | None,
         *,
         repairs: bool = False,
+        confirmable: Callable[[int], int] | None = None,
     ) -> None:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
@@ -84,7 +86,7 @@ class Run:
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
         self.made = MadeByRun()
-        self.repairs = repairs
+        self.repairs, self.confirmable = repairs, confirmable
         self.tenure = self._tenure()
         self.may_write: Callable[[], None] = self.tenure.check
         self.gaps = GapNotes(Gaps(self.state_dir), profile.name)

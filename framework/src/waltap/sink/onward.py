@@ -8,11 +8,18 @@ __all__ = ["Onward", "OnwardTable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnwardTable:
-    """One table: ``lsn``, up to which it has everything, and why it stands still, "" where it does not."""
+    """One table: ``lsn``, up to which it has everything, and why it stands still, "" where it does not.
+
+    ``batch_rows``: what it got with the last batch, ``waiting_rows``: what there is for it, ``lag_ms``:
+    how long ago the first of those was committed; None where nobody knows.
+    """
 
     table: str
     lsn: int
     failed: str = ""
+    batch_rows: int | None = None
+    waiting_rows: int | None = None
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from waltap.errors import SinkError
 from waltap.sink.onward import Onward, OnwardTable
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.output import Output, OutputState, applied_by_all
+from waltap_spark.watch import TableProgress, Watch
 
 __all__ = ["AppliedSoFar"]
 
@@ -20,7 +21,10 @@ class AppliedSoFar:
     def __init__(self, location: str) -> None:
         self._location = location
         self._output: Output | None = None
+        self._watch: Watch | None = None
         self._state: OutputState | None = None
+        self._progress: dict[str, TableProgress] = {}
+        self._rows: dict[str, int] = {}
         self._problem = ""
         self._looked: float | None = None
         self._lock = threading.Lock()
@@ -42,26 +46,38 @@ class AppliedSoFar:
             current=mark >= log,
             committed_ms=None if state is None else _ms(state.last_commit_ts),
             applied_ms=None if state is None else round(state.committed_at * 1000),
-            tables=() if state is None else _tables(state),
+            tables=() if state is None else self._tables(state),
             problem=problem,
+        )
+
+    def _tables(self, state: OutputState) -> tuple[OnwardTable, ...]:
+        progress = self._progress
+        return tuple(
+            OnwardTable(
+                table=name,
+                lsn=(table.mark or state.mark).end_lsn,
+                failed=table.failed,
+                batch_rows=self._rows.get(name, 0),
+                waiting_rows=progress[name].waiting_rows if name in progress else None,
+                lag_ms=progress[name].lag_ms if name in progress else None,
+            )
+            for name, table in state.tables.items()
         )
 
     def _look(self) -> None:
         try:
             if self._output is None:
                 self._output = Output(self._location)
+                self._watch = Watch(self._output)
             self._state = self._output.state() or self._state
+            assert self._watch is not None
+            progress = self._watch.look(time.time_ns() // 1_000_000)
+            self._progress = {each.table: each for each in progress.tables}
+            self._rows = (progress.batches[-1].rows or {}) if progress.batches else {}
         except SinkError as error:
             self._problem = error.problem
         else:
             self._problem = ""
-
-
-def _tables(state: OutputState) -> tuple[OnwardTable, ...]:
-    return tuple(
-        OnwardTable(table=name, lsn=(table.mark or state.mark).end_lsn, failed=table.failed)
-        for name, table in state.tables.items()
-    )
 
 
 def _ms(us: int | None) -> int | None:

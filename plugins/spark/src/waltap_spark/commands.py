@@ -175,6 +175,42 @@ def status(output: OutputArgument) -> None:
 
 
 @application.command()
+def top(
+    output: OutputArgument,
+    every: Annotated[
+        float,
+        typer.Option("--every", metavar="S", min=0.2, max=3600, help="Seconds between two looks."),
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+) -> None:
+    """Show, live, what each commit brought to each table, and what waits; Ctrl-C ends it.
+
+    It reads commits and the change log that they follow; Spark is not asked. Needs no Java.
+    """
+    import time
+
+    import msgspec
+
+    from waltap.cli.screen import answers
+    from waltap.cli.watching import draw_until_interrupted
+    from waltap_spark.watch import Watch, drawn
+
+    found = _output(output)
+    watch = Watch(found)
+
+    def look() -> Any:
+        return watch.look(time.time_ns() // 1_000_000)
+
+    if as_json:
+        typer.echo(msgspec.json.encode(look()).decode())
+    elif once:
+        answers().print(drawn(look(), found.location))
+    else:
+        draw_until_interrupted(lambda: drawn(look(), found.location), every)
+
+
+@application.command()
 def resume(
     output: OutputArgument,
     table: Annotated[str, typer.Argument(help="The table that stands still: SCHEMA.TABLE.")],

@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["MANY", "OWN", "Columns", "logged_tables", "source_struct"]
+__all__ = [
+    "MANY",
+    "OWN",
+    "SOURCE",
+    "Columns",
+    "arrow_types",
+    "logged_tables",
+    "source_struct",
+    "table_types",
+]
 
 OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}
 """Columns of the data source after the tables' own."""
 
 MANY: Final = {"_table": '"string"'}
 """And where it has several tables, before them: each table's own are then a struct of its name."""
+
+SOURCE: Final = {"_source": '"string"'}
+"""And where it reads profiles, behind them: the name of the one that a row came by."""
 
 LOOKED_AT: Final = (16, 256, 4096)
 
@@ -96,14 +108,21 @@ def source_struct(log: ChangeLog, options: Options) -> "StructType":
 
 def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
     """Return the columns of ``entry``: name → Spark's type in JSON."""
-    from pyspark.sql.pandas.types import from_arrow_type
+    import pyarrow as pa
 
     if entry.segments:
         schema = log.store.parquet_schema(entry.segments[0].path)
         kinds = {each.name: schema.field(each.name).type for each in entry.columns}
     else:
         kinds = {each.name: _named(each.arrow) for each in entry.columns}
-    return {name: from_arrow_type(_readable(kind)).json() for name, kind in kinds.items()}
+    return arrow_types(pa.schema(kinds.items()))
+
+
+def arrow_types(schema: "pa.Schema") -> dict[str, str]:
+    """Return Spark's types of columns of a table, in JSON, by name."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return {field.name: from_arrow_type(_readable(field.type)).json() for field in schema}
 
 
 def _named(text: str) -> "pa.DataType":

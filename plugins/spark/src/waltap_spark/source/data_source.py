@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from waltap_spark.source.catalogue import logged_tables, source_struct
+from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import Options, end_mark, parse_options, start_mark
 from waltap_spark.source.stream import ChangeLogStream, read_task
 from waltap_spark.source.tasks import TaskPlanner, limits_of
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from waltap_spark.source.profiles import ProfilesStream
+
 __all__ = ["ChangeLogBatch", "ChangeLogSource"]
 
 
 class ChangeLogSource(DataSource):  # type: ignore[misc]
-    """The changes of tables in a change log. Options: see `waltap_spark.source.options`."""
+    """The changes of tables in a change log, or as engines of profiles capture them.
+
+    Options: see `waltap_spark.source.options`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -38,15 +44,28 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         Raises: SourceOption, TableNotLogged.
         """
         options = self._parsed()
+        if options.profiles:  # an engine is imported where one is wanted
+            from waltap_spark.source.profiles import profiles_struct
+
+            return profiles_struct(options)
         return source_struct(options.log(), options)
 
     def reader(self, schema: "StructType") -> "ChangeLogBatch":
-        """Return the reader of a batch."""
-        return ChangeLogBatch(self._parsed(), schema)
+        """Return the reader of a batch. Raises: SourceOption."""
+        options = self._parsed()
+        if options.profiles:
+            what = "a profile is read by readStream; trigger(availableNow=True) ends with what there is"
+            raise SourceOption(what, option="path")
+        return ChangeLogBatch(options, schema)
 
-    def streamReader(self, schema: "StructType") -> ChangeLogStream:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
         """Return the reader of a stream."""
-        return ChangeLogStream(self._parsed(), schema)
+        options = self._parsed()
+        if options.profiles:
+            from waltap_spark.source.profiles import ProfilesStream
+
+            return ProfilesStream(options, schema)
+        return ChangeLogStream(options, schema)
 
 
 class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]

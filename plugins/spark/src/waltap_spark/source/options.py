@@ -13,6 +13,8 @@ __all__ = ["Bound", "Options", "end_mark", "parse_options", "start_mark"]
 
 KNOWN = (
     "path",
+    "profile",
+    "spool",
     "table",
     "tables",
     "startingPosition",
@@ -27,6 +29,17 @@ KNOWN = (
     "reader",
 )
 
+OF_A_LOG = (
+    "path",
+    "startingPosition",
+    "startingTime",
+    "endingPosition",
+    "endingTime",
+    "standing",
+    "reader",
+)
+"""What says which part of a log is wanted; of a profile it is what its snapshot mode and slot give."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -40,7 +53,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a reader is told. ``patterns``: of tables, where ``table`` is not one of its own."""
+    """What a reader is told. ``patterns``: of tables, where ``table`` is not one of its own.
+    ``profiles``: files, in place of ``path``; ``spool``: where their engines write."""
 
     path: str
     table: str = ""
@@ -53,6 +67,8 @@ class Options:
     ignores_new: bool = False
     standing: bool = False
     reader: str = ""
+    profiles: tuple[str, ...] = ()
+    spool: str = ""
 
     def wants(self, name: str) -> bool:
         """Tell whether the table ``name`` (``schema.table``) is to be read."""
@@ -79,8 +95,15 @@ def parse_options(given: Mapping[str, str]) -> Options:
                 f"option {name} is not known; there are {', '.join(KNOWN)}", option=name
             )
     path = lower.get("path", "")
-    if not path.strip():
-        raise SourceOption("no path of a change log is given", option="path")
+    profiles = tuple(each.strip() for each in lower.get("profile", "").split(",") if each.strip())
+    if profiles:
+        unfit = [name for name in OF_A_LOG if name.lower() in lower]
+        if unfit:
+            raise SourceOption(f"{unfit[0]} is of a change log, not of a profile", option=unfit[0])
+    elif "spool" in lower:
+        raise SourceOption("spool is where the engine of a profile writes", option="profile")
+    elif not path.strip():
+        raise SourceOption("no path of a change log is given, and no profile", option="path")
     table, tables = lower.get("table", "").strip(), lower.get("tables", "").strip()
     if bool(table) == bool(tables):
         raise SourceOption("give either table (schema.table) or tables (patterns)", option="table")
@@ -98,6 +121,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ignores_new=_one_of(lower, "newColumns", "fail", "ignore") == "ignore",
         standing=_one_of(lower, "standing", "false", "true") == "true",
         reader=lower.get("reader", "").strip(),
+        profiles=profiles,
+        spool=lower.get("spool", "").strip(),
     )
 
 

@@ -19,7 +19,8 @@ BATCH_ROWS: Final = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRows:
-    """One segment of a task. ``called``: the query's columns → what they are called in it."""
+    """One segment of a task. ``called``: the query's columns → what they are called in it;
+    ``source``: the profile that it came by, where the query reads profiles."""
 
     path: str
     rows: int
@@ -27,6 +28,7 @@ class SegmentRows:
     epoch: int
     generation: int | None
     called: dict[str, str]
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,8 @@ def _shaped(
         "_epoch": lambda kind: pa.repeat(pa.scalar(segment.epoch, kind), count),
         "_generation": lambda kind: pa.repeat(pa.scalar(segment.generation, kind), count),
     }
+    if segment.source:
+        given["_source"] = lambda kind: pa.repeat(pa.scalar(segment.source, kind), count)
     columns = []
     for field in schema:
         if field.name in given and (many or field.name != "_table"):

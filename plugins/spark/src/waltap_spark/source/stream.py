@@ -35,7 +35,7 @@ except ImportError:  # before Spark 4.2 a source is asked for its end without a 
     SupportsTriggerAvailableNow = object
     LIMITED = False
 
-__all__ = ["ChangeLogStream"]
+__all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_limit", "share_of"]
 
 OFFSET_VERSION: Final = 1
 PROGRESS_S: Final = 60.0
@@ -48,10 +48,13 @@ T = TypeVar("T")
 class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads a change log as it grows. A batch ends with a manifest, that is between two transactions."""
 
-    def __init__(self, options: Options, struct: "StructType") -> None:
+    def __init__(
+        self, options: Options, struct: "StructType", *, known: Mark | None = None
+    ) -> None:
+        """``known``: as `TaskPlanner` has it."""
         self._options, self._struct = options, struct
         self._log = options.log()
-        self._planner = TaskPlanner(self._log, options, struct)
+        self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
         self._limits = limits_of(self._log, options)
         self._target: Mark | None = None
@@ -108,6 +111,12 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
+    def passed(self, begin: Mark) -> Mark:
+        """Return up to where nothing of the tables follows ``begin``, as far as was looked."""
+        if self._passed is not None and self._passed[0] == begin:
+            return self._passed[1]
+        return begin
+
     def _progresses(self) -> bool:
         """Tell whether it is time to move over what other tables had; then somebody is told so, too."""
         if self._target is not None:
@@ -120,11 +129,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return the limit of the options."""
-        if self._options.most_rows is not None:
-            return ReadMaxRows(self._options.most_rows)
-        if self._options.most_bytes is not None:
-            return ReadMaxBytes(self._options.most_bytes)
-        return ReadAllAvailable()
+        return read_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the log's end as it is now as the end of the query."""
@@ -165,6 +170,26 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
         return read_task(self._options, self._struct, self._limits, partition)
+
+
+def read_limit(options: Options) -> Any:
+    """Return what Spark calls the limit of a batch."""
+    if options.most_rows is not None:
+        return ReadMaxRows(options.most_rows)
+    if options.most_bytes is not None:
+        return ReadMaxBytes(options.most_bytes)
+    return ReadAllAvailable()
+
+
+def share_of(limit: Any, parts: int) -> Any:
+    """Return the limit of each of so many streams that make up one batch."""
+    if isinstance(limit, ReadMaxRows):
+        return ReadMaxRows(max(1, limit.max_rows // parts))
+    if isinstance(limit, ReadMaxBytes):
+        return ReadMaxBytes(max(1, limit.max_bytes // parts))
+    if isinstance(limit, ReadMaxFiles):
+        return ReadMaxFiles(max(1, limit.max_files // parts))
+    return limit
 
 
 def read_task(

@@ -29,15 +29,25 @@ class LogTask(InputPartition):  # type: ignore[misc]
 class TaskPlanner:
     """Turns manifests into tasks for one query, whose columns are looked up when it is made."""
 
-    def __init__(self, log: ChangeLog, options: Options, struct: "StructType") -> None:
+    def __init__(
+        self, log: ChangeLog, options: Options, struct: "StructType", known: Mark | None = None
+    ) -> None:
+        """``known``: where the log stood when ``struct`` was made, None: it was made of it just now.
+        Tables of ``struct`` that the log does not have yet are those of a catalogue."""
         self._options = options
         last = log.last()
         mark = NOTHING if last is None else last.mark
+        mark = mark if known is None else known
         self._columns = {
             name: Columns(table=name, numbers=_numbers(entry, self._names(name, struct)), mark=mark)
             for name, entry in logged_tables(log, options).items()
             if options.table or name in struct.names
         }
+        if known is not None and not options.table:
+            for name in struct.names:
+                if name not in OWN and name not in MANY and name not in self._columns:
+                    numbers = dict.fromkeys(self._names(name, struct))
+                    self._columns[name] = Columns(table=name, numbers=numbers, mark=NOTHING)
         self._mark = mark
 
     def _names(self, table: str, struct: "StructType") -> list[str]:

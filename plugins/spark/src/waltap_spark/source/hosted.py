@@ -1,0 +1,181 @@
+"""The engine of a profile inside a reader: it captures into a change log, the spool, which is read.
+
+The spool is what makes a batch readable again, whatever fails; it is a change log like any other. The slot
+is confirmed as far as Spark has committed: until then the server could give it all again.
+"""
+
+import datetime as dt
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from waltap.config.layers import load
+from waltap.config.resolve import resolve
+from waltap.errors import WaltapError
+from waltap.host import Host
+from waltap.pipeline.in_process import Pipeline, PipelineEnded
+from waltap.pipeline.limits import Limits
+from waltap.pipeline.lock import PipelineRunning
+from waltap.pipeline.setup import build
+from waltap.sink.sink import SinkContext
+from waltap.source.connector import MadeByRun
+from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, Mark
+from waltap_sinks.changelog.manifest import bucket_of
+from waltap_sinks.changelog.table_version import TableVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["READER", "HostedEngine"]
+
+log = logging.getLogger(__name__)
+
+READER: Final = "spark"
+KEPT: Final = dt.timedelta(hours=2)
+"""How long the spool keeps what is committed, for who sets a checkpoint back by hand."""
+
+RETIRE_EVERY_S: Final = 60.0
+PATIENCE_S: Final = 60.0
+"""How long to wait for the engine of a query that is just ending."""
+
+LOOK_S: Final = 0.05
+
+
+class HostedEngine:
+    """The engine of the profile in ``file``. Until `begin` it is a few texts, and may be pickled.
+
+    ``spool``: the folder of change logs, "" for the profile's own: its sink, where that is a change log,
+    or a folder beside its state.
+    """
+
+    def __init__(self, file: str, spool: str = "") -> None:
+        """Raises: ConfigurationError, PluginError."""
+        profile = resolve(load(Path(file)), Host())
+        self.file, self.name, self.own = file, profile.name, False
+        sink = profile.sink.properties
+        if spool:
+            self.location = f"{spool.rstrip('/')}/{self.name}"
+        elif isinstance(sink, ChangeLogProperties):
+            self.location, self.own = sink.path, True
+        else:
+            self.location = str(profile.engine.state_dir / self.name / "spool")
+        self.ended = False
+        """A run with an end has come to it: the spool has all that there was at its start."""
+        self._pipeline: Pipeline | None = None
+        self._limits: Limits | None = None
+        self._until = 0.0
+        self._parent = os.getpid()
+        self._released = NOTHING
+        self._next_retire = 0.0
+
+    @property
+    def log(self) -> ChangeLog:
+        """Return the spool, which may not be there yet."""
+        return ChangeLog(self.location)
+
+    # --- the catalogue ----------------------------------------------------------------------------
+
+    def catalogue(self, wants: Callable[[str], bool]) -> "dict[str, pa.Schema]":
+        """Ask the server for the captured tables that are wanted: name → columns as the spool will have
+        them. Raises: WaltapError."""
+        host = Host()
+        profile = resolve(load(Path(self.file)), host, sink=f"changelog:{self.location}")
+        stages = build(profile, host, run_id="")
+        connector = stages.open_connector(MadeByRun())
+        try:
+            context = SinkContext(
+                pipeline=profile.name,
+                state_dir=Path(),
+                types=stages.types,
+                describe=stages.relations.describe,
+                identity=stages.relations.identity,
+                capture=stages.capture,
+            )
+            return {
+                each.relation.name: TableVersion(each.relation, context).codec.schema
+                for each in connector.plan(stages.store.load()).tables
+                if wants(each.relation.name)
+            }
+        finally:
+            connector.close()
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether `begin` was called."""
+        return self._pipeline is not None
+
+    def begin(self, *, ends: bool) -> None:
+        """Start capturing; ``ends``: up to what there is now. Raises: WaltapError."""
+        self._limits = Limits(until_idle=0.0) if ends else None
+        self._until = time.monotonic() + PATIENCE_S
+        self._parent = os.getppid()
+        self._pipeline = Pipeline(
+            self.file, sink=f"changelog:{self.location}", confirmable=self._confirmable
+        )
+        self._pipeline.start(self._limits)
+
+    def look(self) -> None:
+        """See whether it runs. Raises: WaltapError, what it failed with."""
+        pipeline = self._pipeline
+        if pipeline is None or self.ended or pipeline.running:
+            return
+        try:
+            pipeline.stop()
+        except PipelineRunning:
+            if time.monotonic() >= self._until:
+                raise
+            pipeline.start(self._limits)
+            return
+        if self._limits is None:
+            raise PipelineEnded(f"pipeline {self.name} has ended")
+        self.ended = True
+
+    def wait(self) -> None:
+        """Wait a moment. Raises: PipelineEnded where Spark, which had started this process, is gone."""
+        if os.getppid() != self._parent:
+            raise PipelineEnded("Spark is gone")
+        threading.Event().wait(LOOK_S)
+
+    def behind(self) -> int | None:
+        """Return how many bytes of WAL the engine has not read, None where nobody knows."""
+        if self._pipeline is None:
+            return None
+        return next((each.lag_bytes for each in self._pipeline.status().partitions), None)
+
+    def stop(self) -> None:
+        """End the engine: what was captured is made durable first."""
+        if self._pipeline is None:
+            return
+        try:
+            self._pipeline.stop()
+        except WaltapError as error:
+            log.warning("%s", error)
+
+    # --- what Spark is done with ------------------------------------------------------------------
+
+    def release(self, mark: Mark) -> None:
+        """Spark has committed what lies up to ``mark``: the slot may move on, old segments may go."""
+        self._released = max(self._released, mark)
+        now = time.monotonic()
+        if self.own or now < self._next_retire or not self.log.exists():
+            return
+        self._next_retire = now + RETIRE_EVERY_S
+        readers = self.log.readers
+        readers.register(READER, mark, by="Spark")
+        readers.advance(READER, mark)
+        try:
+            self.log.retire(mark, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
+        except WaltapError as error:
+            log.warning("the spool keeps what it could do without: %s", error)
+
+    def _confirmable(self, lsn: int) -> int:
+        released, last = self._released, self.log.last()
+        if last is None or last.mark <= released:
+            return lsn
+        return min(lsn, released.end_lsn) if last.mark.epoch == released.epoch else 0

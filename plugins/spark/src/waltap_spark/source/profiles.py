@@ -1,0 +1,269 @@
+"""Profiles as a stream: each has an engine here, and a spool that is read as any change log.
+
+An offset has that of each spool by the profile's name, so that a batch is read again from the spools
+alone. An engine is started when Spark has committed all that its spool held before: what it tells the
+server at its start is then committed, too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from waltap_sinks.changelog import NOTHING, Mark
+from waltap_spark.schema import struct_of
+from waltap_spark.source.catalogue import MANY, OWN, SOURCE, arrow_types, logged_tables, table_types
+from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
+from waltap_spark.source.hosted import HostedEngine
+from waltap_spark.source.options import Options
+from waltap_spark.source.rows import Limits, batches
+from waltap_spark.source.stream import (
+    LIMITED,
+    ChangeLogStream,
+    SupportsTriggerAvailableNow,
+    read_limit,
+    share_of,
+)
+from waltap_spark.source.tasks import LogTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["ProfilesStream", "profiles_struct"]
+
+OFFSET_VERSION: Final = 2
+
+
+class SpoolTask(InputPartition):  # type: ignore[misc]
+    """Segments of one profile's spool that one task reads; plain values, since it travels."""
+
+    def __init__(self, location: str, task: LogTask) -> None:
+        super().__init__(len(task.segments))
+        self.location, self.segments = location, task.segments
+
+
+def hosts_of(options: Options) -> list[HostedEngine]:
+    """Return the engines of the profiles, not begun. Raises: ConfigurationError, SourceOption."""
+    found = [HostedEngine(file, options.spool) for file in options.profiles]
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        raise SourceOption(f"two profiles have one name: {', '.join(names)}", option="profile")
+    return found
+
+
+def profiles_struct(options: Options) -> "StructType":
+    """Return the schema of a query: as the spools have the tables, else as the servers have them now.
+
+    Raises: WaltapError.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for host in hosts_of(options):
+        for table, columns in _tables(host, options).items():
+            if found.setdefault(table, columns) != columns:
+                what = f"{table} has other columns in {host.name} than in the profiles before it"
+                raise SourceOption(what, option="profile")
+    if not found:
+        wanted = options.table or ", ".join(options.patterns)
+        raise TableNotLogged(f"no profile captures {wanted}", known="see waltap plan")
+    taken = [table for table, columns in found.items() if not SOURCE.keys().isdisjoint(columns)]
+    if taken and options.table:
+        raise SourceOption(f"{taken[0]} has a column _source itself: use tables", option="table")
+    if options.table:
+        return struct_of({**found[options.table], **OWN, **SOURCE})
+    structs = {name: struct_of(types).json() for name, types in sorted(found.items())}
+    return struct_of({**MANY, **structs, **OWN, **SOURCE})
+
+
+def _tables(host: HostedEngine, options: Options) -> dict[str, dict[str, str]]:
+    log, found = host.log, {}
+    if log.exists():
+        try:
+            logged = logged_tables(log, options)
+        except TableNotLogged:
+            logged = {}
+        found = {name: table_types(log, entry) for name, entry in logged.items()}
+        if options.table in found:
+            return found
+    return {
+        name: arrow_types(schema) for name, schema in host.catalogue(options.wants).items()
+    } | found
+
+
+class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads what the engines of profiles capture. A batch ends, in each, between two transactions."""
+
+    def __init__(self, options: Options, struct: "StructType") -> None:
+        if not LIMITED:
+            raise SourceOption("a profile is read by pyspark 4.2 or later", option="path")
+        self._options, self._struct = options, struct
+        self._spools = [_Spool(host, options, struct) for host in hosts_of(options)]
+        self._ends = False
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset before everything: what a profile reads first, its snapshot mode says."""
+        return self._offset({})
+
+    def _offset(self, parts: dict[str, Any]) -> dict[str, Any]:
+        names = sorted(each.name for each in self._spools)
+        return {
+            "version": OFFSET_VERSION,
+            "profiles": {name: parts.get(name, NOWHERE) for name in names},
+        }
+
+    def _parts(self, offset: dict[str, Any]) -> dict[str, Any]:
+        """Return the offset of each profile. Raises: OffsetOfAnother."""
+        found = offset.get("profiles")
+        if found is None:
+            raise OffsetOfAnother("the checkpoint is one of a change log, not of profiles")
+        gone = sorted(set(found).difference(each.name for each in self._spools))
+        if gone:
+            raise OffsetOfAnother(f"the checkpoint is one of the profiles {', '.join(gone)}, too")
+        return {each.name: found.get(each.name, NOWHERE) for each in self._spools}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends. Spark asks for what follows a batch once it has committed
+        that: so what lies up to ``start`` is released. Raises: WaltapError, what an engine failed with."""
+        parts = self._parts(start)
+        share = share_of(limit, len(self._spools))
+        while True:
+            over = True
+            found = {}
+            for spool in self._spools:
+                spool.host.look()
+                over = over and spool.host.ended
+                begin = parts[spool.name]
+                found[spool.name] = end = spool.latest(begin, share)
+                if end == begin and not spool.host.begun:
+                    spool.host.begin(ends=self._ends)
+            if not self._ends or over or found != parts:
+                return self._offset(found)
+            self._spools[0].host.wait()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """Return the limit of the options."""
+        return read_limit(self._options)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Have the engines end at what the servers have when they start."""
+        self._ends = True
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the ends of the spools, how far the last batch is behind them, and the engines behind the
+        servers (``wal_behind_bytes``)."""
+        told = {}
+        for spool in self._spools:
+            known = spool.stream.reportLatestOffset() if spool.stream is not None else None
+            told[spool.name] = {**(known or NOWHERE), "wal_behind_bytes": spool.host.behind()}
+        return {"version": OFFSET_VERSION, "profiles": told}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let slots and spools go of what the query is done with."""
+        for name, part in self._parts(end).items():
+            next(each for each in self._spools if each.name == name).release(part)
+
+    def stop(self) -> None:
+        """End the engines."""
+        for spool in self._spools:
+            spool.host.stop()
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch, for the first time or again."""
+        first, last = self._parts(start), self._parts(end)
+        return [
+            task
+            for spool in self._spools
+            for task in spool.partitions(first[spool.name], last[spool.name])
+        ]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Return the rows of a task."""
+        if not isinstance(partition, SpoolTask):
+            return iter(())
+        from waltap_sinks.changelog import Store
+
+        many = not self._options.table
+        return batches(
+            Store(partition.location), partition.segments, self._struct, Limits(), many=many
+        )
+
+
+NOWHERE: Final = {"version": 1, "log": "", "epoch": 0, "end_lsn": 0, "ordinal": 0}
+
+
+def _mark(part: dict[str, Any]) -> Mark:
+    return Mark(part["epoch"], part["end_lsn"], part["ordinal"])
+
+
+class _Spool:
+    """The spool of one profile, and the stream over it once there is something to read."""
+
+    def __init__(self, host: HostedEngine, options: Options, struct: "StructType") -> None:
+        self.host, self.name = host, host.name
+        self.stream: ChangeLogStream | None = None
+        self._options = replace(options, path=host.location, profiles=(), reader="")
+        self._struct = struct
+        self._tried: Mark | None = None
+        self._known = NOTHING
+        if self._open():
+            last = host.log.last()
+            self._known = NOTHING if last is None else last.mark
+            self.stream = None
+
+    def _open(self) -> "ChangeLogStream | None":
+        """Return the stream, None while the spool has none of the tables."""
+        if self.stream is None:
+            last = self.host.log.last() if self.host.log.exists() else None
+            if last is None or last.mark == self._tried:
+                return None
+            try:
+                own = _without_source(self._struct)
+                self.stream = ChangeLogStream(self._options, own, known=self._known)
+            except TableNotLogged:
+                self._tried = last.mark
+        return self.stream
+
+    def latest(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """Return where a batch from ``begin`` ends; what lies before that is released.
+
+        Raises: OffsetOfAnother where the spool is not the one that the checkpoint was made with."""
+        stream = self._open()
+        if stream is None:
+            if begin["log"] and begin["log"] != self.host.log.identity():
+                where = self.host.location
+                raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
+            return begin
+        end = stream.latestOffset(begin, limit)
+        if _mark(end) == _mark(begin):
+            self.host.release(stream.passed(_mark(begin)))
+            return begin
+        self.release(begin)
+        return end
+
+    def release(self, part: dict[str, Any]) -> None:
+        """Spark is done with what lies up to ``part``."""
+        self.host.release(_mark(part))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SpoolTask]:
+        """Return the tasks between two offsets."""
+        if _mark(end) <= _mark(start):
+            return []
+        stream = self._open()
+        if stream is None:
+            raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
+        tasks = []
+        for task in stream.partitions(start, end):
+            segments = [replace(each, source=self.name) for each in task.segments]
+            tasks.append(SpoolTask(self.host.location, LogTask(segments)))
+        return tasks
+
+
+def _without_source(struct: "StructType") -> "StructType":
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in struct if field.name not in SOURCE])

@@ -1,0 +1,147 @@
+"""What each commit brought, table by table, and what waits: for a view that is drawn again and again.
+
+A commit says which mark it reached, manifests of the change log say how many rows of which table lie
+between two marks. So nothing is written for it, it is the same for all formats, and needs no Spark.
+"""
+
+import datetime as dt
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_spark.output import Output, OutputState, TableState
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Batch", "Progress", "TableProgress", "Watch", "drawn"]
+
+SHOWN = 5
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """One commit. ``rows`` of each table, None where the change log no longer has its manifests.
+
+    ``committed_ms``: when, since 1970 UTC; ``late_ms``: how long after its last transaction's commit.
+    """
+
+    number: int
+    committed_ms: int
+    late_ms: int | None
+    rows: dict[str, int] | None
+
+
+class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """``waiting_rows`` are in the change log and not applied; ``lag_ms``: how long ago the first of them
+    was committed, 0 without any. ``failed``: why the table stands still."""
+
+    table: str
+    waiting_rows: int
+    lag_ms: int
+    failed: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest commits, oldest first, and every table."""
+
+    batches: tuple[Batch, ...]
+    tables: tuple[TableProgress, ...]
+
+
+class Watch:
+    """Looks at the commits of ``output`` and at the change log that they follow. Single-threaded."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._batches: dict[int, Batch] = {}
+
+    def look(self, now_ms: int) -> Progress:
+        """Return how it stands. Raises: OutputDamaged, FilesUnavailable."""
+        states = self._output.kept_states()[-SHOWN - 1 :]
+        if not states:
+            return Progress(batches=(), tables=())
+        log = ChangeLog(states[-1].changelog)
+        known, self._batches = self._batches, {}
+        for before, after in zip([None, *states[:-1]], states, strict=True):
+            if before is None and after.number > 1:
+                continue  # where it began is not known any more
+            found = known.get(after.number)
+            self._batches[after.number] = found or _batch(log, before, after)
+        return Progress(
+            batches=tuple(self._batches.values())[-SHOWN:], tables=_tables(log, states[-1], now_ms)
+        )
+
+
+def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Batch:
+    counted: Counter[str] = Counter()
+    rows: dict[str, int] | None = counted
+    try:
+        for step in log.manifests(None if before is None else before.mark, after.mark):
+            for entry in step.tables:
+                table = after.tables.get(entry.name)
+                if table is not None and not _still(table):
+                    counted[entry.name] += entry.rows
+    except (ChangeLogRetired, ChangeLogDamaged):
+        rows = None
+    committed_ms = round(after.committed_at * 1000)
+    last = after.last_commit_ts
+    moved = before is None or last != before.last_commit_ts
+    return Batch(
+        number=after.number,
+        committed_ms=committed_ms,
+        late_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
+        rows=rows,
+    )
+
+
+def _still(table: TableState) -> bool:
+    return bool(table.failed) and table.mark is not None
+
+
+def _tables(log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableProgress, ...]:
+    waiting: Counter[str] = Counter()
+    since: dict[str, int] = {}
+    marks = {name: table.mark or state.mark for name, table in state.tables.items()}
+    try:
+        for step in log.manifests(min([state.mark, *marks.values()])):
+            for entry in step.tables:
+                if entry.rows and step.mark > marks.get(entry.name, state.mark):
+                    waiting[entry.name] += entry.rows
+                    if step.first_commit_ts is not None:
+                        since.setdefault(entry.name, step.first_commit_ts // 1000)
+    except (ChangeLogRetired, ChangeLogDamaged):
+        pass  # whoever applies it says so
+    return tuple(
+        TableProgress(
+            table=name,
+            waiting_rows=waiting[name],
+            lag_ms=max(0, now_ms - since[name]) if name in since else 0,
+            failed=state.tables[name].failed if name in state.tables else "",
+        )
+        for name in sorted(state.tables.keys() | waiting.keys())
+    )
+
+
+def drawn(progress: Progress, title: str) -> "Table":
+    """Return it as a table for a terminal: a line for each table, a column for each commit."""
+    from rich.table import Table
+
+    shown = Table(title=title)
+    shown.add_column("table")
+    shown.add_column("waiting rows", justify="right")
+    shown.add_column("lag", justify="right")
+    for each in progress.batches:
+        at = dt.datetime.fromtimestamp(each.committed_ms / 1000, dt.UTC)
+        late = "" if each.late_ms is None else f"\n{each.late_ms / 1000:.1f} s late"
+        shown.add_column(f"#{each.number} {at:%H:%M:%S}{late}", justify="right")
+    for table in progress.tables:
+        cells = [
+            "?" if each.rows is None else f"{each.rows.get(table.table, 0):,}"
+            for each in progress.batches
+        ]
+        lag = "stands still" if table.failed else f"{table.lag_ms / 1000:.1f} s"
+        shown.add_row(table.table, f"{table.waiting_rows:,}", lag, *cells)
+    return shown

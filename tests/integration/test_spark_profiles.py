@@ -1,0 +1,262 @@
+"""``format("waltap").option("profile", …)``: engines in the reader, on real servers; each row once, whatever
+is killed. Most of it goes as Spark's planner process calls a reader; one query is Spark's own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltap_spark.source.data_source import ChangeLogSource
+from waltap_spark.source.errors import OffsetOfAnother, SourceOption
+from waltap_spark.source.profiles import ProfilesStream
+
+from tests.servers.postgres import Database
+
+LIMIT_S = 120.0
+
+
+class Shop:
+    """A database, its profile, and readers of it."""
+
+    def __init__(self, database: Database, folder: Path, name: str = "shop") -> None:
+        self.database, self.folder, self.name = database, folder, name
+        database.execute("CREATE TABLE orders (id int PRIMARY KEY, state text)")
+        self.file = folder / f"{name}.toml"
+        source = {
+            "type": "postgres",
+            "table.include.list": "public.orders",
+            "slot.name": f"{name}_{database.name}",
+            **database.properties(),
+        }
+        words = [f"name = {json.dumps(name)}", "[source]"]
+        words += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in source.items()]
+        words += ["[sink]", 'type = "jsonl"', f"path = {json.dumps(str(folder / 'none.jsonl'))}"]
+        words += ["[engine]", f'"waltap.state.dir" = {json.dumps(str(folder / "state"))}']
+        words += ['"offset.flush.interval.ms" = 50', '"status.update.interval.ms" = 500']
+        self.file.write_text("\n".join(words))
+        self.readers: list[ProfilesStream] = []
+
+    def insert(self, *ids: int) -> None:
+        values = ", ".join(f"({number}, 'new')" for number in ids)
+        self.database.execute(f"INSERT INTO orders VALUES {values}")
+
+    def reader(self, *others: "Shop", **options: str) -> ProfilesStream:
+        files = ",".join(str(each.file) for each in (self, *others))
+        given = {"profile": files, "table": "public.orders", **options}
+        source = ChangeLogSource(given)
+        made = source.streamReader(source.schema())
+        assert isinstance(made, ProfilesStream)
+        self.readers.append(made)
+        return made
+
+    @staticmethod
+    def engine(reader: ProfilesStream) -> Any:
+        """How far the engine of a reader's only profile is."""
+        pipeline = reader._spools[0].host._pipeline
+        assert pipeline is not None
+        return pipeline.status().partitions[0]
+
+    def confirmed(self) -> int:
+        ((lsn,),) = self.database.execute(
+            "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return int(lsn)
+
+    def wal(self) -> int:
+        ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn() - '0/0'")
+        return int(lsn)
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(database, tmp_path)
+    yield made
+    for each in made.readers:
+        each.stop()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit, what
+        time.sleep(0.02)
+
+
+def rows(reader: ProfilesStream, start: Any, end: Any) -> list[tuple[Any, ...]]:
+    """The rows of a batch as its tasks read them, offsets gone through JSON as in a checkpoint."""
+    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    found = []
+    for task in reader.partitions(start, end):
+        for part in reader.read(task):
+            found += [(row["id"], row["_op"], row["_source"]) for row in part.to_pylist()]
+    return sorted(found)
+
+
+def batch_after(reader: ProfilesStream, start: Any) -> Any:
+    """Ask as a trigger does, until there are rows."""
+    limit = time.monotonic() + LIMIT_S
+    while True:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        if rows(reader, start, end):
+            return end
+        assert time.monotonic() < limit, "no rows came"
+        start = end
+        time.sleep(0.02)
+
+
+def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(shop: Shop) -> None:
+    source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})
+    told = source.schema().simpleString()
+    assert told.startswith("struct<id:int,state:string,_op:string,_commit_lsn:bigint,")
+    assert told.endswith("_epoch:int,_generation:int,_source:string>")
+    assert shop.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
+
+
+def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_none(
+    shop: Shop,
+) -> None:
+    shop.insert(1, 2)
+    reader = shop.reader()
+    first = batch_after(reader, reader.initialOffset())
+    assert rows(reader, reader.initialOffset(), first) == [(1, "r", "shop"), (2, "r", "shop")]
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())  # the first is committed
+    before = shop.wal()
+    shop.insert(3)
+    third = batch_after(reader, second)
+    until(lambda: shop.engine(reader).durable.end_lsn > before, "it is not stored")
+    assert shop.engine(reader).confirmed_lsn <= before, "Spark has not committed what it was given"
+    assert shop.confirmed() <= before
+    until(
+        lambda: (
+            reader.latestOffset(third, reader.getDefaultReadLimit()) == third
+            and shop.confirmed() > before
+        ),
+        "the slot is not confirmed",
+    )
+    after = shop.wal()
+    shop.database.execute("CREATE TABLE other AS SELECT 1")
+    until(
+        lambda: (
+            reader.latestOffset(third, reader.getDefaultReadLimit()) == third
+            and shop.confirmed() > after
+        ),
+        "an idle query holds WAL",
+    )
+    with pytest.raises(SourceOption, match="WT-5221 a profile is read by readStream"):
+        ChangeLogSource({"profile": str(shop.file), "table": "public.orders"}).reader(None)
+
+
+def test_a_batch_is_read_again_after_its_reader_was_lost_and_what_follows_comes_once(
+    shop: Shop,
+) -> None:
+    shop.insert(1)
+    reader = shop.reader()
+    start = reader.initialOffset()
+    first = batch_after(reader, start)
+    shop.insert(2)
+    second = batch_after(reader, first)
+    shop.insert(3)
+    reader.stop()
+    again = shop.reader()
+    assert rows(again, first, second) == [(2, "c", "shop")], "without an engine, of the spool alone"
+    again.prepareForTriggerAvailableNow()
+    got, at = [], second
+    while (end := again.latestOffset(at, again.getDefaultReadLimit())) != at:
+        got += rows(again, at, end)
+        at = end
+    assert got == [(3, "c", "shop")]
+
+
+def test_the_spool_of_another_checkpoint_is_refused_before_anything_is_captured(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.insert(1)
+    reader = shop.reader()
+    first = batch_after(reader, reader.initialOffset())
+    reader.stop()
+    other = shop.reader(spool=str(tmp_path / "elsewhere"))
+    with pytest.raises(OffsetOfAnother, match="WT-5222"):
+        other.latestOffset(first, other.getDefaultReadLimit())
+    with pytest.raises(OffsetOfAnother, match="WT-5222"):
+        other.partitions(other.initialOffset(), first)
+
+
+def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
+    shop: Shop, server: Any, tmp_path: Path
+) -> None:
+    database = server.create_database(f"{shop.database.name}_b")
+    try:
+        second = Shop(database, tmp_path, "depot")
+        shop.insert(1, 2)
+        second.insert(7)
+        reader = shop.reader(second)
+        reader.prepareForTriggerAvailableNow()
+        got, at = [], reader.initialOffset()
+        while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+            got += rows(reader, at, end)
+            at = end
+        assert sorted(got) == [(1, "r", "shop"), (2, "r", "shop"), (7, "r", "depot")]
+        told = reader.reportLatestOffset()["profiles"]
+        assert [told[name]["behind_bytes"] for name in ("depot", "shop")] == [0, 0]
+        reader.stop()
+    finally:
+        database.drop()
+
+
+def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:
+    reader = shop.reader()
+    shop.database.execute("DROP TABLE orders")
+    start = reader.initialOffset()
+    with pytest.raises(Exception, match=r"WT-\d+"):
+        until(lambda: reader.latestOffset(start, None) is None, "it does not end")
+
+
+def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
+    spark: Any, shop: Shop, tmp_path: Path
+) -> None:
+    got = tmp_path / "got"
+    got.mkdir()
+    shop.insert(1, 2, 3)
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.rigs.profile_query", shop.file, got],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
+            text=True, start_new_session=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        number = 10
+        for line in process.stdout:
+            if line == "held\n":
+                break
+            shop.insert(number, number + 1, number + 2)  # more than a batch takes
+            number += 10
+        else:
+            raise AssertionError((tmp_path / "said").read_text()[-3000:])
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    lost = json.loads((got / "0002.json").read_text())
+    (got / "0002.json").unlink()
+    shop.database.execute("UPDATE orders SET state = 'late' WHERE id = 1")
+    shop.insert(99)
+
+    from tests.rigs import profile_query
+
+    query = profile_query.start(spark, str(shop.file), got, ends=True)
+    assert query.awaitTermination(240), "it does not end"
+    assert json.loads((got / "0002.json").read_text()) == lost, "the batch is read as it was"
+    rows = [row for path in sorted(got.glob("*.json")) for row in json.loads(path.read_text())]
+    ids = [number for operation, number, _state in rows if operation != "u"]
+    assert sorted(ids) == [
+        row[0] for row in shop.database.execute("SELECT id FROM orders ORDER BY 1")
+    ]
+    assert [row for row in rows if row[0] == "u"] == [["u", 1, "late"]]
+    told = json.loads(query.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
+    assert told["behind_bytes"] == 0

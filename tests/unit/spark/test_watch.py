@@ -1,0 +1,137 @@
+"""What a commit brought to each table, and what waits, are read off the change log; of any format."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.applied import AppliedSoFar
+from waltap_spark.commands import application
+from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.watch import TableProgress, Watch
+
+from tests.rigs.changelog import COMMIT_TS, Database, batch, context, relation
+
+ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
+ITEMS = relation("public.items", [("id", "int4"), ("state", "text")], oid=77)
+
+
+class Lake:
+    """A change log, and the commits of tables that follow it, without Spark."""
+
+    def __init__(self, folder: Path) -> None:
+        self.db, self.path = Database(), str(folder / "lake")
+        self.sink = ChangeLogSink(
+            ChangeLogProperties(path=f"{self.path}/changelog"), context(folder)
+        )
+        self.sink.open()
+        self.log = ChangeLog(f"{self.path}/changelog")
+        self.output = Output(f"{self.path}/tables")
+        self.state: OutputState = self.output.open(f"{self.path}/changelog")
+        self.next = 1
+
+    def flush(self, **rows: int) -> None:
+        for relation_ in (ORDERS, ITEMS):
+            for _ in range(rows.get(relation_.table, 0)):
+                self.db.insert(relation_, [str(self.next), "new"])
+                self.next += 1
+        self.sink.write(batch(self.db.commit()))
+        self.sink.flush()
+
+    def commit(self, **still: str) -> None:
+        last = self.log.last()
+        assert last is not None
+        assert last.last_commit_ts is not None
+        tables = {}
+        for name in ("orders", "items"):
+            table = TableState(schema="public", table=name)
+            if name in still:
+                table = msgspec.structs.replace(table, failed=still[name], mark=self.state.mark)
+            tables[f"public.{name}"] = table
+        self.state = msgspec.structs.replace(
+            self.state,
+            number=self.state.number + 1,
+            mark=last.mark,
+            committed_at=(last.last_commit_ts + 1_500_000) / 1e6,
+            last_commit_ts=last.last_commit_ts,
+            tables=tables,
+        )
+        self.output.commit(self.state)
+
+    def now(self, after_s: int = 0) -> int:
+        last = self.log.last()
+        assert last is not None
+        return (last.last_commit_ts or COMMIT_TS) // 1000 + after_s * 1000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Any:
+    made = Lake(tmp_path)
+    yield made
+    made.sink.close()
+    made.output.close()
+
+
+def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
+    lake.flush(orders=3, items=1)
+    lake.flush(orders=1)
+    lake.commit()
+    lake.flush(items=2)
+    lake.commit()
+    lake.flush(orders=5)
+    found = Watch(lake.output).look(lake.now(after_s=7))
+    assert [(each.number, each.rows) for each in found.batches] == [
+        (1, {"public.orders": 4, "public.items": 1}),
+        (2, {"public.items": 2}),
+    ]
+    assert [each.late_ms for each in found.batches] == [1501, 1501]
+    items, orders = found.tables
+    assert items == TableProgress(table="public.items", waiting_rows=0, lag_ms=0)
+    assert (orders.table, orders.waiting_rows, orders.lag_ms) == ("public.orders", 5, 7000)
+
+
+def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> None:
+    lake.flush(orders=1, items=1)
+    lake.commit()
+    lake.flush(orders=2, items=4)
+    lake.commit(items="its type changed")
+    found = Watch(lake.output).look(lake.now())
+    assert found.batches[-1].rows == {"public.orders": 2}
+    assert [(each.waiting_rows, each.failed) for each in found.tables] == [
+        (4, "its type changed"),
+        (0, ""),
+    ]
+
+
+def test_rows_whose_manifests_were_retired_are_unknown_and_later_ones_are_not(lake: Lake) -> None:
+    lake.flush(orders=1)
+    lake.flush(orders=2)
+    lake.commit()
+    lake.flush(items=3)
+    lake.commit()
+    first = lake.log.first()
+    assert first is not None
+    lake.log.retire(first.mark, "99991231T235")
+    found = Watch(lake.output).look(lake.now())
+    assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
+
+
+def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
+    lake.flush(orders=1200)
+    lake.commit()
+    lake.flush(items=34)
+    shown = CliRunner().invoke(application, ["top", lake.path, "--once"], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0
+    for text in ("public.orders", "1,200", "public.items", "34", "#1", "1.5 s late"):
+        assert text in shown.output
+    told = CliRunner().invoke(application, ["top", lake.path, "--json"])
+    assert msgspec.json.decode(told.output)["batches"][0]["rows"] == {"public.orders": 1200}
+    last = lake.log.last()
+    assert last is not None
+    onward = AppliedSoFar(f"{lake.path}/tables").onward(last.mark)
+    assert {each.table: (each.batch_rows, each.waiting_rows) for each in onward.tables} == {
+        "public.orders": (1200, 0),
+        "public.items": (0, 34),
+    }
