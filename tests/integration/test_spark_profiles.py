@@ -249,8 +249,12 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
 
     from tests.rigs import profile_query
 
-    query = profile_query.start(spark, str(shop.file), got, ends=True)
-    assert query.awaitTermination(240), "it does not end"
+    def query() -> Any:
+        started = profile_query.start(spark, str(shop.file), got, ends=True)
+        assert started.awaitTermination(240), "it does not end"
+        return started
+
+    ended = profile_query.patiently(query)
     assert json.loads((got / "0002.json").read_text()) == lost, "the batch is read as it was"
     rows = [row for path in sorted(got.glob("*.json")) for row in json.loads(path.read_text())]
     ids = [number for operation, number, _state in rows if operation != "u"]
@@ -258,5 +262,5 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
         row[0] for row in shop.database.execute("SELECT id FROM orders ORDER BY 1")
     ]
     assert [row for row in rows if row[0] == "u"] == [["u", 1, "late"]]
-    told = json.loads(query.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
+    told = json.loads(ended.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
     assert told["behind_bytes"] == 0

@@ -2,8 +2,20 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def patiently(attempt: Callable[[], Any]) -> Any:
+    """Return what ``attempt`` returns. Spark gives a Python worker ten seconds to start, also on a machine that
+    is busy with other tests; a query that ended so goes on from its checkpoint."""
+    while True:
+        try:
+            return attempt()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
 
 
 def start(spark: Any, profile: str, folder: Path, *, held: int = -1, ends: bool = False) -> Any:
@@ -39,4 +51,4 @@ if __name__ == "__main__":
         .config("spark.driver.memory", "512m")
         .getOrCreate()
     )
-    start(session, sys.argv[1], Path(sys.argv[2]), held=2).awaitTermination()
+    patiently(lambda: start(session, sys.argv[1], Path(sys.argv[2]), held=2).awaitTermination())
