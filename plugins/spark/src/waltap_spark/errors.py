@@ -88,7 +88,7 @@ class ChangeUnfit(SinkError):
     remedy = (
         "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a truncate, "
         "run the pipeline with a full refresh and startingPosition behind it. Or keep the history, and a "
-        "materialized view of it (`current` of the module waltap_spark.pipelines): it gets both right."
+        "materialized view of it, as docs/howto/spark-pipelines.md has it: that gets both right."
     )
 
 
