@@ -1,0 +1,148 @@
+"""What the page on troubles shows is what its commands print in those troubles: the same lines, with other
+numbers. Pages of Spark are tried where Spark is."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.command import waltap
+from tests.rigs.pipeline import until
+from tests.servers.postgres import Database
+
+PAGE = (Path(__file__).parents[2] / "docs/howto/troubleshooting.md").read_text()
+WAIT_S = 90.0
+VARIES = re.compile(
+    r"(?P<lsn>\b[0-9A-F]+/[0-9A-F]+\b)|(?P<mark>\b\d{4}-[0-9a-f]{16}-\d{6}\b)"
+    r"|(?P<size>\b[\d.,]+ (bytes|[KMG]iB)(?![\w]))|(?P<number>\b\d[\d,.]*)"
+)
+"""What is another one each time: LSNs, marks of the change log, sizes and numbers."""
+
+SHOP = """
+CREATE TABLE orders (id serial PRIMARY KEY, v text);
+CREATE TABLE customers (id serial PRIMARY KEY, v text);
+INSERT INTO orders (v) SELECT 'x' FROM generate_series(1, 5);
+INSERT INTO customers (v) SELECT 'x' FROM generate_series(1, 3);
+CREATE PUBLICATION shop FOR TABLE orders, customers;
+"""
+
+
+def shown(heading: str) -> dict[str, str]:
+    """Return what the page shows below ``heading``, by command."""
+    text = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = {}
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.setdefault(command.partition(" --last")[0], output)
+    return found
+
+
+def shape(line: str) -> str:
+    """Return a line without what varies, nor with how wide its columns and frames are."""
+    line = VARIES.sub(lambda match: f"<{match.lastgroup}>", line)
+    line = re.sub(r"(<size>|<number>)( s)?\b", "<number>", line)
+    return re.sub(r"[━─ ]+", " ", line).strip()
+
+
+def agrees(said: str, page: str) -> None:
+    """Hold what a command said against the page: all of the page's lines, in their order; there may be
+    others between."""
+    lines = iter([shape(line) for line in said.splitlines()])
+    for wanted in filter(None, map(shape, page.splitlines())):
+        assert wanted in lines, f"{wanted!r} is not, or not there, in\n{said}"
+
+
+class Shop:
+    """Somebody who types what the page says, in a folder of their own."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        database.psql(SHOP)
+        source = {
+            **database.properties(), "slot.name": "shop", "publication.name": "shop",
+            "publication.autocreate.mode": "disabled", "heartbeat.interval.ms": "0",
+            "offset.flush.interval.ms": "200", "waltap.state.dir": "state",
+        }  # fmt: skip
+        lines = "".join(f'"{name}" = "{value}"\n' for name, value in source.items())
+        sink = '[sink]\ntype = "changelog"\npath = "lake/changelog"\n'
+        (folder / "shop.toml").write_text(f'[source]\ntype = "postgres"\n{lines}{sink}')
+
+    def types(self, command: str) -> str:
+        """Run a command, and return what it says."""
+        done = waltap(*command.split()[1:], cwd=self.folder, NO_COLOR="1")
+        return done.stdout + done.stderr
+
+    def asks_until(self, command: str, words: str) -> str:
+        """Ask again until ``words`` are said."""
+        deadline = time.monotonic() + WAIT_S
+        while words not in (said := self.types(command)):
+            assert time.monotonic() < deadline, said
+        return said
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the pipeline; it streams when the block begins."""
+        ready = self.folder / "ready"
+        ready.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "waltap", "run", "shop.toml", "--ready-file", ready],
+            cwd=self.folder, env=os.environ,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            until(ready.exists, "the stream")
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) == 0
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(database, tmp_path)
+    yield made
+    database.execute("DROP PUBLICATION shop")
+
+
+def test_each_trouble_looks_as_the_page_shows_it(shop: Shop) -> None:
+    slow = shown("It is slow")["waltap status shop.toml"]
+    with shop.running():
+        shop.database.execute("INSERT INTO customers (v) VALUES ('y'), ('y')")
+        agrees(shop.asks_until("waltap status shop.toml", " 10 events"), slow)
+
+    log = shown("Spark tables lag")["waltap changelog list lake/changelog"]
+    agrees(shop.types("waltap changelog list lake/changelog --last 1"), log)
+
+    shop.database.execute("INSERT INTO orders (v) SELECT 'z' FROM generate_series(1, 20000)")
+    shop.database.execute("SELECT pg_create_logical_replication_slot('old_test', 'pgoutput')")
+    grows = shown("WAL grows")["waltap status shop.toml"]
+    agrees(shop.types("waltap status shop.toml"), grows)
+    shop.database.execute("SELECT pg_drop_replication_slot('old_test')")
+
+    shop.database.execute("CREATE TABLE notes (v text)")
+    missing = shown("Events are missing")["waltap doctor shop.toml"]
+    agrees(shop.types("waltap doctor shop.toml"), missing)
+    shop.database.execute("DROP TABLE notes")
+
+    shop.database.execute("SELECT pg_drop_replication_slot('shop')")
+    gone = shown("The slot is gone")
+    agrees(shop.types("waltap run shop.toml"), gone["waltap run shop.toml"])
+    agrees(shop.types("waltap repair shop.toml"), gone["waltap repair shop.toml"])
+    with shop.running():
+        pass
+
+
+def test_lines_agree_but_for_what_varies() -> None:
+    page = "  lag         7.9 MiB\n  slot        shop (pgoutput), nobody reads it\n"
+    agrees("x\n  lag  120 bytes\n  y\n  slot  shop (pgoutput), nobody reads it\n", page)
+    for other in ("  lag 1 s\n", "  slot shop (pgoutput), nobody reads it\n  lag 1 KiB\n"):
+        with pytest.raises(AssertionError):
+            agrees(other, page)
