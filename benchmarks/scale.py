@@ -129,8 +129,8 @@ class Run:
     @property
     def cpu_s(self) -> float:
         """User and system time."""
-        words = (self._proc / "stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        assert self._process is not None
+        return _cpu_s(self._process.pid)
 
     @property
     def _proc(self) -> Path:
@@ -281,39 +281,93 @@ def large_rows(cluster: Cluster, options: argparse.Namespace) -> list[Figures]:
 
 
 def schema_changes(cluster: Cluster, options: argparse.Namespace) -> list[Figures]:
-    """Change a table's schema a thousand times, with rows between."""
+    """Change the schema a thousand times, with rows between: of fifty tables in turn, and of one, which
+    then has hundreds of dropped columns. What the server takes for it without a slot is beside it."""
     found: list[Figures] = []
-    for sink in ("jsonl", "changelog"):
-        with _case(cluster, sink, "no_data") as run:
-            run.database.execute("CREATE TABLE moving (id serial PRIMARY KEY, note text)")
-            run.start()
-            before, cpu, began = run.resident_mib, run.cpu_s, time.perf_counter()
-            with run.database.connect() as connection:
-                for number in range(options.changes):
-                    what = (
-                        f"ADD c{number} int"
-                        if number % 2 == 0
-                        else f"DROP c{number - 1}, ALTER note TYPE {('varchar', 'text')[number % 4 == 1]}"
-                    )
-                    connection.execute(f"ALTER TABLE moving {what}")
-                    connection.execute("INSERT INTO moving (note) VALUES ('x')")
-            made_s = time.perf_counter() - began
-            run.catch_up()
-            seconds = time.perf_counter() - began
-            found.append(
-                {
-                    "schema changes": options.changes,
-                    "sink": sink,
-                    "made in s": round(made_s, 1),
-                    "taken in s": round(seconds, 1),
-                    "a minute": round(options.changes * 60 / seconds),
-                    "CPU ms a change": round((run.cpu_s - cpu) * 1000 / options.changes, 2),
-                    "resident MiB before": before,
-                    "resident MiB after": run.resident_mib,
-                }
-            )
-            run.stop()
+    for tables_count in options.changed_tables:
+        alone = _changes_alone(cluster, options.changes, tables_count)
+        for sink in ("jsonl", "changelog"):
+            with _case(cluster, sink, "no_data") as run:
+                run.database.execute(_moving_tables(tables_count))
+                run.start()
+                before, cpu, ours = run.resident_mib, run.cpu_s, _backends_cpu_s(run.database)
+                began = time.perf_counter()
+                with run.database.connect() as connection:
+                    _change_schemas(connection, options.changes, tables_count)
+                    made_s = time.perf_counter() - began
+                    writer = _cpu_s(connection.info.backend_pid)
+                run.catch_up()
+                seconds = time.perf_counter() - began
+                each = 1000 / options.changes
+                found.append(
+                    {
+                        "schema changes": options.changes,
+                        "tables": tables_count,
+                        "sink": sink,
+                        "made in s, no slot": round(alone, 1),
+                        "made in s": round(made_s, 1),
+                        "taken in s": round(seconds, 1),
+                        "a minute": round(options.changes * 60 / seconds),
+                        "CPU ms a change": round((run.cpu_s - cpu) * each, 2),
+                        "of the server for us": round(
+                            (_backends_cpu_s(run.database) - ours) * each, 2
+                        ),
+                        "of the server to make it": round(writer * each, 2),
+                        "resident MiB before": before,
+                        "resident MiB after": run.resident_mib,
+                        "load": round(os.getloadavg()[0], 1),
+                    }
+                )
+                run.stop()
     return found
+
+
+def _changes_alone(cluster: Cluster, changes: int, tables_count: int) -> float:
+    database = cluster.create_database("scale_alone")
+    try:
+        database.execute(_moving_tables(tables_count))
+        with database.connect() as connection:
+            began = time.perf_counter()
+            _change_schemas(connection, changes, tables_count)
+            return time.perf_counter() - began
+    finally:
+        database.drop()
+
+
+def _moving_tables(count: int) -> str:
+    return "".join(
+        f"CREATE TABLE moving{n} (id serial PRIMARY KEY, note text);" for n in range(count)
+    )
+
+
+def _change_schemas(connection: Any, changes: int, tables_count: int) -> None:
+    for number in range(changes):
+        turn, table = divmod(number, tables_count)
+        what = (
+            f"ADD c{turn} int"
+            if turn % 2 == 0
+            else f"DROP c{turn - 1}, ALTER note TYPE {('varchar', 'text')[turn % 4 == 1]}"
+        )
+        connection.execute(f"ALTER TABLE moving{table} {what}")
+        connection.execute(f"INSERT INTO moving{table} (note) VALUES ('x')")
+
+
+def _backends_cpu_s(database: Database) -> float:
+    """Return the processor time of the server's processes for a database, this question's left out."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid()"
+    )
+    return sum(_cpu_s(pid) for (pid,) in database.execute(query))
+
+
+def _cpu_s(pid: int) -> float:
+    """Return user and system time of a process, 0 when it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def soak(cluster: Cluster, options: argparse.Namespace) -> list[Figures]:
@@ -428,6 +482,13 @@ def _options() -> Any:
     parser.add_argument("--rows", type=int, default=2000, help="of 1,600 columns")
     parser.add_argument("--row-mb", type=int, default=100)
     parser.add_argument("--changes", type=int, default=1000, help="of the schema")
+    parser.add_argument(
+        "--changed-tables",
+        type=int,
+        nargs="+",
+        default=[50, 1],
+        help="whose schema changes in turn",
+    )
     parser.add_argument("--seconds", type=int, default=1800, help="of the soak")
     parser.add_argument(
         "--write", action="store_true", help="keep the figures in benchmarks/results"
