@@ -17,7 +17,9 @@ from tests.rigs.changelog import Database, batch, context
 class Rig:
     """A database, the change log of it, and the tables that follow."""
 
-    def __init__(self, folder: Path, spark: Any, table_format: str = "", **options: Any) -> None:
+    def __init__(
+        self, folder: Path, spark: Any, table_format: str | FormatChoice = "", **options: Any
+    ) -> None:
         self.folder, self.spark = folder, prepare(spark)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options = ApplyOptions(**options)
@@ -28,7 +30,8 @@ class Rig:
         self.sink.open()
         self.log = ChangeLog(str(folder / "log"))
         self.output = Output(str(folder / "out"))
-        self.choice = FormatChoice(table_format or PARQUET)
+        named = isinstance(table_format, str)
+        self.choice = FormatChoice(table_format or PARQUET) if named else table_format
         self.applier = Applier(self.spark, self.log, self.output, self.options, self.choice)
         self.applier.open()
 
@@ -36,6 +39,14 @@ class Rig:
         """COMMIT in the source, flushed to the change log."""
         self.sink.write(batch(self.db.commit()))
         self.sink.flush()
+
+    def start_over(self) -> None:
+        """A new pipeline without its offset, which writes the same change log."""
+        self.sink.close()
+        self.sink = ChangeLogSink(
+            ChangeLogProperties(path=str(self.folder / "log")), context(self.folder)
+        )
+        self.sink.open()
 
     def apply(self) -> None:
         """Apply all of the change log that was not applied yet; tend the tables' files."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from waltap_spark.formats import merging
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
 
 from tests.rigs.changelog import relation
@@ -101,3 +102,74 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.reopen()
     rig.apply()
     rig.check(PEOPLE, LEFT)
+
+
+def test_names_divisions_and_dropped_columns_in_a_catalogue(
+    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JDBC catalogue in SQLite, which tells case; a table that is called as another's history."""
+    monkeypatch.setattr(merging, "COMPACT_STEPS", 4)
+    values = {
+        "format.catalog": "lake",
+        "format.names": r"shop\.(orders_changes):own.$1",
+        "format.partition.by": r"shop\.orders:region,bucket(4, id);.*/changes:days(_commit_ts)",
+        "format.cluster.by": r"shop\.orders:note",
+    }
+    columns = [("id", "int4"), ("region", "text"), ("note", "text"), ("more", "text")]
+    names = ("shop.orders", "shop.orders_changes", "shop.Orders")
+    tables = [
+        relation(name, columns, numbers=(1, 2, 3, 4), oid=90_000 + n)
+        for n, name in enumerate(names)
+    ]
+    rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", values), parallel=2, dropped=("drop",))
+    for table in tables:
+        rig.db.insert(table, ["1", "eu", table.name, "x"], ["2", "us", "b", "y"])
+    rig.commit()
+    rig.apply()
+    for table in tables:
+        rig.db.update(table, ["1"], unsent=["note"], region="us")
+        rig.db.delete(table, ["2"])
+    rig.commit()
+    rig.apply()
+    rig.check(*tables)
+    orders = rig.output.table(names[0]).held
+    assert orders is not None
+    made = rig.spark.sql(f"SHOW CREATE TABLE {orders.targets['current'].at}").collect()[0][0]
+    assert "PARTITIONED BY (region, bucket(4, id))" in made
+    assert "'sort-order' = 'note ASC NULLS FIRST'" in made
+    history = rig.spark.sql(f"SHOW CREATE TABLE {orders.targets['changes'].at}").collect()[0][0]
+    assert "days(_commit_ts)" in history
+    less = [
+        relation(table.name, [columns[0], columns[2]], numbers=(1, 3), oid=table.oid)
+        for table in tables
+    ]
+    for table in less:
+        rig.db.rows[table.name] = [(row[0], row[2]) for row in rig.db.rows[table.name]]
+        rig.db.insert(table, ["3", "c"])
+    rig.commit()
+    rig.apply()
+    rig.check(*less)
+    reader = LiveTables(rig.spark, rig.output)
+    assert set(reader.current(names[0]).columns) == {"id", "note", "region"}  # divided by region
+    assert reader.current(names[1]).columns == ["id", "note"]
+    at = rig.output.table(names[1]).held
+    assert at is not None
+    assert at.targets["changes"].at == "`lake`.`own`.`orders_changes_changes`"
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", {"format.catalog": "lake"}), parallel=2)
+    columns = [("id", "int4"), ("name", "text")]
+    tables = [relation(name, columns) for name in ("hall.left", "hall.left_changes")]
+    for table in tables:
+        rig.db.insert(table, ["1", "x"])
+        rig.commit()
+        rig.apply()
+    rig.check(tables[0])
+    assert "WT-5246" in rig.output.table(tables[1].name).failed
+    rig.applier.close()
+    rig.sink.close()

@@ -15,7 +15,14 @@ import msgspec
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import NOTHING, Mark
-from waltap_spark.column_identity import another_table, identify, renames, replaced
+from waltap_spark.column_identity import (
+    another_table,
+    dropped,
+    forgotten,
+    identify,
+    renames,
+    replaced,
+)
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
 from waltap_spark.endings import ending
@@ -28,15 +35,17 @@ from waltap_spark.errors import (
 )
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.modes import said, unfit
+from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
+from waltap_spark.redelivery import leave_out_known, may_repeat, reached
 from waltap_spark.resumption import Requests, resumed
 from waltap_spark.schema import common_type, log_struct, types_of
 from waltap_spark.session import prepare
 from waltap_spark.small_sets import is_small, stored_types
 from waltap_spark.upkeep import Kept, Upkeep, grafted
+from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,9 +81,7 @@ class Applier:
         self._spark, self._log, self._output = spark, changelog, output
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
-        context = FormatContext(
-            output=output, options=self._options, identity=lambda: self.state.identity
-        )
+        context = self._context(output)
         self._format = self._choice.factory(context)
         self._upkeep: Upkeep | None = None
         self._kept: list[Kept] = []
@@ -84,6 +91,11 @@ class Applier:
         self._requests = Requests(output)
         self._sessions: SimpleQueue[SparkSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
+
+    @property
+    def format(self) -> TableFormat:
+        """Return the format of the tables."""
+        return self._format
 
     @property
     def location(self) -> str:
@@ -127,10 +139,16 @@ class Applier:
 
     def _make_upkeep(self) -> Upkeep:
         output = Output(self._output.location)
-        context = FormatContext(
-            output=output, options=self._options, identity=lambda: self.state.identity
+        made = self._choice.factory(self._context(output))
+        return Upkeep(lambda: prepare(self._spark), output, made)
+
+    def _context(self, output: Output) -> FormatContext:
+        return FormatContext(
+            output=output,
+            options=self._options,
+            identity=lambda: self.state.identity,
+            tables=lambda: self.state.tables,
         )
-        return Upkeep(lambda: prepare(self._spark), output, self._choice.factory(context))
 
     def keep_up(self) -> None:
         """Tend the files of the tables in a thread beside the commits, until `close`."""
@@ -180,8 +198,9 @@ class Applier:
         step = Step(spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8])
         told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
         at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
+        reach = reached(before.reached, manifests)
         attempt = _Attempt(
-            step, self._log, self._output, self._options, self._format, called, at_us
+            step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         tables = dict(before.tables)
         plans = self._plans(before.tables, manifests, due, mark)
@@ -213,6 +232,7 @@ class Applier:
             garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
+            reached=reach,
         )
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, dropped)
@@ -386,11 +406,12 @@ class _Attempt:
         tables: TableFormat,
         called: Mapping[int, str],
         at_us: int,
+        reach: int,
     ) -> None:
         """``called``: what tables were called at the last commit, by the source's numbers; ``at_us``: the
-        time of the last transaction."""
+        time of the last transaction; ``reach``: the highest LSN of earlier epochs."""
         self._step, self._log, self._output, self._options = step, changelog, output, options
-        self._format, self._called, self._at_us = tables, called, at_us
+        self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
 
     def table(self, session: "SparkSession", table: TableState, found: TablePlan) -> TableState:
         """Apply what ``found`` says in ``session``; return the table as it is after that."""
@@ -415,6 +436,10 @@ class _Attempt:
         self._require_fit(table, group)
         if not is_small(group):
             require_sizes(self._log.store, group)
+        if may_repeat(table, group, self._reach):
+            self._leave_out_known(step, table, group, whole=another)
+            if not group.rows:
+                return table
         past = table.mode.keeps_past and bool(table.versions)
         if another:
             if past:
@@ -422,14 +447,23 @@ class _Attempt:
                 table = replaced(table, keeps_rows=True)
             else:
                 table = self._format.truncate(step, replaced(table))
+        if group.replaces or another:
+            table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
             table = msgspec.structs.replace(table, stale=())
         names = {column.name for column in group.columns}
+        drops = of_rules(self._options.dropped, table.name, "keep") == "drop"
+        gone = dropped(table, group) if drops else ()
+
+        def learn(before: TableState) -> TableState:
+            return forgotten(self._learn(step, before, group, another=another), gone)
+
         change = Evolution(
             key=group.key,
             renames=renames(table, group),
             replaces=group.replaces and not past,
-            learn=lambda before: self._learn(step, before, group, another=another),
+            learn=learn,
+            forgets=gone,
             drops=tuple(name for name in table.source_columns if name not in names),
         )
         table = self._format.evolve(step, table, change)
@@ -447,6 +481,19 @@ class _Attempt:
             return self._format.replace(step, table, brought)
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=()) if brought.truncates else table
+
+    def _leave_out_known(self, step: Step, table: TableState, group: Group, *, whole: bool) -> None:
+        folder = f"{table.folder}/changes/{self._step.name()}"
+        make_readable(self._log.store, self._output, group, folder)
+
+        def write(left: "DataFrame") -> str:
+            path = self._output.uri(f"{table.folder}/changes/{self._step.name()}")
+            left.write.mode("overwrite").parquet(path)
+            return path
+
+        rows = self._read(step, group, table.versions.get(group.fingerprint))
+        history = self._format.read(step.spark, table, "changes")
+        leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: Group) -> None:
         """Raises: ModeUnfit."""
@@ -475,7 +522,8 @@ class _Attempt:
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = _doubted(table, f"it was called {called} before, and its rows are there")
         types = table.versions.get(group.fingerprint)
-        self._make_readable(table, group)
+        folder = f"{table.folder}/changes/{self._step.name()}"
+        make_readable(self._log.store, self._output, group, folder)
         if types is None:
             types = self._types(step, group) if group.segments else {}
         learnt = identify(table, group)
@@ -526,26 +574,6 @@ class _Attempt:
         prefix = "file://" if store.local else ""
         paths = group.converted or [prefix + store.uri(path) for path in group.segments]
         return reader.parquet(*(paths[:1] if first else paths))
-
-    def _make_readable(self, table: TableState, group: Group) -> None:
-        """Copy segments with decimals of more than 38 digits, which Spark does not read, with text
-        in their place. The change log writes none unless it is told to."""
-        if not any("decimal256" in column.arrow for column in group.columns):
-            return
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        folder = f"{table.folder}/changes/{self._step.name()}"
-        for number, segment in enumerate(group.segments):
-            rows = self._log.store.read_parquet(segment)
-            for at, column in enumerate(rows.schema):
-                if "decimal256" in str(column.type):
-                    kind = pa.list_(pa.string()) if pa.types.is_list(column.type) else pa.string()
-                    rows = rows.set_column(at, column.name, rows.column(at).cast(kind))
-            path = f"{folder}/{number}.parquet"
-            with self._output.store.create(path) as file:
-                parquet.write_table(rows, file)
-            group.converted.append(self._output.uri(path))
 
 
 def _with_epoch(rows: "DataFrame", epoch: int) -> "DataFrame":

@@ -21,7 +21,9 @@ from waltap_spark.plan import Group
 __all__ = [
     "Learnt",
     "another_table",
+    "dropped",
     "file_column",
+    "forgotten",
     "identify",
     "older_value",
     "renames",
@@ -87,6 +89,25 @@ def _spare(name: str, taken: Mapping[str, object]) -> str:
     while name in taken:
         name += "'"
     return name
+
+
+def dropped(table: TableState, group: Group) -> tuple[str, ...]:
+    """Return the columns, by their names after `renames`, that the source has no more in ``group``."""
+    called, named = renames(table, group), {column.name for column in group.columns}
+    kept = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
+    present = [called.get(name, name) for name in table.columns]
+    return tuple(name for name in present if named and name not in kept)
+
+
+def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
+    """Return ``table`` without the columns ``names``; files may have them."""
+    if not names:
+        return table
+    return msgspec.structs.replace(
+        table,
+        columns={name: kind for name, kind in table.columns.items() if name not in names},
+        ids={name: number for name, number in table.ids.items() if name not in names},
+    )
 
 
 def identify(table: TableState, group: Group) -> Learnt:

@@ -211,6 +211,43 @@ def top(
 
 
 @application.command()
+def maintain(
+    output: OutputArgument, master: MasterOption = "local[*]", set_: SetOption = None
+) -> None:
+    """Make few large files of many small ones, and remove those that nobody reads any more.
+
+    A process that keeps the tables does it by itself, when it is due; this does it now, while none runs.
+    Files of earlier Parquet commits stay for grace.seconds (--set), versions of Delta Lake and Iceberg for
+    format.retention.hours of the profile.
+    """
+    from rich.table import Table
+
+    from waltap.cli.screen import answers, notices
+    from waltap_spark.maintenance import maintain as maintained
+    from waltap_spark.maintenance import take
+    from waltap_spark.settings import properties_of
+
+    found = _output(output)
+    grace_s = properties_of(set_ or [], found.location).grace_s
+    take(found)  # in use? That is known without Spark
+    try:
+        with notices().status("starting Spark (about 5 s)"):
+            spark = _session("waltap maintain", found, master, set_)
+    finally:
+        found.close()
+    table = Table()
+    for title in ("table", "files before", "files now", ""):
+        table.add_column(title, justify="right" if title.startswith("files") else "left")
+    try:
+        for each in maintained(spark, found, grace_s=grace_s):
+            counts = ("", "") if each.skipped else (f"{each.before:,}", f"{each.after:,}")
+            table.add_row(each.table, *counts, each.skipped)
+    finally:
+        spark.stop()
+    answers().print(table)
+
+
+@application.command()
 def resume(
     output: OutputArgument,
     table: Annotated[str, typer.Argument(help="The table that stands still: SCHEMA.TABLE.")],

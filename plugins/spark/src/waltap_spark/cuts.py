@@ -7,7 +7,8 @@ For Parquet, the commits that are still there are the past. This module knows no
 """
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from waltap_sinks.changelog.manifest import Mark
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.output import Cut, Output, OutputState, TableState, Versions
 
-__all__ = ["noted", "state_at"]
+__all__ = ["committed", "noted", "state_at"]
 
 FOLDER: Final = "_waltap/cuts"
 CUTS_MOST: Final = 256
@@ -57,6 +58,20 @@ def noted(output: Output, state: OutputState, before: OutputState) -> OutputStat
         cuts = cuts[CUTS_MOST:]
         _forget(output, state.committed_at - KEPT_S)
     return msgspec.structs.replace(state, cuts=cuts, cuts_before=first)
+
+
+def committed(output: Output, before: OutputState, tables: Mapping[str, TableState]) -> OutputState:
+    """Commit ``tables``, of a format in place, whose rows are those of ``before`` in other files; return
+    the commit."""
+    state = msgspec.structs.replace(
+        before,
+        number=before.number + 1,
+        committed_at=time.time(),
+        tables={**before.tables, **tables},
+    )
+    state = noted(output, state, before)
+    output.commit(state)
+    return state
 
 
 def state_at(output: Output, state: OutputState, moment: "Mark | int | dt.datetime") -> OutputState:

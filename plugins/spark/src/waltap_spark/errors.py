@@ -21,6 +21,8 @@ SinkError
     ├── FormatLimit         WT-5234   it cannot hold such a table
     ├── TargetChanged       WT-5235   somebody else wrote the table
     ├── VersionGone         WT-5236   the tables as they were then cannot be read any more
+    ├── CommitBegun         WT-5247   a commit that a driver had begun is to be finished first
+    ├── NameTaken           WT-5246   another table is called so in the catalogue
     └── CatalogueUnreachable  WT-5245   the catalogue of the tables does not load, or does not answer
 """
 
@@ -30,6 +32,7 @@ __all__ = [
     "ApplierFailed",
     "CatalogueUnreachable",
     "ChangeUnfit",
+    "CommitBegun",
     "FormatDiffers",
     "FormatError",
     "FormatLimit",
@@ -37,6 +40,7 @@ __all__ = [
     "FormatUnknown",
     "FormatUnsupported",
     "JavaMissing",
+    "NameTaken",
     "OutputDamaged",
     "OutputInUse",
     "OutputMismatch",
@@ -234,7 +238,37 @@ class FormatLimit(FormatError):
     """The table format cannot hold what a table has; the table stands still, the others go on."""
 
     code = "WT-5234"
-    remedy = "Leave one of the columns out (column.exclude.list), rename it, or choose parquet."
+    remedy = (
+        "Leave one of the columns out (column.exclude.list), rename it, or choose parquet. What "
+        "format.partition.by and format.cluster.by name must be columns of the table."
+    )
+
+
+class CommitBegun(FormatError):
+    """A driver died within a commit; the next one finds what it wrote and finishes it, upkeep does not."""
+
+    code = "WT-5247"
+    remedy = (
+        "Let the pipeline run, or `waltap spark apply --once --changelog {changelog} --output {output}` "
+        "with the sink's properties as --set: it finishes the commit. Then try again."
+    )
+
+
+class NameTaken(FormatError):
+    """What a table would be called in the catalogue is another's there; nothing of it was written.
+
+    The table stands still, the others go on.
+    """
+
+    code = "WT-5246"
+    remedy = (
+        "Call it otherwise: format.names = TABLE-REGEX:NAME, for example "
+        "format.names = {pattern}:NAME. It then goes on from its first change."
+    )
+
+    def __init__(self, problem: str, *, table: str, **fields: object) -> None:
+        pattern = table.replace(".", "\\.")
+        super().__init__(problem, table=table, pattern=pattern, **fields)
 
 
 class TargetChanged(FormatError):

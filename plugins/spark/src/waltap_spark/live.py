@@ -135,9 +135,15 @@ def _moment(moment: "Mark | int | str | dt.datetime") -> "Mark | int | dt.dateti
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
     """Return what the views of tables (schema, name) are called: as the table, with its schema in front
-    (``schema_table``) where another table, or the changes of one, are called so."""
+    (``schema_table``) where another table, or the changes of one, are called so; ``schema.table`` where
+    that is another's, too."""
     taken = [name for _, table in tables for name in (table, f"{table}_changes")]
-    return [table if taken.count(table) == 1 else f"{schema}_{table}" for schema, table in tables]
+    found = [table if taken.count(table) == 1 else f"{schema}_{table}" for schema, table in tables]
+    taken = [name for view in found for name in (view, f"{view}_changes")]
+    return [
+        view if taken.count(view) == 1 else f"{schema}.{table}"
+        for view, (schema, table) in zip(found, tables, strict=True)
+    ]
 
 
 def open_tables(spark: "SparkSession", location: str) -> LiveTables:

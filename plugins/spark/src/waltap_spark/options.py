@@ -19,6 +19,7 @@ class ApplyOptions:
     ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
     ``grace_s``: how long folders of earlier commits stay for those who are reading them.
     ``parallel``: tables that are applied at a time. ``modes``: what each table keeps.
+    ``dropped``: what becomes of columns that the source drops, keep or drop, as rules by table.
     """
 
     type_change: Literal["fail", "string"] = "fail"
@@ -30,3 +31,4 @@ class ApplyOptions:
     grace_s: float = 600.0
     parallel: int = 4
     modes: ModeRules = field(default_factory=ModeRules)
+    dropped: tuple[str, ...] = ()

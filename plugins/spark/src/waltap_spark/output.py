@@ -166,7 +166,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change log that it stands still for, and ``passed``: those that somebody chose to go on without.
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
-    ``kept_as`` is how the table is kept, None as `PLAIN`.
+    ``kept_as`` is how the table is kept, None as `PLAIN`. ``snapshot_epoch``: the epoch of the change
+    log in which a snapshot replaced its rows last.
     """
 
     schema: str
@@ -194,6 +195,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     as_text: bool = False
     damaged: str = ""
     passed: tuple[str, ...] = ()
+    snapshot_epoch: int = 0
 
     @property
     def mode(self) -> Mode:
@@ -259,7 +261,8 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     an earlier version made the commit. ``identity`` is the output's own, given once; ``format`` is that of
     its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.cuts`),
     ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
-    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`)."""
+    earlier versions kept them; now they are in files of their own (`waltap_spark.garbage`). ``reached``:
+    the highest LSN of the change log's epochs before the present one (`waltap_spark.redelivery`)."""
 
     version: int
     number: int
@@ -276,6 +279,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     format_values: dict[str, str] = {}
     cuts: tuple[Cut, ...] = ()
     cuts_before: Versions = {}
+    reached: int = 0
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):

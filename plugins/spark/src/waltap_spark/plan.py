@@ -40,9 +40,12 @@ class Group:
     """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
     until: Mark | None = None
     """The mark up to which the commit goes for whose plan the group was made."""
+    span: tuple[int, int] | None = None
+    """The LSNs between which its transactions end: from 0 where the epoch begins. None of a snapshot."""
 
-    def add(self, entry: TableEntry) -> None:
-        """Take the segments of ``entry``."""
+    def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
+        """Take the segments of ``entry``, of a manifest with the LSNs ``span``."""
+        self.span = span if self.span is None else (self.span[0], span[1])
         self.segments += [part.path for part in entry.segments]
         self.known |= {part.path: (part.rows, part.bytes) for part in entry.segments}
         self.rows += entry.rows
@@ -82,8 +85,8 @@ class TablePlan:
     tried: list[Group] = field(default_factory=list)
     """Groups that were begun."""
 
-    def take(self, entry: TableEntry, epoch: int) -> None:
-        """Take the rows that one manifest has of this table."""
+    def take(self, entry: TableEntry, epoch: int, span: tuple[int, int]) -> None:
+        """Take the rows that one manifest, with the LSNs ``span``, has of this table."""
         if entry.generation is not None:
             self._stage(entry)
             if entry.complete:
@@ -91,7 +94,7 @@ class TablePlan:
             return
         if not self.groups or not self.groups[-1].continues(entry, epoch):
             self.groups.append(_group(entry, epoch))
-        self.groups[-1].add(entry)
+        self.groups[-1].add(entry, span)
 
     def _stage(self, entry: TableEntry) -> None:
         """Keep rows of a snapshot until it is complete; those of an earlier one, and of what a table that
@@ -142,10 +145,11 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
         if before.staged
     }
     for manifest in manifests:
-        epoch = manifest.mark.epoch
+        epoch, before = manifest.mark.epoch, manifest.previous
+        span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
             found = plans.setdefault(entry.name, TablePlan(entry.schema, entry.table))
-            found.take(entry, epoch)
+            found.take(entry, epoch, span)
         if manifest.snapshot is not None and manifest.snapshot.complete:
             for found in plans.values():
                 found.release(manifest.snapshot.generation, epoch)

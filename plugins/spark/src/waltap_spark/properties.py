@@ -1,14 +1,15 @@
 """Properties of the Spark sink."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from waltap.config import CommaList
 from waltap.config.property import Properties, declare, declare_family
 from waltap_spark.modes import DELETES, EXTRA, NAMES, checked_rules
+from waltap_spark.targets import checked_divisions, checked_names
 
-__all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties"]
+__all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
 
 
 class SparkProperties(Properties):
@@ -74,6 +75,15 @@ class SparkProperties(Properties):
             "_op, _commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
         ),
         examples=("_commit_ts,_xid",),
+    )
+    columns_dropped: CommaList = declare(
+        "columns.dropped",
+        default=("keep",),
+        summary=(
+            "What becomes of a column that the source drops: keep (it stays, with the values that rows "
+            "had), drop (it goes, from the history too). As mode by table."
+        ),
+        examples=(r"public\.orders:drop,keep",),
     )
     type_change: Literal["fail", "string"] = declare(
         "type.change",
@@ -182,6 +192,12 @@ class SparkProperties(Properties):
         checked_rules(value, DELETES)
         return value
 
+    @field_validator("columns_dropped")
+    @classmethod
+    def _dropped(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_rules(value, ("keep", "drop"))
+        return value
+
     @field_validator("extra_columns")
     @classmethod
     def _extra(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -192,7 +208,60 @@ class SparkProperties(Properties):
         return value
 
 
-class DeltaProperties(Properties):
+class TargetProperties(Properties):
+    """What tables of a format that is written in place are called, and how their files are divided."""
+
+    names: CommaList = declare(
+        "names",
+        default=(),
+        summary=(
+            "What tables are called in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is TABLE "
+            "or SCHEMA.TABLE, with $1 for groups. Case counts. The history is NAME_changes."
+        ),
+        examples=(r"public\.orders_changes:orders_audit,crm\.(.*):raw.crm_$1",),
+    )
+    partition_by: str = declare(
+        "partition.by",
+        default="",
+        summary=(
+            "What new tables are partitioned by: TABLE-REGEX:COLUMN,COLUMN;…, first match wins; a history "
+            "is SCHEMA.TABLE/changes. Case counts. Iceberg takes transforms, too: days(COLUMN), "
+            "bucket(16, COLUMN)."
+        ),
+        examples=(r"public\.orders:region;.*/changes:_op",),
+    )
+    cluster_by: str = declare(
+        "cluster.by",
+        default="",
+        summary=(
+            "What the rows of new tables are clustered by, written as format.partition.by: CLUSTER BY of "
+            "Delta Lake, the sort order of Iceberg; compaction puts them in that order."
+        ),
+        examples=(r"public\.orders:customer_id,placed_at",),
+    )
+
+    @field_validator("names")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_names(value)
+        return value
+
+    @field_validator("cluster_by")
+    @classmethod
+    def _cluster(cls, value: str) -> str:
+        checked_divisions(value, transforms=False)
+        return value
+
+    @model_validator(mode="after")
+    def _names_want_a_catalogue(self) -> Self:
+        if self.names and not getattr(self, "catalog", ""):
+            raise ValueError(
+                "format.names says what tables are called in format.catalog, which is not given"
+            )
+        return self
+
+
+class DeltaProperties(TargetProperties):
     """Where Delta tables are, and what they keep."""
 
     catalog: str = declare(
@@ -213,8 +282,14 @@ class DeltaProperties(Properties):
         unit="h",
     )
 
+    @field_validator("partition_by")
+    @classmethod
+    def _partition(cls, value: str) -> str:
+        checked_divisions(value, transforms=False)
+        return value
 
-class IcebergProperties(Properties):
+
+class IcebergProperties(TargetProperties):
     """Where Iceberg tables are, and what they keep."""
 
     catalog: str = declare(
@@ -240,3 +315,9 @@ class IcebergProperties(Properties):
         ge=100,
         summary="Most versions of a table that stay: each commit writes the list of them anew.",
     )
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partition(cls, value: str) -> str:
+        checked_divisions(value, transforms=True)
+        return value

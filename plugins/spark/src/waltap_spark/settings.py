@@ -79,6 +79,7 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
         modes=ModeRules(
             modes=properties.mode, deletes=properties.deletes, extra=properties.extra_columns
         ),
+        dropped=properties.columns_dropped,
     )
 
 

@@ -66,7 +66,7 @@ class FormatChoice:
             return (spec.properties or Properties).model_validate(own)
         except ValidationError as cause:
             problems = [
-                Problem(PREFIX + ".".join(map(str, each["loc"])), each["msg"])
+                Problem((PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), each["msg"])
                 for each in cause.errors(include_input=False, include_url=False)
             ]
             raise ConfigurationError(problems, origin=COMMAND_LINE) from cause

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from waltap.files.errors import FilesUnavailable
-from waltap_spark.errors import FormatNotReady, FormatUnsupported
+from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported
 from waltap_spark.expression import namespace_of, quoted
-from waltap_spark.formats.merging import Commit, MergingFormat, Note, retyped
+from waltap_spark.formats.merge_sql import retyped
+from waltap_spark.formats.merging import Commit, MergingFormat, Note
 from waltap_spark.formats.table_format import FormatContext, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import DeltaProperties
+from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,22 +115,42 @@ class DeltaFormat(MergingFormat):
         catalog = self._properties.catalog
         if not catalog:
             return f"delta.{quoted(self._output.uri(f'{table.folder}/delta/{what}'))}"
-        name = table.table if what == "current" else f"{table.table}_changes"
-        parts = [*catalog.split("."), table.schema, name]
+        schema, name = named(self._properties.names, table.schema, table.table)
+        parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
-    def create(self, spark: "SparkSession", at: str, columns: str) -> None:
+    def tells_case(self, spark: "SparkSession") -> bool:
+        """Paths do; no catalogue does that Delta is known to have."""
+        return not self._properties.catalog
+
+    def layout(self, table: TableState, what: What) -> Layout:
+        """Return what the profile says. Raises: FormatLimit."""
+        name = table.name if what == "current" else table.name + OF_HISTORY
+        found = Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
+        if found.partition and found.cluster:
+            text = f"{name} is to be partitioned and clustered, and Delta Lake has either"
+            raise FormatLimit(text)
+        return found
+
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
         """CREATE TABLE; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {_properties()}")
+        divided = _divided([each.column for each in layout.partition], layout.cluster)
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {_properties()}"
+        )
 
     def rewriting(
         self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
     ) -> Sequence[Callable[[], object]]:
         """CREATE OR REPLACE TABLE … AS, which is one commit."""
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
-        sql = f"CREATE OR REPLACE TABLE {target.at} USING delta {_properties()} AS {query}"
+        detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
+        divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
+        sql = (
+            f"CREATE OR REPLACE TABLE {target.at} USING delta {divided} {_properties()} AS {query}"
+        )
         return [lambda: spark.sql(sql)]
 
     def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
@@ -227,6 +249,10 @@ class DeltaFormat(MergingFormat):
         """Return text for times of day, which Delta does not have."""
         return kind.replace('"time(6)"', '"string"') if "time(" in kind else kind
 
+    def files(self, spark: "SparkSession", at: str) -> int:
+        """Ask DESCRIBE DETAIL."""
+        return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
+
     def compact(self, spark: "SparkSession", at: str) -> None:
         """OPTIMIZE."""
         spark.sql(f"OPTIMIZE {at}")
@@ -270,6 +296,12 @@ def is_missing(error: Any) -> bool:
 def _properties() -> str:
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in TABLE.items())
     return f"TBLPROPERTIES ({listed})"
+
+
+def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
+    if partition:
+        return f"PARTITIONED BY ({', '.join(map(quoted, partition))})"
+    return f"CLUSTER BY ({', '.join(map(quoted, cluster))})" if cluster else ""
 
 
 def _digits(kind: str) -> tuple[int, int]:

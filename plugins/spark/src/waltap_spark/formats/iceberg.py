@@ -24,11 +24,13 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
-from waltap_spark.formats.merging import Commit, MergingFormat, Note, retyped
+from waltap_spark.formats.merge_sql import retyped
+from waltap_spark.formats.merging import Commit, MergingFormat, Note
 from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import IcebergProperties
 from waltap_spark.schema import struct_of
+from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,8 +142,8 @@ class IcebergFormat(MergingFormat):
         if not catalog:
             parts = [OWN, safe_name(table.schema), safe_name(table.table), what]
         else:
-            name = table.table if what == "current" else f"{table.table}_changes"
-            parts = [*catalog.split("."), table.schema, name]
+            schema, name = named(self._properties.names, table.schema, table.table)
+            parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
     def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
@@ -162,16 +164,39 @@ class IcebergFormat(MergingFormat):
 
     # --- tables -------------------------------------------------------------------------------------
 
-    def create(self, spark: "SparkSession", at: str, columns: str) -> None:
+    def tells_case(self, spark: "SparkSession") -> bool:
+        """Tell it of the catalogues that are known to do."""
+        setting = f"spark.sql.catalog.{self._properties.catalog.partition('.')[0]}"
+        kind = spark.conf.get(f"{setting}.type", "") or ""
+        uri = spark.conf.get(f"{setting}.uri", "") or ""
+        if kind == "jdbc":
+            return uri.startswith(("jdbc:sqlite:", "jdbc:postgresql:"))
+        return not self._properties.catalog or kind in ("hadoop", "nessie")
+
+    def layout(self, table: TableState, what: What) -> Layout:
+        """Return what the profile says."""
+        name = table.name if what == "current" else table.name + OF_HISTORY
+        return Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
+
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
         """CREATE TABLE, then an empty snapshot; a schema of a catalogue that is not there is made."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
                 spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
         properties = {**TABLE, KEY: self._identity()}
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        divided = ", ".join(each.sql for each in layout.partition)
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
+            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING iceberg"
+            + (f" PARTITIONED BY ({divided})" if divided else "")
+            + f" TBLPROPERTIES ({listed})"
         )
+        if (
+            layout.cluster
+        ):  # each task sorts what it writes; an order over all of them costs a job more
+            order = ", ".join(map(quoted, layout.cluster))
+            how = "DISTRIBUTED BY PARTITION LOCALLY" if divided else "LOCALLY"
+            spark.sql(f"ALTER TABLE {at} WRITE {how} ORDERED BY {order}")
         with self._transaction(spark, at):
             pass
 
@@ -203,6 +228,14 @@ class IcebergFormat(MergingFormat):
         """Rename; the column keeps Iceberg's id, and its values."""
         with self._transaction(spark, at) as transaction:
             transaction.updateSchema().renameColumn(old, new).commit()
+
+    def drop_columns(self, spark: "SparkSession", at: str, names: Sequence[str]) -> None:
+        """Drop columns; older versions keep theirs."""
+        with self._transaction(spark, at) as transaction:
+            change = transaction.updateSchema()
+            for name in names:
+                change = change.deleteColumn(name)
+            change.commit()
 
     def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
         """Add columns under ids of their own."""
@@ -318,12 +351,19 @@ class IcebergFormat(MergingFormat):
 
     # --- maintenance --------------------------------------------------------------------------------
 
+    def files(self, spark: "SparkSession", at: str) -> int:
+        """Return the files of rows, and of rows that are deleted."""
+        summary = self._load(spark, at).currentSnapshot().summary()
+        counts = (summary.get(f"total-{kind}-files") for kind in ("data", "delete"))
+        return sum(int(count or 0) for count in counts)
+
     def compact(self, spark: "SparkSession", at: str) -> None:
         """Rewrite small data files and position deletes; let versions go that are too many."""
         table = self._load(spark, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
         with _active(spark):
-            actions.rewriteDataFiles(table).execute()
+            files = actions.rewriteDataFiles(table)
+            (files.sort() if table.sortOrder().isSorted() else files).execute()
             actions.rewritePositionDeletes(table).execute()
         table.refresh()
         self._expire(table)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap_spark.column_identity import older_value
-from waltap_spark.errors import FormatLimit, TargetChanged
+from waltap_spark.errors import FormatLimit, NameTaken, TargetChanged
 from waltap_spark.expression import column_of, quoted
+from waltap_spark.formats.merge_sql import equal, inserted, literal
 from waltap_spark.formats.table_format import (
     Brought,
     Evolution,
@@ -33,11 +34,12 @@ from waltap_spark.modes import row_columns, row_key
 from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.settle import GONE, copies, distinguishing
+from waltap_spark.targets import Claims, Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Commit", "MergingFormat", "Note", "retyped"]
+__all__ = ["Commit", "MergingFormat", "Note"]
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +52,13 @@ VACUUM_S: Final = 24 * 3600.0
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit of the format says of itself: the output it belongs to, and its step."""
+    """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
+    step it is, "" where an earlier version made it."""
 
     waltap: str
     step: int
     mark: str = ""
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class MergingFormat(TableFormat):
     def __init__(self, context: FormatContext) -> None:
         self._output, self._options = context.output, context.options
         self._identity = context.identity
+        self._claims = Claims(context.tables)
         self._taken: dict[str, dict[int, int]] = {}
         """Steps after the one that counts that were taken before: identifier → step → version."""
 
@@ -84,7 +89,7 @@ class MergingFormat(TableFormat):
         """Return what SQL calls the table."""
 
     @abstractmethod
-    def create(self, spark: "SparkSession", at: str, columns: str) -> None:
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
         """Make the table; ``columns`` as in CREATE TABLE."""
 
     @abstractmethod
@@ -120,9 +125,25 @@ class MergingFormat(TableFormat):
     def vacuum(self, spark: "SparkSession", at: str) -> None:
         """Remove files that no version within the format's retention needs."""
 
+    def tells_case(self, spark: "SparkSession") -> bool:
+        """Tell whether two tables may have names that differ by case alone."""
+        return False
+
+    def layout(self, table: TableState, what: What) -> Layout:
+        """Return how the files of a table that is to be made are divided. Raises: FormatLimit."""
+        return Layout()
+
+    def files(self, spark: "SparkSession", at: str) -> int:
+        """Return how many files the newest version has."""
+        return 0
+
     def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
         """Rename a column, in one commit."""
         spark.sql(f"ALTER TABLE {at} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def drop_columns(self, spark: "SparkSession", at: str, names: Sequence[str]) -> None:
+        """Drop columns, in one commit."""
+        spark.sql(f"ALTER TABLE {at} DROP COLUMNS ({', '.join(map(quoted, names))})")
 
     def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
         """Add columns (name → type in JSON), in one commit."""
@@ -149,7 +170,7 @@ class MergingFormat(TableFormat):
     # --- the contract -------------------------------------------------------------------------------
 
     def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
-        """Learn; then rename, add and retype columns, each as a step."""
+        """Learn; then rename, drop, add and retype columns, each as a step."""
         learnt = change.learn(table)
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
@@ -160,6 +181,7 @@ class MergingFormat(TableFormat):
         work = _Work(self, step, learnt, learnt.held)
         if renamed:
             work.rename(renamed)
+        work.drop(change.forgets)
         work.add(rows=not change.replaces)
         work.retype()
         return msgspec.structs.replace(learnt, held=work.held)
@@ -240,17 +262,17 @@ class MergingFormat(TableFormat):
 
     # --- steps --------------------------------------------------------------------------------------
 
-    def take(self, step: Step, target: Target, action: Callable[[], object]) -> Target:
-        """Do ``action`` as the next step of ``target``, unless it was done before; return the target
-        after it. Raises: TargetChanged."""
+    def take(self, step: Step, owner: str, target: Target, action: Callable[[], object]) -> Target:
+        """Do ``action`` as the next step of ``target``, one of the table ``owner``, unless it was done
+        before; return the target after it. Raises: TargetChanged, NameTaken."""
         number = target.step + 1
-        taken = self.taken(step.spark, target)
+        taken = self.taken(step.spark, owner, target)
         if number not in taken:
-            note = Note(waltap=self._identity(), step=number, mark=str(step.mark))
+            note = Note(waltap=self._identity(), step=number, mark=str(step.mark), table=owner)
             try:
                 with self.noted(step.spark, note):
                     action()
-                taken = self._look(step.spark, target)
+                taken = self._look(step.spark, owner, target)
             except BaseException:
                 self._taken.pop(target.at, None)  # nobody knows whether it took place
                 raise
@@ -259,17 +281,17 @@ class MergingFormat(TableFormat):
         version = taken.pop(number)
         return msgspec.structs.replace(target, version=version, step=number)
 
-    def taken(self, spark: "SparkSession", target: Target) -> dict[int, int]:
+    def taken(self, spark: "SparkSession", owner: str, target: Target) -> dict[int, int]:
         """Return the steps after that of ``target`` that were taken already, with their versions."""
         found = self._taken.get(target.at)
         if found is None:
-            found = self._taken[target.at] = self._look(spark, target)
+            found = self._taken[target.at] = self._look(spark, owner, target)
         return found
 
-    def _look(self, spark: "SparkSession", target: Target) -> dict[int, int]:
+    def _look(self, spark: "SparkSession", owner: str, target: Target) -> dict[int, int]:
         """Look into the table's log for steps after that of ``target``.
 
-        Raises: TargetChanged, when somebody else's are among them.
+        Raises: TargetChanged, when somebody else's are among them; NameTaken, when all are.
         """
         later = self.commits(spark, target)
         if later is None:
@@ -281,14 +303,30 @@ class MergingFormat(TableFormat):
         for commit in later:
             if commit.restores == target.version:
                 foreign = None
-            elif commit.note is not None and commit.note.waltap == self._identity():
+            elif commit.note is not None and self._is_of(commit.note, owner):
                 steps[commit.note.step] = commit.version
             elif not self.is_harmless(commit.operation):
                 foreign = foreign or commit
+        if foreign is not None and not target.step and not steps:
+            whose = "another output's" if foreign.note else "somebody else's"
+            if foreign.note is not None and foreign.note.waltap == self._identity():
+                whose = f"{foreign.note.table}'s"
+            text = f"{owner} would be kept as {target.at}: that is there, and is {whose}"
+            raise NameTaken(text, table=owner)
         if foreign is not None:
             by = "belongs to another output" if foreign.note else "was written by somebody else"
             raise self._changed(target, f"{by} ({foreign.operation}, version {foreign.version})")
         return steps
+
+    def newest(self, spark: "SparkSession", owner: str, target: Target) -> Target:
+        """Return ``target`` at the newest version that has its rows. Raises: TargetChanged."""
+        if self._look(spark, owner, target):
+            raise self._changed(target, "has steps that no commit names")
+        later = self.commits(spark, target) or []
+        return msgspec.structs.replace(target, version=later[-1].version) if later else target
+
+    def _is_of(self, note: Note, owner: str) -> bool:
+        return note.waltap == self._identity() and note.table in ("", owner)
 
     def _changed(self, target: Target, what: str) -> TargetChanged:
         return TargetChanged(f"{target.at} {what}", table=target.at, version=max(target.version, 0))
@@ -300,12 +338,23 @@ class MergingFormat(TableFormat):
         return _Work(self, step, table, table.held)
 
     def _created(self, step: Step, table: TableState) -> TableState:
-        held = Held(columns=dict(table.columns))
-        for what in _whats(table):
-            own = _columns(table, what)
-            target = Target(at=self.identifier(table, what))
-            columns = ", ".join(self.declared(own))
-            target = self.take(step, target, partial(self.create, step.spark, target.at, columns))
+        held, whats = Held(columns=dict(table.columns)), _whats(table)
+        layouts = {what: self.layout(table, what) for what in whats}
+        for what, layout in layouts.items():
+            layout.require(table.name, _columns(table, what))
+        ats = {what: self.identifier(table, what) for what in whats}
+        self._claims.take(table.name, list(ats.values()), tells_case=self.tells_case(step.spark))
+        try:
+            targets = {what: Target(at=at) for what, at in ats.items()}
+            for target in targets.values():
+                self.taken(step.spark, table.name, target)  # both are free before one is made
+        except NameTaken:
+            self._claims.release(table.name)
+            raise
+        for what, free in targets.items():
+            columns = ", ".join(self.declared(_columns(table, what)))
+            action = partial(self.create, step.spark, free.at, columns, layouts[what])
+            target = self.take(step, table.name, free, action)
             held = msgspec.structs.replace(held, targets={**held.targets, what: target})
         return msgspec.structs.replace(table, held=held)
 
@@ -381,11 +430,12 @@ class _Work:
     def is_taken(self, what: str) -> bool:
         """Tell whether the next step of ``what`` was taken already."""
         target = self.held.targets[what]
-        return target.step + 1 in self._format.taken(self._spark, target)
+        return target.step + 1 in self._format.taken(self._spark, self._table.name, target)
 
     def take(self, what: str, action: Callable[[], object]) -> None:
         """Take one step."""
-        target = self._format.take(self._step, self.held.targets[what], action)
+        now = self.held.targets[what]
+        target = self._format.take(self._step, self._table.name, now, action)
         targets = {**self.held.targets, what: target}
         self.held = msgspec.structs.replace(self.held, targets=targets)
 
@@ -423,7 +473,7 @@ class _Work:
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {on}"
                 f" WHEN MATCHED AND s.{GONE} THEN DELETE"
                 + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
-                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {_inserted(names)}"
+                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
             )
 
         self.take("current", action)
@@ -434,10 +484,10 @@ class _Work:
         def action() -> None:
             names = [name for name in self._view(frame) if name != GONE]
             kinds = self._table.columns
-            on = " AND ".join(_equal(quoted(name), kinds[name]) for name in names)
+            on = " AND ".join(equal(quoted(name), kinds[name]) for name in names)
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON s.{GONE} AND {on}"
-                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{GONE} THEN {_inserted(names)}"
+                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
             )
 
         self.take("current", action)
@@ -462,6 +512,18 @@ class _Work:
         columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
         self.held = msgspec.structs.replace(self.held, columns=columns)
 
+    def drop(self, names: Sequence[str]) -> None:
+        """Drop columns that the source has no more; what files are divided by stays."""
+        there = [name for name in names if name in self.held.columns]
+        for what in _whats(self._table) if there else ():
+            needed = self._format.layout(self._table, what).columns
+            gone = [name for name in there if name not in needed]
+            if gone:
+                drop = self._format.drop_columns
+                self.take(what, partial(drop, self._spark, self.at(what), gone))
+        columns = {name: kind for name, kind in self.held.columns.items() if name not in there}
+        self.held = msgspec.structs.replace(self.held, columns=columns)
+
     def add(self, *, rows: bool) -> None:
         """Add columns; ``rows``: those that are there get the value that they have in the source."""
         new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
@@ -476,7 +538,7 @@ class _Work:
             kinds = {name: self._format.stored(new[name]) for name in known}
             types = {field.name: field.dataType for field in struct_of(kinds).fields}
             pairs = (
-                f"{quoted(name)} = {_literal(text, types[name].simpleString())}"
+                f"{quoted(name)} = {literal(text, types[name].simpleString())}"
                 for name, text in known.items()
             )
             sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
@@ -507,16 +569,6 @@ class _Work:
             self.take(what, action)
 
 
-def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
-    """Return the columns ``names`` for SELECT, those in ``types`` cast; what does not fit is null."""
-    return ", ".join(
-        f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
-        if name in types
-        else quoted(name)
-        for name in names
-    )
-
-
 def _whats(table: TableState) -> tuple[What, ...]:
     """Return what is stored of a table."""
     return ("changes",) if table.mode.name == "append" else WHATS
@@ -524,23 +576,6 @@ def _whats(table: TableState) -> tuple[What, ...]:
 
 def _columns(table: TableState, what: What) -> dict[str, str]:
     return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
-
-
-def _inserted(names: Sequence[str]) -> str:
-    listed = [quoted(name) for name in names]
-    values = ", ".join(f"s.{name}" for name in listed)
-    return f"INSERT ({', '.join(listed)}) VALUES ({values})"
-
-
-def _equal(name: str, kind: str) -> str:
-    if kind in ('"float"', '"double"'):  # 0 and -0 differ
-        return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
-    return f"t.{name} <=> s.{name}"
-
-
-def _literal(text: str, kind: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"unhex('{escaped}')" if kind == "binary" else f"CAST('{escaped}' AS {kind})"
 
 
 def _refuse_alike(table: TableState) -> None:

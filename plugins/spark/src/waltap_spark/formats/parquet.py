@@ -54,7 +54,10 @@ class ParquetFormat(TableFormat):
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
         elif table.pending and (
-            table.key != change.key or change.renames or (change.drops and table.mode.keeps_past)
+            table.key != change.key
+            or change.renames
+            or change.forgets
+            or (change.drops and table.mode.keeps_past)
         ):
             # what is pending goes by the key and the names it was written under
             table = self._fold(step, table)

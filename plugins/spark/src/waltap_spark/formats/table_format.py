@@ -15,7 +15,7 @@ table's changes could not be applied, the same steps are taken once more, from t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -43,12 +43,14 @@ What = Literal["current", "changes"]
 class FormatContext:
     """What a format is made with: where the tables lie, and how they are kept.
 
-    ``identity`` is the output's own, for ever: what was written under another is not ours.
+    ``identity`` is the output's own, for ever: what was written under another is not ours. ``tables``:
+    those of the last commit, by name.
     """
 
     output: Output
     options: ApplyOptions
     identity: Callable[[], str]
+    tables: Callable[[], Mapping[str, TableState]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ class Evolution:
     """A table is about to get the columns, the key or the number in the source that a group has.
 
     ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``drops``:
-    columns that the source had, and has no more.
+    columns that the source had, and has no more; ``forgets``: columns, by the new names, that the table is
+    to have no more after ``learn``, since the source has not.
     """
 
     key: tuple[str, ...]
@@ -79,6 +82,7 @@ class Evolution:
     replaces: bool
     learn: Callable[[TableState], TableState]
     drops: tuple[str, ...] = ()
+    forgets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

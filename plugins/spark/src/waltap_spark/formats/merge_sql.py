@@ -1,0 +1,37 @@
+"""Texts of SQL that formats with MERGE are written by. Knows no Spark."""
+
+from collections.abc import Mapping, Sequence
+
+from waltap_spark.expression import quoted
+
+__all__ = ["equal", "inserted", "literal", "retyped"]
+
+
+def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
+    """Return the columns ``names`` for SELECT, those in ``types`` cast; what does not fit is null."""
+    return ", ".join(
+        f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
+        if name in types
+        else quoted(name)
+        for name in names
+    )
+
+
+def inserted(names: Sequence[str]) -> str:
+    """Return the INSERT of a MERGE for the columns ``names`` of its source, s."""
+    listed = [quoted(name) for name in names]
+    values = ", ".join(f"s.{name}" for name in listed)
+    return f"INSERT ({', '.join(listed)}) VALUES ({values})"
+
+
+def equal(name: str, kind: str) -> str:
+    """Return the condition that a column (quoted) of the target, t, and of the source have one value."""
+    if kind in ('"float"', '"double"'):  # 0 and -0 differ
+        return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
+    return f"t.{name} <=> s.{name}"
+
+
+def literal(text: str, kind: str) -> str:
+    """Return a value of the type ``kind`` (SQL), given as text; of binary in hexadecimal digits."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"unhex('{escaped}')" if kind == "binary" else f"CAST('{escaped}' AS {kind})"

@@ -1,0 +1,125 @@
+"""Tending the files of tables at once, by hand or by a scheduler: compaction, and removing what is old.
+
+A process that keeps the tables does this by itself, when it is due. Here it is done now, with the output
+in hand, so that nobody writes meanwhile.
+
+Tables in place are compacted; the version that was made so becomes the one that counts, by a commit; then
+old files go. In this order a file that the last commit needs is never one that no version within the
+retention has, however long nothing was written.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_spark.applier import Applier
+from waltap_spark.cuts import committed
+from waltap_spark.errors import CommitBegun, TableUnknown
+from waltap_spark.formats.choice import choice_of
+from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.modes import Mode, ModeRules
+from waltap_spark.options import ApplyOptions
+from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.session import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Tended", "maintain", "take"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What became of one table's files: how many there were and are; ``skipped``: why nothing was done."""
+
+    table: str
+    before: int = 0
+    after: int = 0
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AsMade(ModeRules):
+    """Tables are kept as they were made, whatever a profile says."""
+
+    tables: Mapping[str, TableState] = field(default_factory=dict)
+
+    def of(self, table: str) -> Mode:
+        return self.tables[table].mode
+
+
+def take(output: Output) -> OutputState:
+    """Take hold of ``output``, for `maintain`; needs no Spark.
+
+    Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown, where nothing was
+    applied yet.
+    """
+    state = output.state()
+    if state is None:
+        raise TableUnknown(f"nothing was applied to {output.location} yet", known="none yet")
+    log = ChangeLog(state.changelog)
+    state = output.open(log.store.location, log.identity())
+    begun = output.intent()
+    if begun is not None and begun.number == state.number + 1:
+        output.close()
+        text = f"a driver that died had begun commit {begun.number} of {output.location}"
+        raise CommitBegun(text, changelog=state.changelog, output=output.location)
+    return state
+
+
+def maintain(spark: "SparkSession", output: Output, *, grace_s: float = 600.0) -> Iterator[Tended]:
+    """Tend the files of all tables of ``output``, and tell what came of each.
+
+    Files of earlier commits stay for ``grace_s``, versions of formats in place for their retention: for
+    those who are reading them. A table that stands still is left alone.
+    Raises: as `take`, and what Spark raises.
+    """
+    state = take(output)
+    try:
+        modes = _AsMade(tables=state.tables)
+        options = ApplyOptions(
+            fold_rows=0, fold_share=0.0, fold_sets=1, grace_s=grace_s, modes=modes
+        )
+        log, choice = ChangeLog(state.changelog), choice_of(state)
+        applier = Applier(prepare(spark), log, output, options, choice)
+        before = applier.open().tables
+        try:
+            kind = applier.format
+            if isinstance(kind, MergingFormat):
+                for name in sorted(before):
+                    yield _in_place(prepare(spark), output, applier, kind, name)
+                return
+            applier.maintain()
+            output.collect(grace_s)
+            for name in sorted(before):
+                had, has = before[name], applier.state.tables[name]
+                yield Tended(name, len(had.paths()), len(has.paths()), has.failed)
+        finally:
+            applier.close()
+    finally:
+        output.close()
+
+
+def _in_place(
+    spark: "SparkSession", output: Output, applier: Applier, kind: MergingFormat, name: str
+) -> Tended:
+    table = applier.state.tables[name]
+    held = table.held
+    if held is None or table.failed:
+        return Tended(name, skipped=table.failed or "nothing was written yet")
+    had = sum(kind.files(spark, target.at) for target in held.targets.values())
+    targets = {}
+    for what, target in held.targets.items():
+        kind.compact(spark, target.at)
+        targets[what] = kind.newest(spark, name, target)
+    steps = sum(target.step for target in targets.values())
+    held = msgspec.structs.replace(held, targets=targets, compacted=steps, vacuumed=time.time())
+    moved = {name: msgspec.structs.replace(table, held=held)}
+    applier.state = committed(output, applier.state, moved)
+    for target in targets.values():
+        kind.vacuum(spark, target.at)
+    return Tended(name, had, sum(kind.files(spark, each.at) for each in targets.values()))

@@ -1,0 +1,67 @@
+"""Files of tables are tended by hand: few large ones, old ones gone, rows and past as they were."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltap_spark import session
+from waltap_spark.errors import CommitBegun, OutputInUse
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.live import LiveTables
+from waltap_spark.maintenance import maintain, take
+from waltap_spark.output import Intent, Output
+
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+
+LEFT = relation("public.left", [("id", "int4"), ("note", "text")])
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small plans are compiled longer than they run."""
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_maintenance_makes_few_files_and_changes_no_row(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    """Not while somebody writes, nor where a commit is half done. In place the version that counts is then
+    the compacted one, and a table goes on from there."""
+    values = {"format.retention.hours": "0"} if table_format == "delta" else {}
+    rig = Rig(tmp_path, delta, FormatChoice(table_format, values), parallel=1, grace_s=0.0)
+    for number in range(4):
+        rig.db.insert(LEFT, [str(number), "x"])
+        if number:
+            rig.db.update(LEFT, ["0"], note=str(number))
+        rig.commit()
+        rig.apply()
+    with pytest.raises(OutputInUse, match="WT-5203"):
+        take(Output(rig.output.location))
+    rig.applier.close()
+    (told,) = maintain(rig.spark, Output(rig.output.location), grace_s=0.0)
+    assert (told.table, told.skipped) == (LEFT.name, "")
+    if table_format == "parquet":
+        assert rig.output.table(LEFT.name).pending == ()
+    else:
+        assert told.after < told.before
+    rig.check(LEFT)
+    rig.reopen()
+    rig.db.update(LEFT, ["1"], note="after")
+    rig.commit()
+    rig.apply()
+    rig.check(LEFT)
+    tables = LiveTables(rig.spark, rig.output)
+    assert tables.changes(LEFT.name).count() == 8
+    assert tables.at(datetime.now(UTC)).current(LEFT.name).count() == 4
+    rig.applier.close()
+    state = rig.applier.state
+    rig.output.intend(Intent(number=state.number + 1, mark=state.mark, identity=state.identity))
+    with pytest.raises(CommitBegun, match="WT-5247"):
+        next(maintain(rig.spark, Output(rig.output.location)))
+    rig.sink.close()
