@@ -81,3 +81,40 @@ def test_an_answer_from_ahead_is_not_for_later_transactions(
     now += PAUSE_S + 1
     for oid in oids[BURST + 1 : -2]:
         assert names(ahead.table_of(oid, later)) == ["id"]
+
+
+def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(
+    database: Database, catalogue: Counting
+) -> None:
+    ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
+    changes = [xid(database, f"ALTER TABLE t0 ADD c{n} int") for n in range(20)]
+    catalogue.table_of(oid)  # its types are known
+    catalogue.asked = 0
+    for change in changes:
+        told = ahead.again(oid, change)
+        assert told is not None
+        found, horizon = told
+        assert len(names(found)) == 21
+        assert (horizon - change) % (1 << 32) >= 1
+    assert catalogue.asked == 1
+    later = xid(database, "DROP TABLE t0")
+    told = ahead.again(oid, later)
+    assert told is not None
+    assert told[0] is None
+    assert catalogue.asked == 2
+
+
+def test_a_change_that_is_not_visible_yet_is_waited_for(
+    database: Database, catalogue: Counting
+) -> None:
+    ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("ALTER TABLE t0 ADD v int")
+        row = open_one.execute("SELECT txid_current()").fetchone()
+        assert row is not None
+        change = int(row[0]) % (1 << 32)
+        assert ahead.again(oid, change) is None
+        open_one.commit()
+        told = ahead.again(oid, change)
+    assert told is not None
+    assert names(told[0]) == ["id", "v"]

@@ -34,9 +34,10 @@ KINDS = {
 }
 
 FIRST_USER_OID = 16384
+"""OIDs from here on are of what users made (``FirstNormalObjectId``)."""
+
 PAGE_HEADERS = frozenset({24, 40})
 """Bytes of a page of WAL before its first record; of a segment's first page."""
-"""OIDs from here on are of what users made (``FirstNormalObjectId``)."""
 
 TYPE_SQL = """
 SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbasetype::int8,
@@ -104,6 +105,10 @@ NAMES_SQL = (
     + RELATION_SQL[RELATION_SQL.rindex("  FROM pg_class c") :]
 )
 
+SEEN_SQL = """
+SELECT s.seen, r.* FROM (SELECT txid_current_snapshot()::text AS seen OFFSET 0) s
+  LEFT JOIN ({} AND c.oid = %s) r ON true
+"""
 
 PARTITIONS_SQL = """
 WITH RECURSIVE tree AS (
@@ -351,10 +356,8 @@ class PostgresCatalogue:
 
     def table(self, schema: str, table: str) -> Table | None:
         """Return one table, None when it does not exist."""
-        rows = self.query(
-            self.relation_sql + " AND n.nspname = %s AND c.relname = %s", (schema, table)
-        )
-        return self._one(rows)
+        where = " AND n.nspname = %s AND c.relname = %s"
+        return self._one(self.query(self.relation_sql + where, (schema, table)))
 
     def named_since(self, xid: int) -> list[Table]:
         """Return the tables that transaction ``xid``, or a later one, gave the name that they have now."""
@@ -419,6 +422,11 @@ class PostgresCatalogue:
         """Return the table with that OID, whatever it is called now; None when it is gone."""
         return self._one(self.query(self.relation_sql + " AND c.oid = %s", (oid,)))
 
+    def table_seen(self, oid: int) -> tuple[Table | None, str]:
+        """Return the same, and the snapshot that the answer is of: one statement has both."""
+        ((seen, *row),) = self.query(SEEN_SQL.format(self.relation_sql), (oid,))
+        return self._one([tuple(row)] if row[0] is not None else []), seen
+
     def tables_of(self, oids: Iterable[int]) -> list[Table]:
         """Return those of these tables that there are, in no order."""
         rows = self.query(self.relation_sql + " AND c.oid = ANY(%s)", (list(oids),))
@@ -426,10 +434,8 @@ class PostgresCatalogue:
         return self._tables(rows)
 
     def _one(self, rows: list[tuple[Any, ...]]) -> Table | None:
-        if not rows:
-            return None
-        self._load_types({int(column[1]) for column in rows[0][7] or ()})
-        return self._tables(rows)[0]
+        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
+        return next(iter(self._tables(rows)), None)
 
     def _tables(self, rows: list[tuple[Any, ...]]) -> list[Table]:
         having = [row[0] for row in rows if any(column[5] == "true" for column in row[7] or ())]

@@ -100,8 +100,7 @@ class Descriptions:
 
     def describe(self, wire: Relation) -> Relation:
         """Return ``wire`` with all that can be known of it. Raises: ConnectionLost, SourceError."""
-        moment = self._when_visible(wire.xid)
-        present = self._ahead.table_of(wire.oid, wire.xid) if wire.oid else None
+        present, moment = self._present(wire)
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
         if present is not None and remembered is not None:
@@ -116,6 +115,16 @@ class Descriptions:
             self._described.add(wire.oid)
             self._memory.put(described)
         return described
+
+    def _present(self, wire: Relation) -> tuple[Table | None, Moment]:
+        """Return what the catalogue says, once it shows what the wire tells, and when that was."""
+        oid, xid = wire.oid, wire.xid
+        if xid and oid in self._described and self._catalogue.tells_transactions:
+            found = self._ahead.again(oid, xid)
+            if found is not None:
+                return found[0], Moment(xid, found[1] % WRAP)
+        moment = self._when_visible(xid)
+        return self._ahead.table_of(oid, xid) if oid else None, moment
 
     def _unsettle(self, wire: Relation, remembered: Relation | None) -> None:
         """Let a remembered key hold for transactions that committed by now alone: nothing tells whether

@@ -1,7 +1,8 @@
 """Many relations announced in a short time: what the catalogue says of the rest is asked for at once.
 
 An answer counts for a transaction that was visible when it was given; for a later one the catalogue is
-asked anew. So an answer from ahead is never less true than one on demand would have been.
+asked anew. So an answer from ahead is never less true than one on demand would have been. The same goes
+for a table that is altered again and again: a stream that lags asks once for all that committed before.
 """
 
 import time
@@ -18,6 +19,9 @@ BURST, BURST_S = 16, 2.0
 WORTH_IT = 32
 PAUSE_S = 10.0
 
+ALTERED_MOST = 64
+"""Answers about so many tables that were announced again are kept."""
+
 
 class TablesAhead:
     """Answers which table an OID or a name belongs to, for the transactions of one stream."""
@@ -32,6 +36,7 @@ class TablesAhead:
         self._seen: Visibility | None = None
         self._by_oid: dict[int, Table] = {}
         self._by_name: dict[tuple[str, str], Table] = {}
+        self._altered: dict[int, tuple[Visibility, Table | None]] = {}
 
     def expect(self, oids: Iterable[int]) -> None:
         """Name tables that the stream may announce."""
@@ -43,6 +48,19 @@ class TablesAhead:
         found = self._by_oid.get(oid)
         self._forget(oid)
         return found or self._catalogue.table_of(oid)
+
+    def again(self, oid: int, xid: int) -> tuple[Table | None, int] | None:
+        """Return the table with that OID, and the first id that no transaction had when the catalogue
+        showed it, for a relation that ``xid`` announces anew; None where that is not visible yet."""
+        known = self._altered.pop(oid, None)
+        if known is None or not known[0].saw(xid):
+            found, text = self._catalogue.table_seen(oid)
+            known = Visibility.of_snapshot(text), found
+        self._altered[oid] = known
+        if len(self._altered) > ALTERED_MOST:
+            del self._altered[next(iter(self._altered))]
+        seen, found = known
+        return (found, seen.xmax) if seen.saw(xid) else None
 
     def table(self, schema: str, table: str, xid: int) -> Table | None:
         """The same by name."""
