@@ -229,6 +229,7 @@ def test_a_commit_that_is_undone_comes_again(
         writer.join(90)
         with contextlib.suppress(pymysql.MySQLError):  # it may have noticed by itself
             cursor.execute(f"KILL {number}")
+        until(lambda: not mariadb.execute(COMMITTING), "the server to give the COMMIT up")
         cursor.execute("BACKUP STAGE END")
     assert isinstance(failures[0], SqlCommitUnknown), failures[0]
     sink.close()
