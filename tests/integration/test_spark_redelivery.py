@@ -105,6 +105,23 @@ def test_an_older_slot_read_again_changes_nothing_but_what_is_new(
     rig.sink.close()
 
 
+def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_path: Path) -> None:
+    """A COPY writes many rows in a record: they have its LSN, each."""
+    rig = Rig(tmp_path, spark, parallel=1)
+    rig.db.insert(PLAIN, *([str(number), "a", None] for number in range(6)))
+    whole = rig.db.commit()
+    lsn = whole.changes[0].lsn
+    whole.changes = [msgspec.structs.replace(change, lsn=lsn) for change in whole.changes]
+    deliver(rig, whole.with_only(whole.changes[::2], whole.numbers()[::2]))
+    rig.apply()
+    rig.start_over()
+    deliver(rig, whole)
+    rig.apply()
+    rig.check(PLAIN)
+    rig.applier.close()
+    rig.sink.close()
+
+
 def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_out(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -1,9 +1,10 @@
 """Changes that come again: a pipeline that lost its offset reads an older slot, in a new epoch of the log.
 
-Such a change is told by its own LSN, its transaction's number, position and time: another server, or one
-that was restored, has others. What the table's history has from an earlier epoch is left out before
-anything is applied, in every mode and format. A snapshot in the new epoch may be older than what was
-applied: after it nothing is left out.
+Such a change is told by its own LSN, its number in its transaction, and that transaction's number,
+position and time: another server, or one that was restored, has others. (Rows of a COPY have one LSN; a
+filter may have left some out the first time.) What the table's history has from an earlier epoch is left
+out before anything is applied, in every mode and format. A snapshot in the new epoch may be older than
+what was applied: after it nothing is left out.
 
 The history is asked about the LSNs of the changes alone, and only up to the highest that an earlier epoch
 reached. That is one Spark job, or two, for each group of changes.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["leave_out_known", "may_repeat", "reached"]
 
-CHANGE = ("_commit_lsn", "_lsn", "_sub", "_commit_ts")
+CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
 """What tells a change, besides the number of its transaction."""
 
 
