@@ -69,7 +69,7 @@ def alone(part: Part, first: int, end: int) -> Part:
         part,
         changes=part.changes[first:end],
         first_index=part.numbers()[first],
-        gaps=(),
+        gaps=[(at - first, count) for at, count in part.gaps if first < at < end],
         starts=False,
         complete=False,
         end_lsn=0,
