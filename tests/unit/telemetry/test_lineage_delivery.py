@@ -79,3 +79,30 @@ def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
         until(lambda: not delivery.waiting, "the table")
         delivery.put(Happening(kind="COMPLETE"))
     assert server.taken == [("START", []), ("RUNNING", ["t1"]), ("COMPLETE", [])]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: bool) -> None:
+    taken: list[tuple[str, list[str]]] = []
+    on_its_way, may_arrive = threading.Event(), threading.Event()
+
+    def send(happening: Happening, shapes: Collection[Relation]) -> None:
+        if not on_its_way.is_set():
+            on_its_way.set()
+            assert may_arrive.wait(30)
+            if lost:
+                raise ConnectionError
+        taken.append((happening.kind, [each.table for each in shapes]))
+
+    with Delivery(send, retry_s=0.01) as delivery:
+        delivery.shape(relation(1))
+        delivery.put(Happening(kind="RUNNING"))
+        assert on_its_way.wait(30)
+        delivery.shape(relation(2))
+        for _ in range(3):
+            delivery.put(Happening(kind="RUNNING"))
+        assert [each.kind for each in delivery.waiting] == ["RUNNING", "RUNNING"]
+        may_arrive.set()
+        until(lambda: not delivery.waiting, "what waits to arrive")
+        told = [("RUNNING", ["t1", "t2"])] if lost else [("RUNNING", ["t1"]), ("RUNNING", ["t2"])]
+        assert taken == told

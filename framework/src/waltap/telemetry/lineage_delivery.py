@@ -42,6 +42,9 @@ class Delivery:
         self._send, self._retry_s = send, retry_s
         self._changed = threading.Condition()
         self._waiting: list[Happening] = []
+        self._sending: Happening | None = None
+        """What is on its way with the shapes of before: it tells nothing of what comes now."""
+
         self._shapes: dict[str, Relation] = {}
         self._over = self._away = False
         self._thread = threading.Thread(target=self._run, name="waltap-lineage", daemon=True)
@@ -63,7 +66,8 @@ class Delivery:
     def waiting(self) -> Collection[Happening]:
         """Return what has not arrived, the oldest first."""
         with self._changed:
-            return tuple(self._waiting)
+            on_its_way = () if self._sending is None else (self._sending,)
+            return (*on_its_way, *self._waiting)
 
     def shape(self, relation: Relation) -> None:
         """Have the next event name a table."""
@@ -73,9 +77,12 @@ class Delivery:
     def put(self, happening: Happening) -> None:
         """Have it sent; one that is RUNNING is the same as another that waits."""
         with self._changed:
-            if happening.kind != RUNNING or all(each.kind != RUNNING for each in self._waiting):
+            if happening.kind != RUNNING or not self._runs_wait():
                 self._waiting.append(happening)
                 self._changed.notify()
+
+    def _runs_wait(self) -> bool:
+        return any(each.kind == RUNNING for each in self._waiting)
 
     def _run(self) -> None:
         while True:
@@ -84,13 +91,14 @@ class Delivery:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                last, happening = self._over, self._waiting[0]
+                last, happening = self._over, self._waiting.pop(0)
+                self._sending = happening
                 shapes, self._shapes = self._shapes, {}
             try:
                 if shapes or happening.kind != RUNNING:
                     self._send(happening, shapes.values())
             except Exception as error:  # noqa: BLE001 - whatever a transport raises
-                self._failed(error, shapes)
+                self._failed(error, happening, shapes)
                 if last:
                     return
             else:
@@ -98,12 +106,14 @@ class Delivery:
 
     def _arrived(self) -> None:
         with self._changed:
-            del self._waiting[0]
+            self._sending = None
         if self._away:
             self._away = False
             log.info("OpenLineage: events are delivered again")
 
-    def _failed(self, error: Exception, shapes: Mapping[str, Relation]) -> None:
+    def _failed(
+        self, error: Exception, happening: Happening, shapes: Mapping[str, Relation]
+    ) -> None:
         if not self._away:
             self._away = True
             log.warning(
@@ -111,6 +121,9 @@ class Delivery:
                 type(error).__name__,
             )
         with self._changed:
+            self._sending = None
+            if happening.kind != RUNNING or not self._runs_wait():
+                self._waiting.insert(0, happening)
             self._shapes = {**shapes, **self._shapes}
             if not self._over:
                 self._changed.wait(self._retry_s)
