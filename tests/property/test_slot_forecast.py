@@ -86,6 +86,19 @@ def test_a_stall_is_never_the_better_case(
         assert told.stalled_seconds <= told.seconds * (1 + 1e-9)
 
 
+def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
+    """A slot that let go of much, and then of less and less: what it keeps seems to grow ever faster."""
+    readings = [
+        Reading(
+            at_s=float(at), server_lsn=(1 << 40) + 1000 * at, restart_lsn=(1 << 40) - 10 * at * at
+        )
+        for at in range(0, 601, 10)
+    ]
+    told = forecast(readings, readings[-1].retained_bytes + 600_000)
+    assert told.growth == told.written == pytest.approx(1000)
+    assert told.seconds == told.stalled_seconds == pytest.approx(600)
+
+
 @given(SIZES, SIZES)
 def test_less_left_is_never_more_time(one: int, other: int) -> None:
     small, large = sorted((one, other))

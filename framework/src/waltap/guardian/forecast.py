@@ -86,7 +86,8 @@ def forecast(readings: Sequence[Reading], budget: int | None) -> Forecast:
     seconds, stalled = _until(limit, growth), _until(limit, written)
     if seconds is not None:
         # what is kept cannot grow faster than what is written, wherever a window or a trend ends
-        stalled = seconds if stalled is None else min(seconds, stalled)
+        seconds = seconds if stalled is None else max(seconds, stalled)
+        stalled = seconds if stalled is None else stalled
     return Forecast(
         growth=min(growth.rate, max(0.0, written.rate)),
         written=max(0.0, written.rate),
