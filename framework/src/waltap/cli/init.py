@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from waltap.host import Host
     from waltap.specs import ConnectorSpec, SinkSpec
 
-__all__ = ["command", "compose"]
+__all__ = ["command", "compose", "without_password"]
 
 LINE = 100
 VARIABLE = "WALTAP_SINK_PASSWORD"
-_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/@:]*:)(?!\$\{)[^/@]+@")
-"""What an address has before its password, and that."""
+_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/?#:]*:)(?!(?:\$\{[^}]*\})+@)[^/?#]+@")
+"""What an address has before its password, and that: up to the last @ before the path, as readers of
+addresses take it."""
 SHAPE = {
     "topic.prefix",
     "schema.include.list",
@@ -76,7 +77,7 @@ def command(
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
     variables = {n: f"WALTAP_{n.rpartition('.')[2].upper()}" for n in secrets}
     source |= {name: f"${{env:{variable}}}" for name, variable in variables.items()}
-    value, hidden = _PASSWORD.subn(rf"\g<1>${{env:{VARIABLE}}}@", value)
+    given, value = value, without_password(value)
     text = compose(file.stem, connector, source, sink_spec, value)
     try:
         file.write_text(text, encoding="utf-8")
@@ -86,11 +87,16 @@ def command(
     typer.echo(f"wrote {file}")
     for name, variable in variables.items():
         typer.echo(f"{name} is not in it: export {variable}=…")
-    if hidden:
+    if value != given:
         typer.echo(
             f"the password of the sink's address is not in it: export {VARIABLE}=…, as it stood there"
         )
     typer.echo(f"Next: waltap doctor {file}, then waltap run {file}")
+
+
+def without_password(address: str) -> str:
+    """Return the address of a sink with the name of a variable in place of a password."""
+    return _PASSWORD.sub(rf"\g<1>${{env:{VARIABLE}}}@", address)
 
 
 def compose(
