@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from waltap.dead_letters.letter import Letter
 from waltap.dead_letters.store import LetterStore
@@ -20,6 +22,7 @@ from waltap.errors import ConfigurationError, SinkError
 from waltap.http import retry_after
 from waltap.sink.sink import SinkContext
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
+from waltap_sinks.http.login import ClientCredentials
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.sink import HttpSink
 
@@ -340,6 +343,32 @@ def test_client_credentials_are_renewed_when_a_token_is_refused(
         used = [headers["authorization"] for headers, _ in receiver.refused + receiver.taken]
         assert used == ["Bearer one", "Bearer two", "Bearer two"]
         assert b"scope=write" in issuer.taken[0][1]
+
+
+@pytest.mark.parametrize(
+    ("expires", "lasts"), [("null", 3570), ("600", 570), ("0", 1), ('"90"', 60)]
+)
+def test_a_token_is_used_for_as_long_as_its_issuer_says(
+    monkeypatch: pytest.MonkeyPatch, expires: str, lasts: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("waltap_sinks.http.login.time", SimpleNamespace(monotonic=lambda: now))
+    with Receiver() as issuer, httpx.Client() as client:
+        given = {
+            "url": "http://h",
+            "auth.oauth2.token.url": issuer.url,
+            "auth.oauth2.client.id": "me",
+            "auth.oauth2.client.secret": "hidden-9",
+        }
+        credentials = ClientCredentials(HttpProperties.model_validate(given), client)
+        for name in ("one", "two"):
+            reply = f'{{"access_token": "{name}", "expires_in": {expires}}}'
+            issuer.replies.append(reply.encode())
+        assert credentials.token() == "one"
+        now += lasts - 0.5
+        assert credentials.token() == "one"
+        now += 0.5
+        assert credentials.token() == "two"
 
 
 def test_two_ways_to_log_in_are_a_mistake(pipeline: Pipeline) -> None:

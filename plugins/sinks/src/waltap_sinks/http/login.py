@@ -67,7 +67,8 @@ class ClientCredentials:
         try:
             document = answer.json() if answer.is_success else {}
             self._token = str(document["access_token"])
-            seconds = float(document.get("expires_in") or 3600)  # some say null
+            told = document.get("expires_in")
+            seconds = 3600.0 if told is None else float(told)  # some say null
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise HttpLoginRefused(
                 f"no token from {place}: it answers {answer.status_code}", place=place
