@@ -1,6 +1,7 @@
 """A transform of batches, applied: what it leaves out keeps its number in its transaction. Sans-IO."""
 
 from collections.abc import Callable
+from copy import copy
 
 from waltap.transactions.transaction import Batch, TransactionPart
 
@@ -10,19 +11,30 @@ __all__ = ["transformed"]
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     """Return what ``transform`` makes of ``batch``; the changes that stay have the numbers that they had.
 
-    A transform need not say what it left out (`TransactionPart.gaps`): it is found by comparing.
+    A transform need not say what it left out (`TransactionPart.gaps`): it is found by comparing. It may
+    change the batch that it got, and its parts and lists: what came is noted before.
     """
+    events, came = batch.events, [_as_it_is(part) for part in batch.parts]
     made = transform(batch)
-    if made.events != batch.events and made is not batch and len(made.parts) == len(batch.parts):
-        for before, after in zip(batch.parts, made.parts, strict=True):
+    if made.events != events and len(made.parts) == len(came):
+        for before, after in zip(came, made.parts, strict=True):
             if (
-                type(after) is TransactionPart
-                and type(before) is TransactionPart
+                before is not None
+                and type(after) is TransactionPart
                 and len(after.changes) != len(before.changes)
                 and after.wire_count != before.wire_count
             ):
                 _number(before, after)
     return made
+
+
+def _as_it_is(part: object) -> TransactionPart | None:
+    """Return a transaction's part that stays as it is now, whatever becomes of ``part``."""
+    if type(part) is not TransactionPart:
+        return None
+    noted = copy(part)
+    noted.changes = part.changes.copy()
+    return noted
 
 
 def _number(before: TransactionPart, after: TransactionPart) -> None:
