@@ -211,6 +211,29 @@ def test_a_column_that_the_source_computes_is_never_out_of_date(
     assert sorted(database.execute("SELECT * FROM replica.plain")) == [(1, 7, "c"), (2, 2, "b")]
 
 
+def test_a_computed_column_that_is_streamed_is_written(
+    newest_database: Database, tmp_path: Path
+) -> None:
+    """PostgreSQL 18 publishes it; the target's column is one as any other."""
+    database = newest_database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED)"
+    )
+    database.execute("CREATE SCHEMA replica")
+    database.execute("CREATE TABLE replica.t (id int PRIMARY KEY, n int, twice int)")
+    database.execute("INSERT INTO t (id, n) VALUES (1, 1)")
+    p = pipeline(database, tmp_path, **{"publication.autocreate.mode": "disabled"})
+    database.execute(
+        f"CREATE PUBLICATION {p.slot} FOR TABLE t WITH (publish_generated_columns = stored)"
+    )
+    p.catch_up()
+    database.execute("UPDATE t SET n = 7; INSERT INTO t (id, n) VALUES (2, 2)")
+    p.catch_up()
+    database.execute("UPDATE t SET n = 8 WHERE id = 1")
+    p.catch_up()
+    assert_equal(database, "t")
+
+
 def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None:
     """Masks hold, and what is excluded, or of a type that nobody maps, is not in the target."""
     database.execute(

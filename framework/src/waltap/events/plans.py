@@ -55,7 +55,7 @@ class Plans(Generic[T]):
             described = self._context.describe(relation)
             for known in versions:
                 same = known.described.same_shape(described) and known.seen.topic == relation.topic
-                if known.made is not None and same and self._alike(known.seen, relation):
+                if known.made is not None and same:
                     made = known.made
                     break
             else:
@@ -65,10 +65,6 @@ class Plans(Generic[T]):
             del self.compiled[versions.pop(0).seen]
         self.compiled[relation] = made
         return made
-
-    def _alike(self, seen: Relation, relation: Relation) -> bool:
-        """Tell whether what was made of ``seen`` does for ``relation``, described alike."""
-        return True
 
     def build(self, relation: Relation, described: Relation) -> T:
         """Return what is made of ``relation`` when it is ``described`` so; nothing is kept."""

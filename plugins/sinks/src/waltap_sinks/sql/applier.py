@@ -74,9 +74,10 @@ class Applier:
     def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TableShape]:
         """Return the shapes of the captured relations of ``parts`` that no table is known of yet."""
         relations: dict[Relation, None] = {}
+        shapes: list[TableShape | None] = []
         for part in parts:
             if isinstance(part, SnapshotRows):
-                relations[part.relation] = None
+                shapes.append(self._shapes.read(part.relation))
                 continue
             for change in part.changes:
                 if isinstance(change, Truncate):
@@ -84,7 +85,8 @@ class Applier:
                 elif not isinstance(change, LogicalMessage):
                     relations[change.relation] = None
         found: list[TableShape] = []
-        for shape in map(self._shapes.of, relations):
+        shapes += map(self._shapes.of, relations)
+        for shape in dict.fromkeys(shapes):
             if shape is None:
                 continue
             versions = None if self.history is None else self.history.of(shape)

@@ -350,13 +350,13 @@ class SqlSink(Sink):
 
     def _empty(self, part: SnapshotRows) -> None:
         """Make or find the table of ``part``, and empty it when the snapshot comes to it."""
-        shape = self._shapes.of(part.relation)
+        shape = self._shapes.read(part.relation)
         if shape is not None and shape.name not in self._emptied:
             self._emptied.add(shape.name)
             self._applier.empty(shape, part.ts)
 
     def _load(self, part: SnapshotRows) -> None:
-        shape = self._shapes.of(part.relation)
+        shape = self._shapes.read(part.relation)
         if shape is not None and part.rows:
             self._applier.load(shape, part.rows, self._read_by(part))
 
@@ -472,7 +472,7 @@ class SqlSink(Sink):
                 applier.add(part)
                 lsn = part.commit_lsn
             else:
-                shape = self._shapes.of(part.relation)
+                shape = self._shapes.read(part.relation)
                 if shape is not None and part.rows:
                     applier.read(shape, part.rows, self._read_by(part, lsn))
         applier.settle()
