@@ -24,9 +24,6 @@ from waltap_sinks.sql.versions import versions_of
 
 __all__ = ["History"]
 
-SHAPES_KEPT: Final = 1000
-"""How many shapes of tables, versions and tables that are gone among them, have their history's kept."""
-
 READ_SEQ: Final = -1
 """``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
 
@@ -123,7 +120,6 @@ class History:
         self._types, self._properties, self._on_table = types, properties, on_table
         self._versions = versions_of(target)
         self._matches = NameMatcher(properties.history_tables)
-        self._known: dict[TableShape, HistoryShape | None] = {}
         self._logs: dict[TableName, Log] = {}
         self._loading: dict[TableName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
@@ -133,16 +129,10 @@ class History:
     def of(self, shape: TableShape) -> HistoryShape | None:
         """Return the shape of the history of ``shape``; None: it has none. Raises:
         SqlHistoryColumnTaken."""
-        try:
-            return self._known[shape]
-        except KeyError:
-            patterns = self._properties.history_tables
-            kept = not patterns or bool(self._matches(shape.source))
-            found = HistoryShape(shape, self._types, self._properties) if kept else None
-            if len(self._known) >= SHAPES_KEPT:
-                self._known.clear()
-            self._known[shape] = found
-            return found
+        if shape.history is None:
+            kept = not self._properties.history_tables or bool(self._matches(shape.source))
+            shape.history = kept and HistoryShape(shape, self._types, self._properties)
+        return shape.history or None
 
     def replaces(self, shape: TableShape) -> bool:
         """Tell whether the history is all that there is to be of ``shape``."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,9 @@ from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.events import EventPlan
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_sinks.sql.properties import SqlProperties
+
+if TYPE_CHECKING:
+    from waltap_sinks.sql.history_shape import HistoryShape
 
 __all__ = ["ShapeColumn", "TableName", "TableShape"]
 
@@ -50,15 +53,17 @@ class TableShape:
 
     ``columns`` are those that are written, in the source's order: captured, and of types that somebody
     maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
-    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key.
+    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key. ``history`` is
+    the shape of the table's history, which lives as long: False where there is none, None until asked for.
     """
 
-    __slots__ = ("columns", "key", "key_of", "name", "plan", "relation", "source")
+    __slots__ = ("columns", "history", "key", "key_of", "name", "plan", "relation", "source")
 
     unique = True
 
     def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
         self.plan, self.relation = plan, plan.relation
+        self.history: HistoryShape | Literal[False] | None = None
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
         identifying = plan.identifying
