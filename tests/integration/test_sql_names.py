@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.integration.test_sql_dialects import Place, duck, file, maria
@@ -41,6 +42,31 @@ def test_tables_that_differ_in_case_only_are_never_one(
     sink.close()
     assert "public.orders" in str(raised.value)
     assert place.rows("orders", "id", "v") == [("1", "upper")]
+
+
+@pytest.mark.parametrize("place", ["file", "duck"], indirect=True, ids=["sqlite", "duckdb"])
+def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_told(
+    place: Place, tmp_path: Path
+) -> None:
+    """The stream tells of the new name with the next change only; the remedy says what to do."""
+    source = Model()
+    sink = place.opened(tmp_path)
+    source.insert(UPPER, ["1", "upper"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    place.execute('ALTER TABLE "Orders" RENAME TO old')
+    place.execute(f"DELETE FROM waltap_position_tables WHERE source_oid = {UPPER.oid}")
+    sink = place.opened(tmp_path)
+    source.insert(LOWER, ["1", "lower"])
+    sink.write(batch(source.commit()))
+    renamed = msgspec.structs.replace(UPPER, table="old")
+    source.insert(renamed, ["2", "more"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert place.rows("orders", "id", "v") == [("1", "lower")]
+    assert place.rows("old", "id", "v") == [("1", "upper"), ("2", "more")]
 
 
 def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_path: Path) -> None:

@@ -33,10 +33,15 @@ class Tables:
         self._bound: dict[TableShape, Bound] = {}
         self._sources: dict[TableName, tuple[int, str]] = {}
         """Who has a table of the target, as long as this lives: the source's OID and name."""
+        self._shape_of: dict[int, TableShape] = {}
+        self._alike_of: dict[int, KnownTable] | None = None
+        self._alike: dict[TableName, set[int]] = {}
+        """What of the books was looked at, and its OIDs by folded names."""
 
     def forget(self) -> None:
         """Look at the target anew from now on."""
         self._bound.clear()
+        self._shape_of.clear()
 
     def is_bound(self, shape: TableShape) -> bool:
         """Tell whether `of` only looks up."""
@@ -49,8 +54,10 @@ class Tables:
         if found is None:
             found = self._bind(shape)
             # other versions of the table stood for columns that may have other names now
-            oid = shape.relation.oid
-            self._bound = {s: b for s, b in self._bound.items() if s.relation.oid != oid}
+            before = self._shape_of.get(shape.relation.oid)
+            if before is not None:
+                self._bound.pop(before, None)
+            self._shape_of[shape.relation.oid] = shape
             self._bound[shape] = found
         return found
 
@@ -121,13 +128,21 @@ class Tables:
             self._sources[self._folded(name)] = oid, shape.source
         if not target.folds_tables:
             return
-        for number, known in self._books.known.items():
-            alike = known.name != name and self._folded(known.name) == self._folded(name)
-            if alike and number != oid:
+        for number in self._known_alike().get(self._folded(name), ()):
+            known = self._books.known[number]
+            if known.name != name and number != oid:
                 raise SqlNameTaken(
                     f"{shape.source} leads to {name}, which the target takes for {known.name}, the table "
                     "of another"
                 )
+
+    def _known_alike(self) -> dict[TableName, set[int]]:
+        """Return the OIDs of known tables by the names by which the target knows them."""
+        if self._alike_of is not self._books.known:
+            self._alike_of, self._alike = self._books.known, {}
+            for oid, known in self._alike_of.items():
+                self._alike.setdefault(self._folded(known.name), set()).add(oid)
+        return self._alike
 
     def _folded(self, name: TableName) -> TableName:
         """Return the name by which the target knows a table."""
@@ -260,7 +275,13 @@ class Tables:
             (column.column.number, column.name) for column in shape.columns
         ]
         columns = {number: name for number, name in numbers if number is not None}
-        self._books.note(shape.relation.oid, KnownTable(shape.name, columns))
+        oid = shape.relation.oid
+        if self._target.folds_tables:
+            alike, before = self._known_alike(), self._books.known.get(oid)
+            if before is not None:
+                alike[self._folded(before.name)].discard(oid)
+            alike.setdefault(self._folded(shape.name), set()).add(oid)
+        self._books.note(oid, KnownTable(shape.name, columns))
 
 
 def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
