@@ -147,9 +147,7 @@ def test_what_transforms_leave_out_keeps_its_number(
     )
     assert list(given_part.numbers()) == numbers
     again = [data.draw(st.booleans()) for _ in stays]
-    where = data.draw(
-        st.sampled_from(("elsewhere", "in the batch", "in the part", "in the list"))
-    )
+    where = data.draw(st.sampled_from(("elsewhere", "in the batch", "in the part", "in the list")))
 
     def leave_out(given: Batch) -> Batch:
         (part,) = given.parts

@@ -161,8 +161,8 @@ class SqlNameTaken(SinkError):
     remedy = (
         "Let table.name.format have the schema in it, leave one out with table.exclude.list (of names "
         "that differ in case only, (?-i:public\\.Orders) is one), or give histories another "
-        "history.table.suffix. Of a table that the source has no more, or has renamed since (give it its new "
-        "name in the target as well), delete the row in the table beside that of positions "
+        "history.table.suffix. Of a table that the source has no more, or has renamed since (give it its "
+        "new name in the target as well), delete the row in the table beside that of positions "
         "(waltap_position_tables)."
     )
 

@@ -53,8 +53,9 @@ class TableShape:
 
     ``columns`` are those that are written, in the source's order: captured, and of types that somebody
     maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
-    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key. ``history`` is
-    the shape of the table's history, which lives as long: False where there is none, None until asked for.
+    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key.
+    ``history`` is the shape of the table's history, which lives as long: False where there is none, None
+    until asked for.
     """
 
     __slots__ = ("columns", "history", "key", "key_of", "name", "plan", "relation", "source")
