@@ -16,6 +16,7 @@ from waltap.decode.relation import Relation
 from waltap.source.position import START, Position
 from waltap.specs import TransformSpec
 from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.transforms.applied import transformed
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, Workload, as_columns
@@ -99,6 +100,18 @@ class TransformSuite:
                         assert change.lsn in lsns, f"{change} was not there, or came before"
                 elif isinstance(part, SnapshotRows) and isinstance(original, SnapshotRows):
                     assert len(part.rows) <= len(original.rows)
+
+    def test_changes_keep_their_numbers(self, rig: TransformRig) -> None:
+        """What stays has the number in its transaction that it had (`TransactionPart.numbers`)."""
+        transform = rig.build()
+        for given, again in zip(_batches(), _batches(), strict=True):
+            found = transformed(transform, given)
+            for part, original in zip(found.parts, again.parts, strict=True):
+                if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
+                    had = iter(_numbered(original))
+                    for each in _numbered(part):
+                        assert each in had, f"number and LSN {each} were not those of a change"
+                    assert part.wire_count == original.wire_count
 
     def test_events_are_counted(self, rig: TransformRig) -> None:
         """``events`` is what is left: changes and snapshot rows."""
@@ -191,6 +204,11 @@ def _frame(part: TransactionPart | SnapshotRows | Heartbeat) -> object:
         markers = part.first_marker, part.last_marker, part.opens, part.complete
         return part.ts, part.lsn, part.xid, part.kind, markers
     return part.ts
+
+
+def _numbered(part: TransactionPart) -> list[tuple[int, int]]:
+    lsns = [change.lsn for change in part.changes]
+    return list(zip(part.numbers(), lsns, strict=True))
 
 
 def _size(part: TransactionPart | SnapshotRows | Heartbeat) -> int:
