@@ -1,6 +1,7 @@
 """``format("waltap").option("profile", …)``: engines in the reader, on real servers; each row once, whatever
 is killed. Most of it goes as Spark's planner process calls a reader; one query is Spark's own."""
 
+import datetime as dt
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
 from waltap_spark.source.profiles import ProfilesStream
@@ -24,15 +26,19 @@ LIMIT_S = 120.0
 class Shop:
     """A database, its profile, and readers of it."""
 
-    def __init__(self, database: Database, folder: Path, name: str = "shop") -> None:
+    def __init__(
+        self, database: Database, folder: Path, name: str = "shop", **properties: str
+    ) -> None:
         self.database, self.folder, self.name = database, folder, name
         database.execute("CREATE TABLE orders (id int PRIMARY KEY, state text)")
+        database.execute("CREATE TABLE visits (id int PRIMARY KEY)")
         self.file = folder / f"{name}.toml"
         source = {
             "type": "postgres",
             "table.include.list": "public.orders",
             "slot.name": f"{name}_{database.name}",
             **database.properties(),
+            **properties,
         }
         words = [f"name = {json.dumps(name)}", "[source]"]
         words += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in source.items()]
@@ -45,6 +51,11 @@ class Shop:
     def insert(self, *ids: int) -> None:
         values = ", ".join(f"({number}, 'new')" for number in ids)
         self.database.execute(f"INSERT INTO orders VALUES {values}")
+
+    def visits(self, *ids: int) -> None:
+        """Change the table that no query reads."""
+        values = ", ".join(f"({number})" for number in ids)
+        self.database.execute(f"INSERT INTO visits VALUES {values}")
 
     def reader(self, *others: "Shop", **options: str) -> ProfilesStream:
         files = ",".join(str(each.file) for each in (self, *others))
@@ -67,6 +78,12 @@ class Shop:
             "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE database = current_database()"
         )
         return int(lsn)
+
+    def slots(self) -> int:
+        ((count,),) = self.database.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
+        )
+        return int(count)
 
     def wal(self) -> int:
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn() - '0/0'")
@@ -150,6 +167,122 @@ def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_
     )
     with pytest.raises(SourceOption, match="WT-5221 a profile is read by readStream"):
         ChangeLogSource({"profile": str(shop.file), "table": "public.orders"}).reader(None)
+
+
+BOTH = {"table.include.list": "public.orders,public.visits"}
+
+
+@pytest.fixture
+def busy(database: Database, tmp_path: Path) -> Iterator[Shop]:
+    """A profile that captures a table more than the query reads."""
+    made = Shop(database, tmp_path, **BOTH)
+    yield made
+    for each in made.readers:
+        each.stop()
+
+
+def available_now(shop: Shop, at: Any) -> tuple[list[tuple[Any, ...]], Any]:
+    """A query that ends with what there is, from ``at``; its rows, and where it ended."""
+    reader = shop.reader()
+    reader.prepareForTriggerAvailableNow()
+    got, at = [], at or reader.initialOffset()
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        got += rows(reader, at, end)
+        at = end
+    reader.stop()
+    return got, at
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spools that throw away at once what they need no more."""
+    monkeypatch.setattr(hosted, "KEPT", dt.timedelta(minutes=-30))
+    monkeypatch.setattr(hosted, "RETIRE_EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_job_goes_on_from_its_checkpoint_however_often_only_other_tables_changed(
+    busy: Shop,
+) -> None:
+    busy.insert(1)
+    got, at = available_now(busy, None)
+    assert got == [(1, "r", "shop")]
+    for day in range(2):
+        busy.visits(2 * day)
+        busy.visits(2 * day + 1)
+        got, moved = available_now(busy, at)
+        assert got == []
+        assert moved != at, "the spool keeps for ever what other tables have"
+        at = moved
+    busy.insert(2)
+    assert available_now(busy, at)[0] == [(2, "c", "shop")]
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_query_that_does_not_end_keeps_what_follows_its_checkpoint(busy: Shop) -> None:
+    busy.insert(1)
+    _got, at = available_now(busy, None)
+    for visit in (1, 2):
+        reader = busy.reader()
+        assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+        before = busy.wal()
+        busy.visits(visit)
+        until(
+            lambda reader=reader, before=before: (
+                reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+                and busy.confirmed() > before
+            ),
+            "the slot waits for a table that the query does not read",
+        )
+        reader.stop()
+    busy.insert(2)
+    assert available_now(busy, at)[0] == [(2, "c", "shop")]
+
+
+def test_the_slot_moves_on_while_none_of_the_tables_was_captured(
+    database: Database, tmp_path: Path
+) -> None:
+    quiet = Shop(database, tmp_path, **BOTH, **{"snapshot.mode": "no_data"})
+    reader = quiet.reader()
+    try:
+        limit, at = reader.getDefaultReadLimit(), reader.initialOffset()
+        assert reader.latestOffset(at, limit) == at
+        until(lambda: quiet.slots() == 1, "there is no slot")
+        quiet.visits(1)
+        until(lambda: reader.latestOffset(at, limit) != at, "the offset stays")
+        at = reader.latestOffset(at, limit)
+        assert at["profiles"]["shop"]["log"], "a spool that is lost would not be missed"
+        assert quiet.reader().partitions(reader.initialOffset(), at) == []
+        before = quiet.wal()
+        quiet.visits(2)
+        until(
+            lambda: reader.latestOffset(at, limit) == at and quiet.confirmed() > before,
+            "the slot waits for a table that nobody changes",
+        )
+        quiet.insert(1)
+        assert rows(reader, at, batch_after(reader, at)) == [(1, "c", "shop")]
+    finally:
+        for each in quiet.readers:
+            each.stop()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_second_query_that_may_not_run_throws_nothing_away(shop: Shop) -> None:
+    shop.insert(1)
+    first = shop.reader()
+    begin = batch_after(first, first.initialOffset())
+    shop.insert(2)
+    batch_after(first, begin)
+    shop.insert(3)
+    limit = first.getDefaultReadLimit()
+    until(
+        lambda: len(rows(first, begin, first.latestOffset(begin, limit))) == 2, "they do not come"
+    )
+    end = first.latestOffset(begin, limit)
+    second = shop.reader()
+    for _look in range(20):
+        assert second.latestOffset(end, limit) == end
+    assert rows(first, begin, end) == [(2, "c", "shop"), (3, "c", "shop")]
 
 
 def test_a_batch_is_read_again_after_its_reader_was_lost_and_what_follows_comes_once(

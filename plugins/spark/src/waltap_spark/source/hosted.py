@@ -19,7 +19,7 @@ from waltap.errors import WaltapError
 from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.limits import Limits
-from waltap.pipeline.lock import PipelineRunning
+from waltap.pipeline.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.setup import build
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import MadeByRun
@@ -43,6 +43,8 @@ PATIENCE_S: Final = 60.0
 """How long to wait for the engine of a query that is just ending."""
 
 LOOK_S: Final = 0.05
+UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
+"""States that a run comes to when it has the pipeline's lock."""
 
 
 class HostedEngine:
@@ -56,13 +58,15 @@ class HostedEngine:
         """Raises: ConfigurationError, PluginError."""
         profile = resolve(load(Path(file)), Host())
         self.file, self.name, self.own = file, profile.name, False
+        self._state_dir = profile.engine.state_dir / self.name
+        self._standby = profile.engine.standby
         sink = profile.sink.properties
         if spool:
             self.location = f"{spool.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
             self.location, self.own = sink.path, True
         else:
-            self.location = str(profile.engine.state_dir / self.name / "spool")
+            self.location = str(self._state_dir / "spool")
         self.ended = False
         """A run with an end has come to it: the spool has all that there was at its start."""
         self._pipeline: Pipeline | None = None
@@ -159,20 +163,37 @@ class HostedEngine:
 
     # --- what Spark is done with ------------------------------------------------------------------
 
-    def release(self, mark: Mark) -> None:
-        """Spark has committed what lies up to ``mark``: the slot may move on, old segments may go."""
+    def release(self, mark: Mark, *, spent: Mark) -> None:
+        """Let the slot move on to ``mark``, where Spark wants nothing more of what lies before; old
+        segments may go up to ``spent``, where the checkpoint is: a query goes on from there."""
         self._released = max(self._released, mark)
         now = time.monotonic()
         if self.own or now < self._next_retire or not self.log.exists():
             return
-        self._next_retire = now + RETIRE_EVERY_S
-        readers = self.log.readers
-        readers.register(READER, mark, by="Spark")
-        readers.advance(READER, mark)
         try:
-            self.log.retire(mark, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
+            if self._locked:
+                self._retire(spent)
+            elif self.ended and not self._standby:
+                with PipelineLock(self._state_dir):
+                    self._retire(spent)
+            else:
+                return
         except WaltapError as error:
             log.warning("the spool keeps what it could do without: %s", error)
+        self._next_retire = now + RETIRE_EVERY_S
+
+    @property
+    def _locked(self) -> bool:
+        """Tell whether the engine has the pipeline's lock. Who has not may be a second query beside the
+        one that the spool is for, and throws nothing away."""
+        pipeline = self._pipeline
+        return pipeline is not None and pipeline.running and pipeline.status().state in UNDER_LOCK
+
+    def _retire(self, spent: Mark) -> None:
+        readers = self.log.readers
+        readers.register(READER, spent, by="Spark")
+        readers.advance(READER, spent)
+        self.log.retire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
 
     def _confirmable(self, lsn: int) -> int:
         released, last = self._released, self.log.last()

@@ -5,6 +5,7 @@ alone. An engine is started when Spark has committed all that its spool held bef
 server at its start is then committed, too.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from waltap_spark.source.options import Options
 from waltap_spark.source.rows import Limits, batches
 from waltap_spark.source.stream import (
     LIMITED,
+    PROGRESS_S,
     ChangeLogStream,
     SupportsTriggerAvailableNow,
     read_limit,
@@ -130,13 +132,13 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         parts = self._parts(start)
         share = share_of(limit, len(self._spools))
         while True:
-            over = True
-            found = {}
             for spool in self._spools:
                 spool.host.look()
-                over = over and spool.host.ended
+            over = all(spool.host.ended for spool in self._spools)
+            found = {}
+            for spool in self._spools:
                 begin = parts[spool.name]
-                found[spool.name] = end = spool.latest(begin, share)
+                found[spool.name] = end = spool.latest(begin, share, over=over)
                 if end == begin and not spool.host.begun:
                     spool.host.begin(ends=self._ends)
             if not self._ends or over or found != parts:
@@ -196,6 +198,11 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 NOWHERE: Final = {"version": 1, "log": "", "epoch": 0, "end_lsn": 0, "ordinal": 0}
 
 
+def _offset(identity: str, mark: Mark) -> dict[str, Any]:
+    at = {"epoch": mark.epoch, "end_lsn": mark.end_lsn, "ordinal": mark.ordinal}
+    return {**NOWHERE, "log": identity, **at}
+
+
 def _mark(part: dict[str, Any]) -> Mark:
     return Mark(part["epoch"], part["end_lsn"], part["ordinal"])
 
@@ -209,6 +216,8 @@ class _Spool:
         self._options = replace(options, path=host.location, profiles=(), reader="")
         self._struct = struct
         self._tried: Mark | None = None
+        self._passed = NOTHING, NOTHING
+        self._next_progress = time.monotonic() + PROGRESS_S
         self._known = NOTHING
         if self._open():
             last = host.log.last()
@@ -219,7 +228,7 @@ class _Spool:
         """Return the stream, None while the spool has none of the tables."""
         if self.stream is None:
             last = self.host.log.last() if self.host.log.exists() else None
-            if last is None or last.mark == self._tried:
+            if last is None or not self._may_have(last.mark):
                 return None
             try:
                 own = _without_source(self._struct)
@@ -228,26 +237,58 @@ class _Spool:
                 self._tried = last.mark
         return self.stream
 
-    def latest(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
+    def _may_have(self, last: Mark) -> bool:
+        """Tell whether the spool, up to ``last``, may have one of the tables by now."""
+        if self._tried is None:
+            return True
+        for manifest in self.host.log.manifests(self._tried, last):
+            if any(self._options.wants(entry.name) for entry in manifest.tables):
+                return True
+            self._tried = manifest.mark
+        return False
+
+    def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
         """Return where a batch from ``begin`` ends; what lies before that is released.
 
+        Where nothing of the tables follows, the server may forget what other tables had; the spool keeps
+        it, since a checkpoint at ``begin`` is read on from there. So the offset moves over it, too, with a
+        batch that has no rows: from time to time, and at once where there is no more to come (``over``).
         Raises: OffsetOfAnother where the spool is not the one that the checkpoint was made with."""
-        stream = self._open()
+        stream, mark = self._open(), _mark(begin)
         if stream is None:
-            if begin["log"] and begin["log"] != self.host.log.identity():
-                where = self.host.location
-                raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
-            return begin
-        end = stream.latestOffset(begin, limit)
-        if _mark(end) == _mark(begin):
-            self.host.release(stream.passed(_mark(begin)))
-            return begin
-        self.release(begin)
-        return end
+            passed = self._passed_over(begin)
+        else:
+            end = stream.latestOffset(begin, limit)
+            if _mark(end) != mark:
+                self.release(begin)
+                return end
+            passed = stream.passed(mark)
+        if passed > mark and (over or mark == NOTHING or time.monotonic() >= self._next_progress):
+            self.release(begin)
+            self._next_progress = time.monotonic() + PROGRESS_S
+            return _offset(self.host.log.identity(), passed)
+        self.host.release(passed, spent=mark)
+        return begin
+
+    def _passed_over(self, begin: dict[str, Any]) -> Mark:
+        """Return up to where the spool has nothing of the tables, while it has none of them at all.
+
+        Raises: OffsetOfAnother; ChangeLogRetired where something after ``begin`` may have been lost."""
+        if begin["log"] and begin["log"] != self.host.log.identity():
+            where = self.host.location
+            raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
+        mark = _mark(begin)
+        if self._tried is None:
+            return mark
+        at = self._passed[1] if self._passed[0] == mark else mark
+        for manifest in self.host.log.manifests(at, self._tried):
+            at = manifest.mark
+        self._passed = mark, at
+        return at
 
     def release(self, part: dict[str, Any]) -> None:
         """Spark is done with what lies up to ``part``."""
-        self.host.release(_mark(part))
+        self.host.release(_mark(part), spent=_mark(part))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SpoolTask]:
         """Return the tasks between two offsets."""
@@ -255,6 +296,8 @@ class _Spool:
             return []
         stream = self._open()
         if stream is None:
+            if end["log"] == self.host.log.identity() and _mark(end) <= (self._tried or NOTHING):
+                return []
             raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
         tasks = []
         for task in stream.partitions(start, end):
