@@ -79,6 +79,23 @@ class Shop:
         )
         return int(lsn)
 
+    def cut(self) -> None:
+        """Break the link of the engine, and wait until the server has noticed."""
+        self.database.execute(f"SELECT pg_terminate_backend({self.reader_pid()}, 60000)")
+
+    def reader_pid(self) -> int:
+        found = self.database.execute(
+            "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return int(found[0][0] or 0)
+
+    def told(self) -> int:
+        """What the link has told as written: with that it has told what is flushed."""
+        found = self.database.execute(
+            f"SELECT coalesce(write_lsn - '0/0', 0) FROM pg_stat_replication WHERE pid = {self.reader_pid()}"
+        )
+        return int(found[0][0]) if found else 0
+
     def slots(self) -> int:
         ((count,),) = self.database.execute(
             "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
@@ -149,6 +166,9 @@ def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_
     until(lambda: shop.engine(reader).durable.end_lsn > before, "it is not stored")
     assert shop.engine(reader).confirmed_lsn <= before, "Spark has not committed what it was given"
     assert shop.confirmed() <= before
+    shop.cut()
+    until(lambda: shop.told() > before, "the new link has told nothing yet")
+    assert shop.confirmed() <= before, "a reconnect told what Spark has not committed"
     until(
         lambda: (
             reader.latestOffset(third, reader.getDefaultReadLimit()) == third

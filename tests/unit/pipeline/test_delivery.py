@@ -9,6 +9,7 @@ from waltap.dead_letters.desk import Desk
 from waltap.dead_letters.handling import Policy
 from waltap.dead_letters.store import LetterStore
 from waltap.dead_letters.undeliverable import Undeliverable
+from waltap.decode.message import Message
 from waltap.errors import OffsetError, SinkError
 from waltap.format.format import Format
 from waltap.format.record import Record
@@ -16,11 +17,15 @@ from waltap.host import Host
 from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.offsets.offset import Offset, PartitionOffset
 from waltap.pipeline.backoff import Backoff
+from waltap.pipeline.confirmation import Confirmation
 from waltap.pipeline.connection import OnePartitionOnly
 from waltap.pipeline.counts import Counts
 from waltap.pipeline.delivery import Delivery, Part
+from waltap.pipeline.lane import Lane
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.source.connector import ChangeStream
 from waltap.source.position import SOLE, Position, Positions
+from waltap.transactions.assembly import Assembler
 from waltap.transactions.order import TransactionCounts, TransactionOrder
 from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_testing.simulation import Destination, SimulatedPipeline, VirtualClock
@@ -297,3 +302,49 @@ def test_batches_at_one_position_are_told_apart() -> None:
     sink.upto = sink.numbers[0]
     assert rig.delivery.flush() == {}
     assert rig.delivery.offset.signals == {"chunk": 0}
+
+
+class Told(ChangeStream):
+    """Keeps what the server is told."""
+
+    def __init__(self) -> None:
+        self.lsns: list[int] = []
+
+    def receive(self, timeout: float) -> list[Message]:
+        return []
+
+    def confirm(self, end_lsn: int) -> None:
+        self.lsns.append(end_lsn)
+
+    def idle_lsn(self) -> int:
+        return 0
+
+    def ask(self) -> None:
+        """There is nothing to ask."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further(
+    tmp_path: Path,
+) -> None:
+    rig, parts = Rig("a", "b"), transactions(4)
+    pipeline = SimulatedPipeline(tmp_path)
+    held = 0x20
+    pipeline.confirmable = lambda lsn: min(lsn, held)
+    streams = {"b": Told(), "a": Told()}
+    lanes = [
+        Lane(name, stream, Assembler(Position(0x10), None, tmp_path / name, 1 << 20))
+        for name, stream in streams.items()
+    ]
+    confirmation = Confirmation(pipeline.engine()._run, lanes, rig.delivery)
+    rig.delivery.write([parts[3]], partition="b")
+    rig.delivery.write([parts[0]], partition="a")
+    confirmation.flush_now()
+    assert {name: each.lsns for name, each in streams.items()} == {"a": [0x20], "b": [0x20]}
+    held = parts[3].end_lsn
+    confirmation.last()
+    confirmation.last()
+    assert streams["b"].lsns == [0x20, parts[3].end_lsn]
+    assert streams["a"].lsns == [0x20, parts[0].end_lsn]

@@ -97,6 +97,24 @@ def test_hours_pass_with_a_cut_in_each_and_nothing_is_missing(new: New) -> None:
     assert pipeline.source.links == hours + 1
 
 
+def test_a_reconnect_tells_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(
+    new: New,
+) -> None:
+    pipeline = new(offset_flush_interval_ms=1000)
+    source, made = pipeline.source, pipeline.source.wal_end
+    pipeline.confirmable = lambda lsn: lsn if pipeline.clock.now >= 100.0 else made
+    source.insert(at=10.0)
+    source.cut(at=20.0)
+    told: list[int | None] = []
+    pipeline.clock.at(50.0, lambda: told.append(source.slot_lsn))
+    pipeline.run(stop_at=200.0)
+    assert source.links == 2
+    assert told == [made], "what is stored, and not let go of, is told by the new stream"
+    at, lsn = source.confirmed[-1]
+    assert lsn == source.log[0].end_lsn
+    assert at <= 101.0 + POLL, "what the stream started at is owed, too"
+
+
 # --- flush and confirmation ------------------------------------------------------------------------
 
 

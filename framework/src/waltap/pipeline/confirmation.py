@@ -23,8 +23,11 @@ class Confirmation:
         delivery: Delivery,
     ) -> None:
         self._run, self._lanes, self._delivery = run, lanes, delivery
-        self._owed: dict[str, int] = {}
-        """What the owner has held back, by partition: the server hears it as soon as that lets go."""
+        partitions = {} if run.confirmable is None else delivery.offset.partitions
+        self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
+        """What the owner may have held back, of that which streams start at, too, by partition: the server
+        hears it as soon as that lets go."""
+        self._told: dict[str, int] = {}
         self._next_look = 0.0
 
     def flush_if_due(self) -> None:
@@ -96,12 +99,13 @@ class Confirmation:
         if not lane.stream.confirms:
             return
         if self._run.confirmable is not None:
-            wanted, lsn = lsn, min(lsn, self._run.confirmable(lsn))
+            wanted, lsn = lsn, self._run.let_go(lsn)
             self._owed.pop(lane.partition, None)
             if lsn < wanted:
                 self._owed[lane.partition] = wanted
-            if lsn <= self._run.confirmed_lsn:
+            if lsn <= self._told.get(lane.partition, 0):
                 return
+            self._told[lane.partition] = lsn
         lane.stream.confirm(lsn)
         self._run.confirmed_lsn = lsn
         self._run.slot_notice("confirmed", partition, lsn)

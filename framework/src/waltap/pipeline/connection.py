@@ -43,7 +43,10 @@ class Connection:
         run, stages = self._run, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
-            run.made, reconnects=run.started, repairs=run.repairs and not run.started
+            run.made,
+            reconnects=run.started,
+            repairs=run.repairs and not run.started,
+            confirmable=run.let_go,
         )
         run.linked = True
         try:

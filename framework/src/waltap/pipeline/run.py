@@ -201,6 +201,10 @@ class Run:
             return True
         return seconds is not None and self.clock.monotonic() - self._began >= seconds
 
+    def let_go(self, lsn: int) -> int:
+        """Return what of ``lsn``, which may be confirmed, the owner of the run lets go of."""
+        return lsn if self.confirmable is None else min(lsn, self.confirmable(lsn))
+
     # --- what its surroundings are told -------------------------------------------------------
 
     def enter(self, state: str, detail: str) -> None:

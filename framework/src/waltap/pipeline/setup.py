@@ -125,7 +125,12 @@ class Stages:
         return self.sink
 
     def open_connector(
-        self, made: MadeByRun, *, reconnects: bool = False, repairs: bool = False
+        self,
+        made: MadeByRun,
+        *,
+        reconnects: bool = False,
+        repairs: bool = False,
+        confirmable: Callable[[int], int] = lambda lsn: lsn,
     ) -> Connector:
         """Make the profile's connector, and describe relations by it from now on. Raises: WaltapError."""
         profile = self.profile
@@ -156,6 +161,7 @@ class Stages:
             left_out=self.relations.left_out,
             send_format=self.send_format,
             password=chosen_password(self.host),
+            confirmable=confirmable,
             meant_for=self._meant_for,
         )
         connector: Connector = component.spec.factory(component.properties, context)

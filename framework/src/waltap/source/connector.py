@@ -124,7 +124,8 @@ class ConnectorContext:
     columns of a described one that nothing delivers, since nothing maps their types. ``send_format``
     is shown every relation that is described while values come in send format, and tells whether the
     next stream may ask for it. ``password`` gives that of the next connection where a plugin has a say
-    (``choose_password``); None, or what is None: the profile's.
+    (``choose_password``); None, or what is None: the profile's. ``confirmable`` gives, of the LSN that a
+    stream starts at, what the server may be told as durable for now; it is never more.
     """
 
     captures: Callable[[str, str], bool]
@@ -152,6 +153,7 @@ class ConnectorContext:
     left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
     send_format: SendFormat = field(default_factory=SendFormat)
     password: Password | None = None
+    confirmable: Callable[[int], int] = lambda lsn: lsn
     meant_for: "Callable[[str], str | None]" = lambda _version: None
     """Gives, of what a server says of its version, the name of another connector that is for such servers;
     None: there is none."""

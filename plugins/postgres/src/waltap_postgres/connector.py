@@ -422,11 +422,11 @@ class PostgresConnector(Connector):
         self._in_send_format = decoder.capabilities.binary
         params = {**decoder.start_options(), **self.properties.stream_params}
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
-        transport = self._open_stream(sql)
         return self.dialect.stream(
-            transport,
+            self._open_stream(sql),
             decoder,
-            confirmed=position.end_lsn,
+            confirmed=self.context.confirmable(position.end_lsn),
+            position=position.end_lsn,
             status_interval=status_interval(self.catalogue, self.context.status_interval_ms),
             receive_timeout=self._watch.timeout_s,
             ended=self._ended,

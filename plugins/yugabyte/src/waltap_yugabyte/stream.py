@@ -24,10 +24,12 @@ class YugabyteStream(ReplicationStream):
     nothing that is still to come is acknowledged with it.
     """
 
-    def __init__(self, *arguments: Any, confirmed: int, **options: Any) -> None:
+    def __init__(self, *arguments: Any, confirmed: int, position: int = 0, **options: Any) -> None:
         self._times: list[int] = []
-        # of a time only those before it are sure to have come whole: nothing is confirmed with it yet
-        super().__init__(*arguments, confirmed=0 if confirmed > CLOCK else confirmed, **options)
+        if max(confirmed, position) > CLOCK:
+            # of a time only those before it are sure to have come whole: nothing is confirmed with it yet
+            confirmed = position = 0
+        super().__init__(*arguments, confirmed=confirmed, position=position, **options)
 
     def receive(self, timeout: float) -> list[Message]:
         messages = super().receive(timeout)

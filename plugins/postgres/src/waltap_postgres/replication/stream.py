@@ -55,6 +55,7 @@ class ReplicationStream(ChangeStream):
         decoder: Decoder,
         *,
         confirmed: int,
+        position: int = 0,
         status_interval: float,
         receive_timeout: float = 0.0,
         confirms: bool = True,
@@ -65,15 +66,17 @@ class ReplicationStream(ChangeStream):
         """Take ownership of a started ``transport``. ``status_interval`` in seconds, as
         ``receive_timeout`` (0: silence never counts as a lost link). ``ended`` returns what to raise
         when the slot cannot be read on, or not in this format. Without ``confirms`` the server hears
-        that we are there, and never of a durable position: no status moves the slot."""
+        that we are there, and never of a durable position: no status moves the slot. The stream starts at
+        ``position``, where that is later than ``confirmed``, which the server may be told for now."""
         self.confirms = confirms
         self._ended = ended
         self._timeout_s = receive_timeout
         self._heard, self._asked = time.monotonic(), False
         self._transport, self._decoder = transport, decoder
-        self._confirmed = self._received = confirmed
+        self._confirmed = confirmed
+        self._received = max(confirmed, position)
         self._idle = 0
-        self.committed = confirmed
+        self.committed = self._received
         """The end of the last transaction of which the end has come."""
         self._status_interval = status_interval
         self._send_lock = threading.Lock()

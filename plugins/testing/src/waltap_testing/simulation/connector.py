@@ -99,7 +99,10 @@ class _Connector(Connector):
     def stream(self, position: Position) -> ChangeStream:
         self._alive()
         self._source.links += 1
-        return _Stream(self._source, position)
+        source, told = self._source, self._context.confirmable(position.end_lsn)
+        if source.slot_lsn is not None:  # the first status tells where the stream starts
+            source.slot_lsn = max(source.slot_lsn, told)
+        return _Stream(source, position)
 
     def describe(self, relation: Relation) -> Relation:
         return relation

@@ -1,6 +1,6 @@
 """A pipeline of simulated parts around the real engine."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -60,7 +60,7 @@ class SimulatedPipeline:
     ``folder`` keeps its state, but for the offset, which is in memory. ``sink``, with its properties,
     takes the place of the destination in memory; it must take changes (`SinkCapabilities.records`).
     ``settings`` are the engine's properties by their names in profiles. ``seed`` makes the chance: with
-    the same one everything that happens is the same.
+    the same one everything that happens is the same. ``confirmable`` is as `Engine` has it.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class SimulatedPipeline:
         self.source, self.destination = Source(self.clock), Destination(self.clock)
         self.store = MemoryOffsetStore()
         self.observed = Observed(self.clock)
+        self.confirmable: Callable[[int], int] | None = None
         self._sink = sink or Component(sink_of(self.destination))
         self._transforms = tuple(transforms)
         self._settings = {"waltap.state.dir": folder, **settings}
@@ -91,6 +92,7 @@ class SimulatedPipeline:
             limits=Limits(**({"max_seconds": LONGEST_S} | limits)),
             clock=self.clock,
             chance=self._chance,
+            confirmable=self.confirmable,
         )
 
     def run(self, *, stop_at: float | None = None, **limits: Any) -> Engine:
