@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap.errors import WaltapError
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
@@ -150,6 +151,15 @@ def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(sho
     assert told.startswith("struct<id:int,state:string,_op:string,_commit_lsn:bigint,")
     assert told.endswith("_epoch:int,_generation:int,_source:string>")
     assert shop.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
+
+
+def test_with_a_spool_the_sink_of_the_profile_is_not_looked_at(shop: Shop, tmp_path: Path) -> None:
+    shop.file.write_text(shop.file.read_text().replace('type = "jsonl"', 'type = "not.here"'))
+    given = {"profile": str(shop.file), "table": "public.orders"}
+    told = ChangeLogSource({**given, "spool": str(tmp_path / "spools")}).schema()
+    assert "_source" in told.names
+    with pytest.raises(WaltapError, match="not.here"):
+        ChangeLogSource(given).schema()
 
 
 def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_none(

@@ -56,7 +56,10 @@ class HostedEngine:
 
     def __init__(self, file: str, spool: str = "") -> None:
         """Raises: ConfigurationError, PluginError."""
-        profile = resolve(load(Path(file)), Host())
+        own = (
+            f"changelog:{spool}" if spool else None
+        )  # then nobody asks what the profile's sink needs
+        profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
         self._state_dir = profile.engine.state_dir / self.name
         self._standby = profile.engine.standby
