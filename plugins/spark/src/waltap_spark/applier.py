@@ -158,7 +158,7 @@ class Applier:
     def maintain(self) -> OutputState:
         """Tend the files of all tables here and now, for who has no thread for it (`keep_up`)."""
         while self._upkeep is not None and self._upkeep.tend(patient=False):
-            self._apply([])
+            self._apply([], again=False)
         return self.state
 
     # --- one commit -------------------------------------------------------------------------------
@@ -178,11 +178,12 @@ class Applier:
             manifests = [each for each in manifests if each.mark > owed]
         return self._apply(manifests)
 
-    def _apply(self, manifests: Sequence[Manifest]) -> OutputState:
+    def _apply(self, manifests: Sequence[Manifest], *, again: bool = True) -> OutputState:
+        """``again``: tables that stand still are tried again when they are due."""
         from pyspark.errors import PySparkException
 
         asked = self._asked()
-        due = self._due()
+        due = self._due() if again else []
         tended = self._tended()
         if not manifests and not due and not tended:
             return self.state
@@ -436,7 +437,8 @@ class _Attempt:
         self._require_fit(table, group)
         if not is_small(group):
             require_sizes(self._log.store, group)
-        if may_repeat(table, group, self._reach):
+        again = may_repeat(table, group, self._reach)
+        if again:
             self._leave_out_known(step, table, group, whole=another)
             if not group.rows:
                 return table
@@ -452,15 +454,18 @@ class _Attempt:
         if group.replaces:
             table = msgspec.structs.replace(table, stale=())
         names = {column.name for column in group.columns}
-        drops = of_rules(self._options.dropped, table.name, "keep") == "drop"
-        gone = dropped(table, group) if drops else ()
+        # a schema of the past lacks what was added since
+        drops = not again and of_rules(self._options.dropped, table.name, "keep") == "drop"
+        called = renames(table, group)
+        stay = {called.get(name, name) for name in self._format.needed(table)}
+        gone = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
 
         def learn(before: TableState) -> TableState:
             return forgotten(self._learn(step, before, group, another=another), gone)
 
         change = Evolution(
             key=group.key,
-            renames=renames(table, group),
+            renames=called,
             replaces=group.replaces and not past,
             learn=learn,
             forgets=gone,

@@ -135,13 +135,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What such a format holds of one table. ``columns`` are those it has, in Spark's types; ``epoch`` is
     the one in which all its rows came, 0 while there are none. ``compacted``: steps at the last
-    compaction; ``vacuumed``: when old files were removed last."""
+    compaction; ``vacuumed``: when old files were removed last. ``divided``: columns by which files were
+    divided when the targets were made, as they are called now."""
 
     targets: dict[str, Target] = {}
     columns: dict[str, str] = {}
     epoch: int = 0
     compacted: int = 0
     vacuumed: float = 0.0
+    divided: tuple[str, ...] = ()
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

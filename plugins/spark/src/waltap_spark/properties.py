@@ -81,7 +81,8 @@ class SparkProperties(Properties):
         default=("keep",),
         summary=(
             "What becomes of a column that the source drops: keep (it stays, with the values that rows "
-            "had), drop (it goes, from the history too). As mode by table."
+            "had), drop (it goes, from the history too; so does one that is captured no more). By table, "
+            "as mode."
         ),
         examples=(r"public\.orders:drop,keep",),
     )

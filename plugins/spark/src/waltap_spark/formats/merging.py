@@ -169,6 +169,10 @@ class MergingFormat(TableFormat):
 
     # --- the contract -------------------------------------------------------------------------------
 
+    def needed(self, table: TableState) -> frozenset[str]:
+        """What files are divided by stays."""
+        return frozenset(table.held.divided if table.held is not None else ())
+
     def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
         """Learn; then rename, drop, add and retype columns, each as a step."""
         learnt = change.learn(table)
@@ -356,6 +360,8 @@ class MergingFormat(TableFormat):
             action = partial(self.create, step.spark, free.at, columns, layouts[what])
             target = self.take(step, table.name, free, action)
             held = msgspec.structs.replace(held, targets={**held.targets, what: target})
+        by = {name for layout in layouts.values() for name in layout.columns}
+        held = msgspec.structs.replace(held, divided=tuple(sorted(by & set(held.columns))))
         return msgspec.structs.replace(table, held=held)
 
     def declared(self, columns: Mapping[str, str]) -> Iterator[str]:
@@ -510,17 +516,15 @@ class _Work:
                 rename = self._format.rename_column
                 self.take(what, partial(rename, self._spark, self.at(what), old, new))
         columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
-        self.held = msgspec.structs.replace(self.held, columns=columns)
+        divided = tuple(renames.get(name, name) for name in self.held.divided)
+        self.held = msgspec.structs.replace(self.held, columns=columns, divided=divided)
 
     def drop(self, names: Sequence[str]) -> None:
-        """Drop columns that the source has no more; what files are divided by stays."""
+        """Drop columns that the source has no more."""
         there = [name for name in names if name in self.held.columns]
         for what in _whats(self._table) if there else ():
-            needed = self._format.layout(self._table, what).columns
-            gone = [name for name in there if name not in needed]
-            if gone:
-                drop = self._format.drop_columns
-                self.take(what, partial(drop, self._spark, self.at(what), gone))
+            drop = self._format.drop_columns
+            self.take(what, partial(drop, self._spark, self.at(what), there))
         columns = {name: kind for name, kind in self.held.columns.items() if name not in there}
         self.held = msgspec.structs.replace(self.held, columns=columns)
 

@@ -157,6 +157,10 @@ class TableFormat(ABC):
 
     writes_in_place: ClassVar[bool] = True
 
+    def needed(self, table: TableState) -> frozenset[str]:
+        """Return the columns that the table cannot be without: none, if not told otherwise."""
+        return frozenset()
+
     @abstractmethod
     def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:
         """Return ``change.learn(table)``, with what is stored in step with it."""
