@@ -132,7 +132,8 @@ class History:
         if shape.history is None:
             kept = not self._properties.history_tables or bool(self._matches(shape.source))
             shape.history = kept and HistoryShape(shape, self._types, self._properties)
-        return shape.history or None
+        found: HistoryShape | None = shape.history or None
+        return found
 
     def replaces(self, shape: TableShape) -> bool:
         """Tell whether the history is all that there is to be of ``shape``."""

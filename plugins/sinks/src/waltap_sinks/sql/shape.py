@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,9 +12,6 @@ from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.events import EventPlan
 from waltap.mapping.type_mapping import ColumnMapping
 from waltap_sinks.sql.properties import SqlProperties
-
-if TYPE_CHECKING:
-    from waltap_sinks.sql.history_shape import HistoryShape
 
 __all__ = ["ShapeColumn", "TableName", "TableShape"]
 
@@ -54,8 +51,8 @@ class TableShape:
     ``columns`` are those that are written, in the source's order: captured, and of types that somebody
     maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
     the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key.
-    ``history`` is the shape of the table's history, which lives as long: False where there is none, None
-    until asked for.
+    ``history`` is where `waltap_sinks.sql.history` keeps the shape of the table's history, which so lives
+    as long: False where there is none, None until asked for.
     """
 
     __slots__ = ("columns", "history", "key", "key_of", "name", "plan", "relation", "source")
@@ -64,7 +61,7 @@ class TableShape:
 
     def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
         self.plan, self.relation = plan, plan.relation
-        self.history: HistoryShape | Literal[False] | None = None
+        self.history: Any = None
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
         identifying = plan.identifying
