@@ -38,13 +38,7 @@ class Died(BaseException):
     """The driver is gone."""
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small plans are compiled longer than they run."""
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int = 6) -> None:

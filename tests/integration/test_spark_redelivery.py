@@ -23,13 +23,7 @@ TABLES = (VERSIONS, PLAIN)
 RULES = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small plans are compiled longer than they run."""
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def commit(rig: Rig) -> TransactionPart:

@@ -15,13 +15,7 @@ from tests.rigs.spark import Rig
 COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small plans are compiled longer than they run."""
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def named(name: str) -> Any:

@@ -211,6 +211,17 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session.stop()
 
 
+@pytest.fixture
+def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of ours compile no plans: small ones are compiled longer than they run."""
+    from waltap_spark import session
+
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
+
+
 def _lakes(folder: Path) -> dict[str, str]:
     conf = {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}
     if iceberg_lake.runs_here():
