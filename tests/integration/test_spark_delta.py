@@ -20,6 +20,8 @@ LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "te
 RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
 START = 100
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 
 @pytest.fixture
 def rig(delta: Any, tmp_path: Path) -> Iterator[Rig]:
