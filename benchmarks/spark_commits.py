@@ -5,7 +5,9 @@ files are tended beside them; the time of a commit, and the size of what says wh
 early and late. ``versions``: one table whose schema is another with every transaction, in one commit.
 Both without a server: a change log is written by hand, and applied in this process. ``latency``: a
 PostgreSQL with ``--rate`` transactions a second, `waltap run` with the sink spark; from when COMMIT
-returned until a reader of the tables sees the transaction.
+returned until a reader of the tables sees the transaction. ``growth``: the same at each of ``--rates``,
+each for ``--seconds`` (900: a quarter of an hour). Both say how long it takes, and how large what says
+where the tables stand is, early and late.
 """
 
 import argparse
@@ -69,7 +71,7 @@ class Lake:
 
     def said_whole(self) -> int:
         """Return the bytes of the newest such file that is whole: all that is known of the tables."""
-        return [each for each in self._commits() if "-" not in each.name][-1].stat().st_size
+        return _whole(self.folder / "out")
 
     def _commits(self) -> list[Path]:
         return sorted((self.folder / "out" / "_waltap" / "commits").glob("*.json"))
@@ -141,7 +143,8 @@ def latency(options: argparse.Namespace, folder: Path) -> None:
         run = Run(database, folder / "run", "spark", "initial")
         run.start()
         try:
-            _told(**_follow(options, database, Output(str(folder / "run" / "output" / "tables"))))
+            place = folder / "run" / "output" / "tables"
+            _told(**_follow(options, database, Output(str(place)), place))
             run.stop()
         finally:
             run.kill()
@@ -149,7 +152,16 @@ def latency(options: argparse.Namespace, folder: Path) -> None:
         cluster.remove()
 
 
-def _follow(options: argparse.Namespace, database: Any, output: Output) -> dict[str, Any]:
+def growth(options: argparse.Namespace, folder: Path) -> None:
+    """Latency, and what is kept of the commits, at several rates."""
+    for rate in options.rates:
+        options.rate = rate
+        latency(options, folder / f"at-{rate:g}")
+
+
+def _follow(
+    options: argparse.Namespace, database: Any, output: Output, place: Path
+) -> dict[str, Any]:
     committed: deque[tuple[int, float]] = deque()
     written: list[float] = []
     ends = threading.Event()
@@ -176,6 +188,7 @@ def _follow(options: argparse.Namespace, database: Any, output: Output) -> dict[
     for writer in writers:
         writer.start()
     seconds: list[float] = []
+    sizes: list[int] = []
     commits, last = 0, 0
     try:
         limit = unbegun = time.monotonic() + WAIT_S
@@ -189,6 +202,8 @@ def _follow(options: argparse.Namespace, database: Any, output: Output) -> dict[
                 limit = now + options.warm_up + options.seconds
             counts = limit - now < options.seconds
             commits += counts
+            if counts:
+                sizes.append(_whole(place))
             while committed and committed[0][0] <= state.mark.end_lsn:
                 _lsn, at = committed.popleft()
                 if counts:
@@ -204,7 +219,17 @@ def _follow(options: argparse.Namespace, database: Any, output: Output) -> dict[
         "commits": commits,
         **_spread("", seconds),
         "most_s": round(max(seconds), 3),
+        **_spread("early_", seconds[: len(seconds) // 4 + 1]),
+        **_spread("late_", seconds[-(len(seconds) // 4 + 1) :]),
+        "whole_file_bytes_early": sizes[len(sizes) // 4],
+        "whole_file_bytes_late": sizes[-1],
     }
+
+
+def _whole(place: Path) -> int:
+    """Return the bytes of the newest commit file below ``place`` that is whole."""
+    named = sorted((place / "_waltap" / "commits").glob("*.json"))
+    return next((each.stat().st_size for each in reversed(named) if "-" not in each.name), 0)
 
 
 def _told(**found: object) -> None:
@@ -214,11 +239,12 @@ def _told(**found: object) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["tables", "versions", "latency"])
+    parser.add_argument("what", choices=["tables", "versions", "latency", "growth"])
     parser.add_argument("--tables", type=int, default=300)
     parser.add_argument("--commits", type=int, default=20)
     parser.add_argument("--every", type=float, default=1.0, help="seconds from commit to commit")
     parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
+    parser.add_argument("--rates", type=float, nargs="*", default=[1.0, 10.0, 100.0])
     parser.add_argument(
         "--warm-up",
         type=float,
@@ -230,8 +256,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="waltap-spark-commits-"))
     try:
-        if options.what == "latency":
-            latency(options, folder)
+        if options.what in ("latency", "growth"):
+            {"latency": latency, "growth": growth}[options.what](options, folder)
         else:
             _by_hand(options, folder)
     finally:

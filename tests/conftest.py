@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.servers import shared_classes
 from waltap.config import secrecy
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -14,8 +15,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 # hundreds of processes of ours are started: without bytecode each would compile all our modules again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# a JVM that lives as long as a test compiles once, quickly: a quarter of the processor time of Spark's
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
 settings.register_profile("shared machine", deadline=None)  # no test is a matter of time
 settings.load_profile("shared machine")

@@ -80,7 +80,7 @@ class Runs:
         """Run until everything committed so far is delivered."""
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
         process = self.start("--until-lsn", lsn)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
         assert process.returncode == 0, errors
 
     def written(self) -> int:
@@ -143,7 +143,7 @@ class Writer(threading.Thread):
 
     def finish(self) -> int:
         self._stop_asked.set()
-        self.join(20)
+        self.join(90)
         return self.commits[-1][0]
 
 
@@ -292,7 +292,7 @@ def test_killed_in_an_incremental_snapshot_it_goes_on(database: Database, tmp_pa
             runs.until_killed(0.25)
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(90)
 
     def read_to_the_end() -> bool:
         offset = runs.offset()

@@ -82,14 +82,14 @@ def attempt(name: str, seed: int) -> str:
     rng = random.Random(seed)
     recording, make = rng.choice(list(SUBJECTS[name].items()))
     frames = session(rng.choice(list(sessions(recording).values())), rng)
-    begun = time.perf_counter()
+    begun = time.thread_time()  # of the processor: a busy machine is no decoder's fault
     try:
         make().feed(frames)
         result = "messages"
     except DecodeError as error:
         assert str(error)
         result = "refused"
-    seconds = time.perf_counter() - begun
+    seconds = time.thread_time() - begun
     assert seconds < SECONDS_PER_INPUT, f"seed {seed} took {seconds:.2f} s"
     return result
 

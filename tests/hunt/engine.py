@@ -260,7 +260,7 @@ class Engine:
         if asked == "TERM":
             self.process.send_signal(signal.SIGTERM)
             try:
-                code = self.process.wait(within or patience(5))
+                code = self.process.wait(within or patience(10))
             except subprocess.TimeoutExpired:
                 self.dump()
         else:
@@ -272,7 +272,7 @@ class Engine:
         )
         self.ended.append(done)
         self.process = None
-        until(lambda: not (self.slot_state() or (0, False))[1], 10)
+        until(lambda: not (self.slot_state() or (0, False))[1], patience(10))
         return done
 
     def dump(self) -> None:

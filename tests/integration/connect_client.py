@@ -9,7 +9,7 @@ from waltap_spark.applier import Applier
 from waltap_spark.output import Output
 from waltap_spark.session import REQUIRED, prepare
 
-address, changelog, location = sys.argv[1:]
+address, changelog, location, profile = sys.argv[1:]
 spark = SparkSession.builder.remote(address).getOrCreate()
 spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
 session = prepare(spark)
@@ -39,4 +39,16 @@ query = (
 )
 query.awaitTermination()
 print("streamed", spark.read.parquet(f"{location}-history").count())
+
+shop = spark.read.format("waltap").options(profile=profile, table="public.orders").load()
+print("captured", sorted((row._op, row.id, row._source) for row in shop.collect()))
+stream = spark.readStream.format("waltap").options(profile=profile, table="public.orders").load()
+query = (
+    stream.writeStream.format("parquet")
+    .options(path=f"{location}-orders", checkpointLocation=f"{location}-orders-checkpoint")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print("streamed", spark.read.parquet(f"{location}-orders").count())
 spark.stop()

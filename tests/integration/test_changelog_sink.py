@@ -510,6 +510,20 @@ def test_sweep_removes_what_no_manifest_names(tmp_path: Path) -> None:
     assert not orphan.exists()
 
 
+@pytest.mark.parametrize("name", ["_epoch", "_generation"])
+def test_a_column_with_a_name_that_readers_get_besides_is_refused_to_them(
+    tmp_path: Path, name: str
+) -> None:
+    table, db = relation("public.odd", [("id", "int4"), (name, "text")]), Database()
+    db.insert(table, ["1", "x"])
+    log = opened(tmp_path)
+    log.write(batch(db.commit()))
+    log.flush()
+    log.close()
+    with pytest.raises(ColumnNameTaken, match=rf"WT-5104 public.odd has a column {name}"):
+        rows(tmp_path, "odd")
+
+
 def test_rows_tell_the_snapshot_and_the_epoch_they_are_of(tmp_path: Path) -> None:
     db = Database()
     db.insert(PEOPLE, ["1", "old", None], ["2", "gone", None])

@@ -43,7 +43,7 @@ def on_terminal(*arguments: str, cwd: Path, term: str = "xterm") -> tuple[int, s
     text = seen.decode("utf-8", "replace")
     if term != "dumb":
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    return process.wait(30), text
+    return process.wait(90), text
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 And the least that a server must grant for a start to work.
 """
 
+import functools
 import shutil
 import socket
 import subprocess
@@ -50,7 +51,7 @@ def cluster() -> Iterator[Cluster]:
         )
         if shutil.which("openssl") and speaks_tls == [(True,)]:
             certify(made)
-        made.execute("SELECT pg_reload_conf()")
+        made.reload()
         yield made
     finally:
         made.remove()
@@ -111,10 +112,14 @@ def refusal(pipeline: Pipeline, **settings: Any) -> WaltapError:
     return caught.value
 
 
+@functools.cache
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is taken, so that nobody else gets it, and on which nobody listens."""
+    TAKEN.bind(("127.0.0.1", 0))
+    return int(TAKEN.getsockname()[1])
+
+
+TAKEN = socket.socket()
 
 
 AS = {"database.password": "right"}

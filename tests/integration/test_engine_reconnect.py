@@ -19,7 +19,7 @@ from waltap.source.position import Position, parse_lsn
 from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 
-from tests.rigs.pipeline import Pipeline, Run, until
+from tests.rigs.pipeline import WAIT_S, Pipeline, Run, until
 from tests.servers.own_server import own_server
 from tests.servers.postgres import Cluster, Database
 
@@ -31,14 +31,15 @@ def pipeline(database: Database, tmp_path: Path) -> Pipeline:
 
 
 def terminate(pipeline: Pipeline, role: str) -> None:
-    """End our connection of this role, as an administrator or a failing network would."""
+    """End our connection of this role, as an administrator or a failing network would. One that is ending
+    may still be listed beside the one that took its place."""
     assert pipeline.database is not None
     found = pipeline.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = %s",
         f"waltap {role}",
     )
-    assert found == [(True,)]
+    assert (True,) in found
 
 
 def reconnected(run: Run, times: int = 1) -> bool:
@@ -260,7 +261,7 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
         with pipeline.running(ready=False) as run:
             run.until(lambda: database.slots(), "the slot in the making")
             terminate(pipeline, "catalogue")
-            run.until(lambda: run.notices.failures, "the broken link", within=10)
+            run.until(lambda: run.notices.failures, "the broken link")
             writer.commit()
             run.until(lambda: run.engine.state == "streaming", "streaming")
     assert pipeline.destination.ids("t") == [1]
@@ -296,18 +297,18 @@ def test_keepalives_are_answered_while_the_sink_blocks(pipeline: Pipeline) -> No
     """The sink blocks for three times as long as the server waits for a sign of life."""
     database = pipeline.database
     assert database is not None
-    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '500ms'")
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '2s'")
     blocked, release = threading.Event(), threading.Event()
 
     def hold(batch: Batch) -> None:
         if batch.events and not blocked.is_set():
             blocked.set()
-            assert release.wait(30)
+            assert release.wait(WAIT_S)
 
     pipeline.destination.before_write = hold
     with pipeline.running(**{"status.update.interval.ms": 60_000}) as run:
         database.execute("INSERT INTO t VALUES (1, 'x')")
-        assert blocked.wait(30)
+        assert blocked.wait(WAIT_S)
         # more than the socket holds: the walsender blocks in its write, and must hear us there too
         database.execute(
             "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 20000) g"
@@ -315,7 +316,7 @@ def test_keepalives_are_answered_while_the_sink_blocks(pipeline: Pipeline) -> No
         ((begun,),) = database.execute("SELECT clock_timestamp()")
         try:
             until(
-                lambda: database.execute("SELECT clock_timestamp() > %s + interval '1.6s'", begun)[0][0],
+                lambda: database.execute("SELECT clock_timestamp() > %s + interval '6.1s'", begun)[0][0],
                 "three timeouts",
             )  # fmt: skip
         finally:
@@ -360,16 +361,16 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path
     database = cluster.create_database("down")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id int)")
     pipeline = Pipeline(
-        database, tmp_path, {"status.update.interval.ms": 60_000, "table.include.list": "public.t"}
+        database,
+        tmp_path,
+        # a server that waits for the next status does not stop in time, which fails
+        {"status.update.interval.ms": 3_600_000, "table.include.list": "public.t"},
     )
     with pipeline.running() as run:
         database.execute("INSERT INTO busy SELECT generate_series(1, 1000)")
-        begun = time.monotonic()
         cluster.stop()
-        took = time.monotonic() - begun
         cluster.start()
         run.until(lambda: reconnected(run), "the new stream")
-    assert took < 30, "as long as nothing is confirmed: the status interval"
 
 
 def test_a_stop_while_the_server_is_gone_is_a_clean_end(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Labels that an enum gets while it is captured: the schema names them from their first row on."""
+"""What a type gets while it is captured, a label or an attribute: the schema has it from the first row on."""
 
 from pathlib import Path
 from typing import Any
@@ -105,3 +105,40 @@ def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
     database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
     pipeline.catch_up()
     assert [value for _, value, _ in seen(out)] == ["ok", "sad"] * 50
+
+
+def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(
+    database: Database, tmp_path: Path
+) -> None:
+    """Also of a type within another, in an array; older values, and those without it, have null."""
+    database.execute(
+        "CREATE TYPE size AS (w int); CREATE TYPE crate AS (label text, sizes size[]);"
+        "CREATE TABLE t (id int PRIMARY KEY, m crate)"
+    )
+    pipeline, out = rig(database, tmp_path, "pgoutput")
+    pipeline.settings["waltap.composite.types"] = "struct"
+
+    def told() -> list[tuple[Any, list[str]]]:
+        values = [record["value"] for record in records(out)]
+        found = []
+        for value in values:
+            (field,) = [f for f in value["schema"]["fields"][1]["fields"] if f["field"] == "m"]
+            found.append((value["payload"]["after"]["m"], [f["field"] for f in field["fields"]]))
+        return found
+
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t VALUES (1, ('a', ARRAY[ROW(1)::size]))")
+        run.until(lambda: len(told()) == 1, "the first row")
+        database.execute("ALTER TYPE crate ADD ATTRIBUTE colour text")
+        database.execute("INSERT INTO t VALUES (2, ('b', '{}', 'red'))")
+        run.until(lambda: len(told()) == 2, "one with another attribute")
+        database.execute("ALTER TYPE size ADD ATTRIBUTE h int")
+        database.execute("UPDATE t SET m = ('c', ARRAY[ROW(1, 2)::size], NULL) WHERE id = 1")
+        database.execute("INSERT INTO t VALUES (3, ('d', NULL, 'blue'))")
+        run.until(lambda: len(told()) == 4, "all rows")
+    assert told() == [
+        ({"label": "a", "sizes": [{"w": 1}]}, ["label", "sizes"]),
+        ({"label": "b", "sizes": [], "colour": "red"}, ["label", "sizes", "colour"]),
+        ({"label": "c", "sizes": [{"w": 1, "h": 2}], "colour": None}, ["label", "sizes", "colour"]),
+        ({"label": "d", "sizes": None, "colour": "blue"}, ["label", "sizes", "colour"]),
+    ]

@@ -68,6 +68,7 @@ def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
 def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: Pipeline) -> None:
     assert to_lines.database is not None
     to_lines.settings |= {"event.converting.failure.handling.mode": "fail"}
+    to_lines.settings |= {"waltap.linger.ms": 3_600_000}  # one batch, however the rows are sent
     to_lines.catch_up()
     to_lines.database.execute(NAN)
     with pytest.raises(DecodeError, match=r"c of public\.n, [0-9A-F]+/[0-9A-F]+, change 1"):

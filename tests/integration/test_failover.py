@@ -38,7 +38,7 @@ class Pair:
         """Have logical slots send what the standby has, and nothing more."""
         with self.primary.connect() as connection:
             connection.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{PHYSICAL}'")
-            connection.execute("SELECT pg_reload_conf()")
+        self.primary.reload()
 
     def pipeline(self, folder: Path, **settings: Any) -> Pipeline:
         """Return a pipeline that looks for whoever of the two takes writes."""

@@ -181,7 +181,7 @@ def test_commits_that_do_not_wait_for_the_disk_are_told_of(shop: Database, tmp_p
         assert "off for role app in database shop: " in latency.found
         assert "600 ms" in latency.found
         shop.execute("ALTER SYSTEM SET wal_writer_delay = '5s'")
-        shop.execute("SELECT pg_reload_conf()")
+        shop.server.reload()
         latency = looked(shop, tmp_path)[0]["latency"]
         assert latency.verdict == "warning"
         assert "15000 ms" in latency.found
@@ -189,7 +189,7 @@ def test_commits_that_do_not_wait_for_the_disk_are_told_of(shop: Database, tmp_p
     finally:
         shop.execute("DROP OWNED BY app; DROP ROLE app")
         shop.execute("ALTER SYSTEM RESET wal_writer_delay")
-        shop.execute("SELECT pg_reload_conf()")
+        shop.server.reload()
 
 
 def test_a_standby_that_cannot_decode_is_refused_with_the_primarys_address(

@@ -44,6 +44,10 @@ def pipeline(database: Database, tmp_path: Path, receiver: Receiver) -> Pipeline
     return Pipeline(database, tmp_path, sink | {"snapshot.mode": "no_data"})
 
 
+ONE_BATCH = {"waltap.linger.ms": 3_600_000}
+"""What is committed already is one batch, however the server sends it; the end of a run waits for nothing."""
+
+
 def ids(receiver: Receiver) -> list[int]:
     return [(each["after"] or each["before"])["id"] for each in receiver.documents()]
 
@@ -68,7 +72,7 @@ def test_each_record_is_a_request(pipeline: Pipeline, receiver: Receiver) -> Non
 
 @pytest.mark.parametrize("body", ["array", "lines"])
 def test_many_records_are_a_request(pipeline: Pipeline, receiver: Receiver, body: str) -> None:
-    pipeline.settings |= {"sink.body": body, "sink.batch.size": 4}
+    pipeline.settings |= {"sink.body": body, "sink.batch.size": 4, **ONE_BATCH}
     pipeline.catch_up()
     insert(pipeline, 1, 10)
     pipeline.catch_up()
@@ -195,6 +199,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_pa
 def test_what_is_refused_stops_and_comes_again(
     pipeline: Pipeline, receiver: Receiver, status: int, error: type[SinkError]
 ) -> None:
+    pipeline.settings |= ONE_BATCH
     pipeline.catch_up()
     insert(pipeline, 1, 3)
     receiver.answers.extend([(204, {}), (status, {})])

@@ -16,7 +16,7 @@ import pytest
 from waltap.transactions.transaction import SnapshotRows
 
 from tests.rigs.chunks import around_chunk
-from tests.rigs.pipeline import Destination, Pipeline, Run, until
+from tests.rigs.pipeline import WAIT_S, Destination, Pipeline, Run, until
 from tests.servers.postgres import Cluster, Database, Server
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
@@ -165,7 +165,7 @@ def test_a_table_under_change_arrives_whole(pipeline: Pipeline) -> None:
         finally:
             stop.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(90)
     pipeline.catch_up()
     assert pipeline.destination.table("t") == contents(database, "t")
     assert len(chunks(pipeline.destination)) > 40
@@ -344,8 +344,8 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(tmp_path: Path
             run.until(lambda: 6 in pipeline.destination.ids("t"), "the stream to go on")
             assert read_rows(pipeline.destination) == []
             cluster.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
-            cluster.execute("SELECT pg_reload_conf()")
-            waiting.join(20)
+            cluster.reload()
+            waiting.join(90)
             run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
         assert pipeline.destination.table("t") == contents(database, "t")
     finally:
@@ -373,7 +373,7 @@ def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, th
     def hold(_batch: object) -> None:
         if not held.is_set() and len(read_rows(destination)) >= rows:
             held.set()
-            assert release.wait(30)
+            assert release.wait(WAIT_S)
 
     destination.before_write = hold
     return held, release
@@ -385,7 +385,7 @@ def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(large: Pipeline) -> 
     held, release = hold_after(destination, 100)
     with large.running() as run:
         signal(database, data_collections=["public.t", "public.u"])
-        assert held.wait(30)
+        assert held.wait(WAIT_S)
         run.engine.stop()
         release.set()
     seen = [int(row["id"]) for row in read_rows(destination)]
@@ -404,7 +404,7 @@ def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(large: Pipelin
     held, release = hold_after(destination, 50)
     with large.running() as run:
         signal(database, data_collections=["public.t"])
-        assert held.wait(30)
+        assert held.wait(WAIT_S)
         signal(database, "pause-snapshot", "p")
         release.set()
         database.execute("INSERT INTO t VALUES (1000)")
@@ -429,7 +429,7 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(large: Pipe
     held, release = hold_after(destination, 50)
     with large.running() as run:
         signal(database, data_collections=["public.t", "public.u"])
-        assert held.wait(30)
+        assert held.wait(WAIT_S)
         signal(database, "stop-snapshot", "x", data_collections=["public.t"], type="incremental")
         release.set()
         run.until(lambda: finished(run), "the end")
@@ -504,7 +504,7 @@ UNUSABLE = [
         ),
         "calls pg_terminate_backend",
     ),
-    ("execute-snapshot", filtered("id = slow(id)"), "waltap.signal.condition.timeout.ms is 500"),
+    ("execute-snapshot", filtered("id = slow(id)"), "waltap.signal.condition.timeout.ms is 2000"),
     (
         "execute-snapshot",
         filtered("true) UNION ALL (SELECT pin FROM secret WHERE true"),
@@ -545,7 +545,7 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
         "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
         " $$BEGIN PERFORM pg_sleep(10); RETURN $1; END$$"
     )
-    limits = {"waltap.signal.condition.timeout.ms": 500, "waltap.signal.match.timeout.ms": 200}
+    limits = {"waltap.signal.condition.timeout.ms": 2000, "waltap.signal.match.timeout.ms": 1000}
     with large.running(**limits) as run:
         for number, (kind, data, says) in enumerate(UNUSABLE):
             caplog.clear()

@@ -103,7 +103,7 @@ def test_a_slot_that_was_invalidated_is_told_with_what_mends_it(
     pipeline.catch_up()
     newest_server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
     try:
-        newest_server.execute("SELECT pg_reload_conf()")
+        newest_server.reload()
         database.execute("INSERT INTO t VALUES (2)")
         for _ in range(4):
             newest_server.execute("SELECT pg_switch_wal()")
@@ -123,4 +123,4 @@ def test_a_slot_that_was_invalidated_is_told_with_what_mends_it(
         assert pipeline.destination.ids("t", "r") == [1, 1, 2]
     finally:
         newest_server.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
-        newest_server.execute("SELECT pg_reload_conf()")
+        newest_server.reload()

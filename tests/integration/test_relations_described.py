@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from waltap_sinks.changelog import ChangeLog
 
+from tests.rigs.json_lines import records
 from tests.rigs.pipeline import WAIT_S, Pipeline
 from tests.servers.postgres import Database
 
@@ -52,9 +53,11 @@ class Rig:
 
     def records(self, table: str) -> list[dict[str, Any]]:
         """Return the records of a table, tombstones left out."""
-        with self.out.open() as lines:
-            found = [json.loads(line) for line in lines]
-        return [r for r in found if r["topic"] == f"x.public.{table}" and r["value"] is not None]
+        return [
+            r
+            for r in records(self.out)
+            if r["topic"] == f"x.public.{table}" and r["value"] is not None
+        ]
 
     def keys(self, table: str) -> list[tuple[str, Key]]:
         """Return (operation, key) of each record."""

@@ -108,7 +108,7 @@ def test_it_ends_when_all_are_done(database: Database, folder: Path) -> None:
     write(folder, database, "a")
     write(folder, database, "b", **{"snapshot.mode": "initial_only"})
     with running(folder, "--max-records", "1") as process:
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert ids(folder, "a") == ids(folder, "b") == [1]
 
 

@@ -129,7 +129,7 @@ def cluster() -> Iterator[Cluster]:
         hba = made.folder / "data" / "pg_hba.conf"
         rules = f"host all {ROLE} all scram-sha-256\nhost replication {ROLE} all scram-sha-256\n"
         hba.write_text(rules + hba.read_text())
-        made.execute("SELECT pg_reload_conf()")
+        made.reload()
         yield made
     finally:
         made.remove()

@@ -15,7 +15,7 @@ from waltap.offsets.gaps import Gap, Gaps
 from waltap.source.position import parse_lsn
 from waltap_postgres.errors import SlotInvalidated
 
-from tests.rigs.pipeline import Pipeline, Run, until
+from tests.rigs.pipeline import WAIT_S, Pipeline, Run, until
 from tests.servers.own_server import own_server
 from tests.servers.postgres import Cluster, Database
 
@@ -39,7 +39,7 @@ def small_server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def database(small_server: Cluster, request: pytest.FixtureRequest) -> Iterator[Database]:
     small_server.execute("ALTER SYSTEM RESET ALL")
-    small_server.execute("SELECT pg_reload_conf()")
+    small_server.reload()
     name = "".join(c if c.isalnum() else "_" for c in request.node.name.lower())[:40]
     made = small_server.create_database(name)
     made.psql(
@@ -75,7 +75,7 @@ class Watched:
         self.free.set()
         self.told: list[Notification] = []
         run.engine.on_notification(self.told.append)
-        pipeline.destination.before_write = lambda _batch: self.free.wait(30)
+        pipeline.destination.before_write = lambda _batch: self.free.wait(WAIT_S)
 
     def kinds(self) -> list[str]:
         return [each.kind for each in self.told if each.aggregate_type == "Slot"]
@@ -166,9 +166,12 @@ def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipe
     with pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
         fill(database, 10)
+        watched.free.clear()  # before the second chunk there is too much
         asked = {"data-collections": ["public.t"], "type": "incremental"}
         assert run.engine.signal("execute-snapshot", asked).result(90).taken
         fill(database, 4)
+        watched.until(lambda health: health.level == "acted", "the budget is spent")
+        watched.free.set()
         run.until(lambda: "PAUSED" in [each.kind for each in watched.told], "the pause")
         until(
             lambda: [database.execute("CHECKPOINT"), watched.health.level != "acted"][-1],
@@ -192,7 +195,7 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: Pipeline) ->
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change")
         run.until(lambda: not run.engine.status().unflushed_ms, "the flush")
         watched.free.clear()
-        begin = wal_end(database)
+        begin, (_, restart) = wal_end(database), pipeline.slot_lsns()
         database.execute("INSERT INTO t VALUES (4, 'd')")
         fill(database, 9)
         until(lambda: pipeline.slot not in database.slots(), "the slot is gone")
@@ -204,7 +207,8 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: Pipeline) ->
     assert gap.open
     assert (gap.code, gap.tables, gap.slot) == ("WT-2030", ("public.t",), pipeline.slot)
     assert parse_lsn(gap.begin.lsn) <= begin
-    assert begin + 9 * MB - 65536 < parse_lsn(gap.end.lsn) <= end
+    # the guardian may look while it is still being filled: what counts is that the budget was spent
+    assert max(begin, restart + 8 * MB) <= parse_lsn(gap.end.lsn) <= end
     assert gap.begin.time
     assert gap.begin.time <= gap.end.time
     text = (pipeline.folder / "state" / "p" / "gaps" / f"gap-{gap.identifier}.txt").read_text()
@@ -220,7 +224,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: Pipeline) -> 
     before = pipeline.offset()
     assert before is not None
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '2MB'")
-    database.server.execute("SELECT pg_reload_conf()")
+    database.server.reload()
     fill(database, 8)
     database.execute("CHECKPOINT")
     with pytest.raises(SlotInvalidated) as told:
@@ -242,7 +246,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: Pipeline) -> 
 def test_the_limit_of_the_server_is_foretold(pipeline: Pipeline) -> None:
     database = base(pipeline)
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
-    database.server.execute("SELECT pg_reload_conf()")
+    database.server.reload()
     with pipeline.running() as run:
         watched = Watched(pipeline, run)
         watched.free.clear()
@@ -261,7 +265,7 @@ def test_an_idle_timeout_is_understood(pipeline: Pipeline) -> None:
         return
     pipeline.catch_up()
     database.server.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
-    database.server.execute("SELECT pg_reload_conf()")
+    database.server.reload()
     reason = "SELECT invalidation_reason FROM pg_replication_slots WHERE slot_name = %s"
     until(
         lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],

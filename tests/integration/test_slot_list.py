@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltap.cli.connection import connected
+from waltap.offsets.offset import Offset, OffsetStore
+from waltap.pipeline.preflight import checks
 
 from tests.rigs.command import waltap
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import Pipeline, Run
 from tests.servers.postgres import Database
 
 
@@ -67,7 +70,8 @@ def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
 
 
 def test_a_slot_that_is_read_is_no_orphan(shop: Shop) -> None:
-    with shop.pipeline.running():
+    with shop.pipeline.running() as run:
+        run.until(lambda: is_read(shop), "the slot to be read")
         shop.pipeline.offset_file.rename(shop.folder / "kept")
         found, _ = shop.listed("--orphans")
         (shop.folder / "kept").rename(shop.pipeline.offset_file)
@@ -81,8 +85,45 @@ def test_status_says_that_the_slot_is_of_another_plugin(shop: Shop) -> None:
     assert shop.run("status").returncode == 0
 
 
+def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(shop: Shop) -> None:
+    """The run stores and confirms more between the two readings of doctor: offset, then slot."""
+
+    def moved(run: Run, store: OffsetStore) -> OffsetStore:
+        load, confirmed = store.load, shop.pipeline.slot_lsns()[0]
+
+        def load_and_wait() -> Offset | None:
+            offset = load()
+            if not turns:
+                turns.append(offset)
+                shop.database.execute("INSERT INTO t VALUES (1)")
+                run.until(lambda: shop.pipeline.slot_lsns()[0] > confirmed, "the confirmation")
+            return offset
+
+        store.load = load_and_wait  # type: ignore[method-assign]
+        return store
+
+    turns: list[Offset | None] = []
+    with shop.pipeline.running() as run:
+        run.until(lambda: is_read(shop), "the slot to be read")
+        host, _ = shop.pipeline.host()
+        with connected(shop.pipeline.profile(host), host) as (connector, stages):
+            moved(run, stages.store)
+            found = {each.name: each for each in checks(stages, connector, locked=False)}
+    assert turns
+    assert "start" not in found or found["start"].verdict == "ok"
+    assert "this pipeline, which runs" in found["replication slot"].found
+
+
+def is_read(shop: Shop) -> bool:
+    ((read,),) = shop.database.execute(
+        "SELECT active FROM pg_replication_slots WHERE slot_name = %s", shop.pipeline.slot
+    )
+    return bool(read)
+
+
 def test_doctor_advises_nobody_to_end_the_pipeline_that_runs(shop: Shop) -> None:
-    with shop.pipeline.running():
+    with shop.pipeline.running() as run:
+        run.until(lambda: is_read(shop), "the slot to be read")
         told = shop.run("doctor").stdout
     assert "runs this pipeline already" in told
     assert "pg_terminate_backend" not in told

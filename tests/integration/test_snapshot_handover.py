@@ -47,7 +47,7 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(90)
 
 
 def in_database(database: Database, table: str = "busy") -> dict[tuple[str], dict[str, str]]:

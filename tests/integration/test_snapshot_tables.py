@@ -7,7 +7,7 @@ import pytest
 from waltap.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.errors import RowsHidden, TableUnreadable
 
-from tests.rigs.pipeline import Pipeline
+from tests.rigs.pipeline import WAIT_S, Pipeline
 from tests.servers.postgres import Database
 
 
@@ -128,12 +128,12 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
 
     def hold(_batch: Batch) -> None:
         reading.set()
-        assert release.wait(30)
+        assert release.wait(WAIT_S)
 
     pipeline.destination.before_write = hold
     try:
         with pipeline.running(ready=False) as run:
-            assert reading.wait(30)
+            assert reading.wait(WAIT_S)
             with database.connect() as other:
                 other.execute("SET statement_timeout = '10s'")
                 name = f"{database.name[:50]}_other"

@@ -27,7 +27,7 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
 from tests.rigs.changelog import Database, batch, context, relation
-from tests.rigs.spark import Rig
+from tests.rigs.spark import Died, Rig
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")
@@ -352,10 +352,6 @@ def _random_change(db: Database, chance: random.Random) -> None:
 
 
 # --- crashes and company ------------------------------------------------------------------------------
-
-
-class Died(BaseException):
-    """The driver is gone."""
 
 
 def test_a_driver_that_dies_at_any_write_leaves_no_trace(

@@ -6,13 +6,17 @@ from pathlib import Path
 
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 
+from tests.integration.test_spark_profiles import Shop
 from tests.rigs.changelog import Database, batch, context, relation
+from tests.servers.postgres import Database as Server
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 CLIENT = Path(__file__).with_name("connect_client.py")
 
 
-def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
+def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path, database: Server) -> None:
+    shop = Shop(database, tmp_path)
+    shop.insert(1, 2)
     db, log = (
         Database(),
         ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path)),
@@ -24,7 +28,14 @@ def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
     log.flush()
     log.close()
     done = subprocess.run(
-        [sys.executable, str(CLIENT), spark_connect, str(tmp_path / "log"), str(tmp_path / "out")],
+        [
+            sys.executable,
+            str(CLIENT),
+            spark_connect,
+            str(tmp_path / "log"),
+            str(tmp_path / "out"),
+            str(shop.file),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -39,4 +50,6 @@ def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path) -> None:
         "row 2 Bert",
         "changes ['c', 'c', 'u']",
         "streamed 3",
+        "captured [('r', 1, 'shop'), ('r', 2, 'shop')]",
+        "streamed 2",
     ]

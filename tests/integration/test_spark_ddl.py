@@ -1,19 +1,12 @@
 """From PostgreSQL to Spark while tables change under it, with the engine down and caught up later."""
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import Applier
-from waltap_spark.live import LiveTables
-from waltap_spark.output import Output
-from waltap_spark.session import prepare
 from waltap_spark.verify import compare
 
+from tests.rigs.lake import Lake
 from tests.servers.postgres import Database
 
 SETUP = """
@@ -50,52 +43,6 @@ insert into anew values (1, 'second'), (9, 'second');
 update computed set a = 50 where id = 1;
 insert into odd values (1, 1e45, 'NaN', 'infinity', '-infinity'), (2, 1.5, 2.5, '2024-01-01', '2024-01-01');
 """
-
-
-class Lake:
-    """A profile, the change log it writes, and the tables that follow."""
-
-    def __init__(self, database: Database, folder: Path, spark: Any) -> None:
-        self.folder, self.spark = folder, prepare(spark)
-        spark.conf.set("spark.sql.timeType.enabled", "true")
-        self.database = database
-        named = [f'"{name}" = "{value}"' for name, value in database.properties().items()]
-        source = "\n".join(
-            [
-                *named,
-                f'"slot.name" = "{database.name}"',
-                f'"publication.name" = "{database.name}"',
-                '"publication.autocreate.mode" = "all_tables"',  # a table made anew is in it at once
-            ]
-        )
-        (folder / "p.toml").write_text(
-            f'name = "p"\n[source]\ntype = "postgres"\n{source}\n'
-            f'[sink]\ntype = "changelog"\npath = "{folder}/log"\n'
-        )
-
-    def run(self) -> str:
-        """Run the engine until everything is delivered; return its log."""
-        program = shutil.which("waltap", path=str(Path(sys.executable).parent))
-        assert program is not None
-        done = subprocess.run(
-            [program, "run", "p.toml", "--until-idle", "2"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    def apply(self) -> LiveTables:
-        """Apply the change log; return the tables."""
-        log, output = ChangeLog(str(self.folder / "log")), Output(str(self.folder / "out"))
-        applier = Applier(self.spark, log, output)
-        applier.open()
-        applier.apply(list(log.manifests(applier.state.mark)))
-        applier.close()
-        return LiveTables(self.spark, output)
 
 
 @pytest.fixture

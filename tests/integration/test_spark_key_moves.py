@@ -1,19 +1,28 @@
 """Rows that change their key: none is lost, and each keeps what it had, in whatever order they move."""
 
+import logging
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from waltap_spark import few as few_changes
+from waltap_spark.live import LiveTables
+from waltap_spark.modes import ModeRules
 
 from tests.rigs.changelog import relation
 from tests.rigs.spark import Rig
+from tests.rigs.versions import text, versions
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 PEOPLE = relation("public.people", COLUMNS)
 WHOLE = relation("public.whole", COLUMNS, identity="f")
+BOTH_WAYS = pytest.mark.parametrize("few", [0, 20_000], ids=["settled by Spark", "settled here"])
 
 
 @pytest.fixture
@@ -41,6 +50,19 @@ def test_rows_that_change_places_in_one_statement_are_both_there(rig: Rig, table
     rig.commit()
     rig.apply()
     rig.check(table)
+
+
+def test_a_time_of_day_moves_along(rig: Rig) -> None:
+    """Plans of grouped rows are checked by the settings of the thread's own session, which has to know `time`."""
+    clocks = relation("public.clocks", [("id", "int4"), ("at", "time"), ("note", "text")])
+    rig.db.insert(clocks, ["1", "05:17:00.25", "a"], ["2", None, "b"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(clocks, ["1"], id="3", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    assert rig.output.table("public.clocks").failed == ""
+    rig.check(clocks)
 
 
 @pytest.mark.parametrize("fold_sets", [1, 32], ids=["folded", "pending"])
@@ -92,8 +114,11 @@ def test_a_row_put_beside_the_one_it_replaces_stays(rig: Rig) -> None:
     rig.check(PEOPLE)
 
 
-@pytest.mark.parametrize("moves", [210, 3000])
-def test_a_value_is_kept_through_any_number_of_moves(rig: Rig, moves: int) -> None:
+@pytest.mark.parametrize(("moves", "few"), [(210, 0), (3000, 20_000)])
+def test_a_value_is_kept_through_any_number_of_moves(
+    rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.few.FEW", few)
     rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     rig.commit()
     rig.apply()
@@ -107,6 +132,93 @@ def test_a_value_is_kept_through_any_number_of_moves(rig: Rig, moves: int) -> No
     rig.apply()
     print(f"{moves} moves: {time.monotonic() - started:.1f} s")  # noqa: T201
     rig.check(PEOPLE)
+
+
+@BOTH_WAYS
+def test_a_row_that_moves_behind_a_truncate_has_nothing_of_the_one_before(
+    spark: Any, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put under the key that another row had, and moved on, in one transaction."""
+    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    rig = Rig(tmp_path, spark, modes=ModeRules(modes=(r"public\.kept:scd2", "scd1")))
+    kept = relation("public.kept", COLUMNS)
+    for table in (PEOPLE, kept):
+        rig.db.insert(table, ["1", "a", "old"], ["3", "b", "moves first"])
+    rig.commit()
+    rig.apply()
+    for table in (PEOPLE, kept):
+        rig.db.update(table, ["3"], ["note"], id="4")
+        rig.db.truncate(table)
+    rig.commit()
+    for table in (PEOPLE, kept):
+        rig.db.insert(table, ["1", "c", "new"])
+        rig.db.update(table, ["1"], ["note"], id="2")
+    rig.commit()
+    rig.apply()
+    rig.check(PEOPLE)
+    names = [name for name, _type in COLUMNS]
+    rows = LiveTables(rig.spark, rig.output).current("kept").collect()
+    found = sorted((tuple(text(row[name]) for name in names) for row in rows), key=str)
+    told = versions(rig.log, kept.name, ("id",), names)
+    assert found == sorted((values for values, _since, _to in told), key=str)
+    rig.applier.close()
+    rig.sink.close()
+
+
+@BOTH_WAYS
+def test_columns_may_be_called_as_those_that_are_made_on_the_way(
+    rig: Rig, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap_spark.few.FEW", few)
+    table = relation(
+        "public.odd",
+        [("_id", "int4"), ("_value", "text"), ("__gone", "text"), ("__code", "text"),
+         ("_settled", "text"), ("note", "text")],
+        key=("_id", "_value"),
+    )  # fmt: skip
+    taken = relation("public.taken", [("id", "int4"), ("_epoch", "int4")])
+    rig.db.insert(taken, ["1", "2026"])
+    rig.db.insert(table, *[[n, "v", f"gone {n}", "code", "s", f"note {n}"] for n in "159"])
+    rig.commit()
+    rig.apply()
+    assert "WT-5104" in rig.output.table("taken").failed, "the log's own would take its place"
+    rig.db.update(table, ["1", "v"], ["note", "__gone"], _id="2")
+    rig.db.update(table, ["5", "v"], ["note", "_settled"], __code="other")
+    rig.db.delete(table, ["9", "v"])
+    rig.commit()
+    rig.apply()
+    assert rig.output.table("odd").failed == ""
+    rig.check(table)
+
+
+def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_which_is_said(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read: list[int] = []
+
+    class Counted(few_changes._Few):
+        def __init__(self, table: Any, changes: Any, rows: Any, base: Any) -> None:
+            read.append(rows.num_rows)
+            if len(read) > 1:
+                raise pa.ArrowInvalid("what nobody thought of")
+            super().__init__(table, changes, rows, base)
+
+    monkeypatch.setattr(few_changes, "_Few", Counted)
+    monkeypatch.setattr(few_changes, "LIGHT", 0)
+    monkeypatch.setattr(few_changes, "LARGE", 20_000)
+    rig.db.insert(PEOPLE, ["1", "a", "n"])
+    rig.commit()
+    rig.apply()
+    key = 1
+    for size in (30_000, 10, 10, 10):
+        rig.db.update(PEOPLE, [str(key)], ["note"], id=str(key + 1), name="x" * size)
+        rig.commit()
+        rig.apply()
+        rig.check(PEOPLE)
+        key += 1
+    assert read == [1 + 1, 1 + 1, 1 + 1], "the wide row was not read here"
+    told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert [text for text in told if "what nobody thought of" in text] == told[:1]
 
 
 def test_random_moves_with_keys_that_meet_end_equal(spark: Any, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from waltap_spark import session
 from waltap_spark.errors import CommitBegun, OutputInUse
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.live import LiveTables
@@ -16,15 +15,9 @@ from waltap_spark.output import Intent, Output
 from tests.rigs.changelog import relation
 from tests.rigs.spark import Rig
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 LEFT = relation("public.left", [("id", "int4"), ("note", "text")])
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small plans are compiled longer than they run."""
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])

@@ -15,6 +15,8 @@ from tests.rigs.changelog import relation
 from tests.rigs.spark import Rig
 from tests.rigs.versions import last_known, states, text, versions
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 KEPT_AS = ("versions", "soft", "kept", "logged")
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 RULES = ModeRules(
@@ -32,13 +34,6 @@ LATER = [
 ]
 CALLED = {"note": "remark"}
 KEY = ("id",)
-
-
-class Died(BaseException):
-    """The driver is gone."""
-
-
-pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int = 6) -> None:
@@ -72,17 +67,10 @@ def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int 
         rig.commit()
 
 
-def apply_or_die(rig: Rig, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def apply_or_die(rig: Rig, chance: random.Random) -> None:
     """Apply; now and then the driver dies before its commit, and the next one finds what it left."""
     if chance.random() < 0.4:
-
-        def die(_state: object) -> None:
-            raise Died
-
-        monkeypatch.setattr(rig.output, "commit", die)
-        with pytest.raises(Died):
-            rig.apply()
-        rig.reopen()
+        rig.apply_and_die()
     rig.apply()
 
 
@@ -123,12 +111,15 @@ def check(rig: Rig, names: list[str]) -> None:
     assert len(rows(rig, "logged", names)) == logged
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    ("table_format", "few"), [("parquet", 20_000), ("parquet", 0), ("delta", 20_000)]
+)
 def test_every_mode_holds_what_its_log_comes_to(
-    delta: Any, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random work with kills of the driver, a snapshot that brings what no change told, and columns that
-    come, widen and change their names."""
+    come, widen and change their names; settled here, and by Spark."""
+    monkeypatch.setattr("waltap_spark.few.FEW", few)
     rig = Rig(
         tmp_path,
         delta,
@@ -149,14 +140,15 @@ def test_every_mode_holds_what_its_log_comes_to(
             for part in rig.db.snapshot(*tables):
                 rig.sink.write(part)
             rig.sink.flush()
-        if turn == 2:
+        if turn == 2:  # in the middle of what is applied together
+            anything(rig, chance, tables)
             tables = LATER
             names = [column.name for column in tables[0].columns]
             for table in tables:
                 rig.db.rows[table.name] = [(*row, None) for row in rig.db.rows[table.name]]
         for _transaction in range(chance.randint(2, 4)):
             anything(rig, chance, tables)
-        apply_or_die(rig, chance, monkeypatch)
+        apply_or_die(rig, chance)
         check(rig, names)
     rig.applier.close()
     rig.sink.close()

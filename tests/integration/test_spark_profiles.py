@@ -4,6 +4,7 @@ is killed. Most of it goes as Spark's planner process calls a reader; one query 
 import datetime as dt
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -195,8 +196,8 @@ def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_
         ),
         "an idle query holds WAL",
     )
-    with pytest.raises(SourceOption, match="WT-5221 a profile is read by readStream"):
-        ChangeLogSource({"profile": str(shop.file), "table": "public.orders"}).reader(None)
+    with pytest.raises(SourceOption, match="WT-5221 startingTime is of a change log or a batch"):
+        shop.reader(startingTime="2026-01-01")
 
 
 BOTH = {"table.include.list": "public.orders,public.visits"}
@@ -370,6 +371,42 @@ def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
         reader.stop()
     finally:
         database.drop()
+
+
+def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
+    """Each reads from the spool's beginning, or from where it is told; the slot follows the spool."""
+
+    def batch(**options: str) -> list[tuple[int, str, str]]:
+        source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders", **options})
+        reader: Any = pickle.loads(pickle.dumps(source.reader(source.schema())))
+        tasks = pickle.loads(pickle.dumps(reader.partitions()))
+        parts = [part for task in tasks for part in reader.read(task)]
+        return sorted(
+            (row["id"], row["_op"], row["_source"]) for part in parts for row in part.to_pylist()
+        )
+
+    assert batch() == [], "there is nothing yet, and no slot: the table is known all the same"
+    shop.insert(1, 2)
+    between = shop.wal()
+    assert batch() == [(1, "c", "shop"), (2, "c", "shop")]
+    shop.insert(3)
+    assert batch() == [(1, "c", "shop"), (2, "c", "shop"), (3, "c", "shop")]
+    assert shop.confirmed() > between
+    after = f"{between >> 32:X}/{between & 0xFFFFFFFF:X}"
+    shop.insert(4)
+    assert [each[0] for each in batch(startingPosition=after)] == [3, 4]
+    assert batch(endingTime="2026-01-01") == []
+    other = shop.file.with_name("depot.toml")
+    other.write_text(shop.file.read_text().replace("shop", "depot"))
+    with pytest.raises(SourceOption, match="a position is of one profile"):
+        batch(profile=f"{shop.file},{other}", startingPosition=after)
+    shop.visits(1)
+    shop.database.execute("ALTER TABLE orders ADD COLUMN n int DEFAULT 5")
+    shop.database.execute("INSERT INTO orders VALUES (5, 'new', 6)")
+    with pytest.raises(WaltapError, match="got columns"):
+        batch()
+    assert [each[0] for each in batch()] == [1, 2, 3, 4, 5]
+    assert available_now(shop, None)[0][-1] == (5, "c", "shop"), "a stream has the same spool"
 
 
 def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:

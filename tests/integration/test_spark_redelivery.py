@@ -15,15 +15,14 @@ from tests.rigs.changelog import batch, relation
 from tests.rigs.spark import Rig
 from tests.rigs.versions import versions
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 NAMES = [name for name, _type in COLUMNS]
 VERSIONS = relation("public.versions", COLUMNS, numbers=(1, 2, 3))
 PLAIN = relation("public.plain", COLUMNS, numbers=(1, 2, 3))
 TABLES = (VERSIONS, PLAIN)
 RULES = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
-
-
-pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def commit(rig: Rig) -> TransactionPart:

@@ -1,5 +1,6 @@
 """The Spark sink: a change log with a Spark process beside it, that is waited for and looked after."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,18 @@ import msgspec
 import pytest
 from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.errors import ApplierFailed, JavaMissing
+from waltap_spark.applier import Applier
+from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded
 from waltap_spark.live import LiveTables
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
-from waltap_spark.session import prepare
+from waltap_spark.session import REQUIRED, prepare
 from waltap_spark.sink import SparkSink, changelog_of, tables_of
 
 from tests.rigs.changelog import Database, batch, context, relation
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
+WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])
 TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
 
 
@@ -71,6 +74,40 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     mark = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
     assert mark is not None
     assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
+
+
+def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
+    spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One megabyte a row, and Spark reads a batch of 4096 rows at once."""
+    monkeypatch.setattr("waltap_spark.process.RESTARTS", 0)
+    db, made = Database(), sink(tmp_path)
+    made.open()
+    db.insert(NUMBERS, ["1", "1"])
+    made.write(batch(db.commit()))
+    text = os.urandom(500_000).hex()
+    for number in range(300):
+        db.insert(WIDE, [str(number), text[number:] + text[:number]])
+    made.write(batch(db.commit()))
+    limit = time.monotonic() + 400
+    with pytest.raises(JvmEnded, match=r"WT-5248 .* out of memory\. .* which is 512m\)"):
+        while time.monotonic() < limit:
+            made.flush()
+            time.sleep(0.05)
+    made.close()
+    output, log = (
+        Output(tables_of(str(tmp_path / "lake"))),
+        ChangeLog(changelog_of(str(tmp_path / "lake"))),
+    )
+    assert (state := output.state()) is None or "public.wide" not in state.tables
+    with monkeypatch.context() as session:
+        session.setitem(REQUIRED, "spark.sql.parquet.columnarReaderBatchSize", "16")
+        applier = Applier(prepare(spark), log, output)
+    applier.open()
+    applier.apply(list(log.manifests(applier.state.mark)))
+    applier.close()
+    tables = LiveTables(prepare(spark), output)
+    assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 
 def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(

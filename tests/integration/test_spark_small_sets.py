@@ -17,6 +17,8 @@ from waltap_spark.schema import types_of
 from waltap_spark.session import prepare
 from waltap_spark.small_sets import stored_types
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 KINDS = {
     "b": pa.bool_(), "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(),
     "f32": pa.float32(), "f64": pa.float64(), "text": pa.string(), "bytes": pa.binary(),

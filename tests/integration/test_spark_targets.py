@@ -7,15 +7,15 @@ import pytest
 
 from waltap_spark import session
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.live import LiveTables
 
 from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
-
-COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
-
+from tests.rigs.spark import Died, Rig
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
+
+COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
 
 
 def named(name: str) -> Any:
@@ -85,9 +85,119 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
     rig.sink.close()
 
 
+@pytest.mark.parametrize("choice", [FormatChoice("delta"), catalogue()], ids=["path", "catalogue"])
+def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
+    delta: Any, tmp_path: Path, choice: FormatChoice
+) -> None:
+    """A key of two columns, names that want quoting; columns that came out of the table's order."""
+    rig = Rig(tmp_path, delta, choice)
+    columns = [("odd.na me", "text"), ("n", "int4"), ("note", "text")]
+    numbers, key = (1, 2, 3), ("odd.na me", "n")
+    table = relation(f"targets.put_{choice.values and 1 or 0}", columns, numbers=numbers, key=key)
+    rig.db.insert(table, ["a", "1", "x"], ["a", "2", "long"], ["`b", "1", None])
+    rig.commit()
+    rig.apply()
+    more = relation(
+        table.name, [*columns[::-1], ("more", "int4")], numbers=(3, 2, 1, 4), key=key, oid=table.oid
+    )
+    rig.db.rows[table.name] = [(*row[::-1], None) for row in rig.db.rows[table.name]]
+    rig.db.update(more, ["a", "2"], unsent=["note"], more="7")
+    rig.db.update(more, ["`b", "1"], note="y")
+    rig.db.insert(more, ["new", "3", "c", None])
+    rig.commit()
+    rig.apply()
+    rig.check(more)
+    rig.db.delete(more, ["a", "1"])
+    rig.db.update(more, ["c", "3"], note=None)
+    rig.commit()
+    rig.apply()
+    rig.check(more)
+    held = rig.output.table(table.name).held
+    assert held is not None
+    told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    last, put = [row for row in told if row["operation"] in ("MERGE", "WRITE")][:2]
+    assert last["operation"] == "MERGE"
+    assert "replaceOnCond" in put["operationParameters"]
+    assert put["operationMetrics"]["numDeletedRows"] == "2"
+    rig.applier.close()
+    rig.sink.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("REPLACE_ON", "anOptionThatNoDeltaKnows"),
+        ("OPTIONS", "org.apache.spark.sql.delta.OptionsOfAnotherRelease"),
+    ],
+)
+def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, other: str
+) -> None:
+    """A Delta that leaves the option out would overwrite the whole table."""
+    monkeypatch.setattr(f"waltap_spark.formats.delta.{name}", other)
+    rig = Rig(tmp_path, delta, FormatChoice("delta"))
+    rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(ORDERS, ["2"], region="us")
+    rig.commit()
+    rig.apply()
+    rig.check(ORDERS)
+    held = rig.output.table(ORDERS.name).held
+    assert held is not None
+    told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    assert told[0]["operation"] == "MERGE"
+    rig.applier.close()
+    rig.sink.close()
+
+
+@pytest.mark.parametrize("wrote", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("dies", ["current", "changes"])
+def test_a_driver_that_dies_beside_a_write_puts_rows_in_place_once(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str, wrote: bool
+) -> None:
+    """Before or after the write of the history, or of the rows; another driver finishes the commit, while
+    the source has gone on."""
+    rig = Rig(tmp_path, delta, FormatChoice("delta"))
+    rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
+    rig.commit()
+    rig.apply()
+    rig.db.update(ORDERS, ["2"], region="us")
+    rig.db.insert(ORDERS, ["3", "eu", None])
+    rig.commit()
+    take = DeltaFormat.take
+
+    def dying(tables: Any, step: Any, table: Any, target: Any, action: Any) -> Any:
+        if not target.at.endswith(f"/{dies}`"):
+            return take(tables, step, table, target, action)
+        if wrote:
+            take(tables, step, table, target, action)
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaFormat, "take", dying)
+        with pytest.raises(Died):
+            rig.apply()
+    rig.db.update(ORDERS, ["2"], region="jp")
+    rig.commit()
+    rig.reopen()
+    rig.apply()
+    rig.check(ORDERS)
+    assert LiveTables(rig.spark, rig.output).changes(ORDERS.name).count() == 5
+    held = rig.output.table(ORDERS.name).held
+    assert held is not None
+    for target in held.targets.values():
+        told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
+        wrote_rows = [row for row in told if row["operation"] in ("MERGE", "WRITE")]
+        assert len(wrote_rows) == 3, target.at
+    rig.applier.close()
+    rig.sink.close()
+
+
 def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     delta: Any, tmp_path: Path
 ) -> None:
+    """In a session that overwrites only what gets rows, if nobody tells it otherwise."""
     divided = FormatChoice(
         "delta",
         {
@@ -95,7 +205,10 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
             "format.cluster.by": r"targets\.by_note:region,id;.*/changes:_op",
         },
     )
+    mode = "spark.sql.sources.partitionOverwriteMode"
+    delta.conf.set(mode, "dynamic")
     rig = Rig(tmp_path, delta, divided, parallel=2, type_change="string")
+    delta.conf.unset(mode)
     by_region, by_note, lacks = named("by_region"), named("by_note"), named("lacks")
     for table in (by_region, by_note, lacks):
         rig.db.insert(table, ["1", "eu", "x"], ["2", "us", "y"])
@@ -109,6 +222,11 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     rig.commit()
     rig.apply()
     rig.check(by_region, by_note)
+    rig.db.truncate(by_region)
+    rig.db.insert(by_region, ["3", "eu", "z"])
+    rig.commit()
+    rig.apply()
+    rig.check(by_region)
     text = relation(
         by_region.name, [("id", "text"), *COLUMNS[1:]], numbers=(1, 2, 3), oid=by_region.oid
     )

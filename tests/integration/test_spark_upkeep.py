@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.rigs.changelog import relation
-from tests.rigs.spark import Rig
+import pytest
 from waltap_spark.formats import FormatContext, Step
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.live import LiveTables
@@ -14,6 +13,11 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import Output, TableState
 from waltap_spark.session import prepare
 from waltap_spark.upkeep import Upkeep
+
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 KEYED = relation(

@@ -291,7 +291,7 @@ def test_credentials_that_expire_in_postgresql(private_server: Cluster, tmp_path
     private_server.execute("CREATE ROLE clerk LOGIN PASSWORD 'first'")
     ((hba,),) = private_server.execute("SHOW hba_file")
     Path(hba).write_text("host all clerk all scram-sha-256\n" + Path(hba).read_text())
-    private_server.execute("SELECT pg_reload_conf()")
+    private_server.reload()
     database = private_server.create_database("expiry")
     database.execute(
         "GRANT ALL ON SCHEMA public TO clerk; GRANT CREATE ON DATABASE expiry TO clerk"

@@ -73,7 +73,7 @@ def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> Non
             **{
                 "database.hostname": "127.0.0.1",
                 "database.port": proxy.port,
-                "driver.connect_timeout": "2",
+                "driver.connect_timeout": "6",
             }
         ) as (first, second),
     ):
@@ -174,4 +174,5 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
             run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1", PATIENCE_S)
             ((now, _),) = database.execute(reader, pipeline.slot)
             assert now != pid
-            assert database.execute("SELECT FROM pg_stat_activity WHERE pid = %s", pid) == []
+            old = "SELECT FROM pg_stat_activity WHERE pid = %s"
+            until(lambda: database.execute(old, pid) == [], "the old walsender to end")

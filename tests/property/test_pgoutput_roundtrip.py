@@ -132,7 +132,7 @@ def test_relations_come_back_as_they_were_sent(oid, schema, table, columns, iden
     assert [(c.name, c.type_oid, c.typmod, c.in_identity) for c in found.columns] == columns
 
 
-LSN = st.integers(1, 2**63)
+LSN = st.integers(1, 2**63 - 1)
 XID = st.integers(0, 2**32 - 1)
 TIME = st.integers(-(2**62), 2**62)
 

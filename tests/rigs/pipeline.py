@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+from waltap.clock import Clock, SystemClock
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
@@ -46,6 +47,16 @@ def until(condition: Callable[[], object], what: str, within: float = WAIT_S) ->
     while not condition():
         assert time.monotonic() < deadline, f"waited {within} s for {what}"
         time.sleep(0.005)
+
+
+class LeapingClock(SystemClock):
+    """The machine's clock, which a test may put forward: by ``ahead`` seconds."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return time.monotonic() + self.ahead
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -253,18 +264,29 @@ class Pipeline:
 
     @contextlib.contextmanager
     def running(
-        self, *plugins: object, ready: bool = True, limits: Limits | None = None, **settings: Any
+        self,
+        *plugins: object,
+        ready: bool = True,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
     ) -> Iterator["Run"]:
         """Run in the background while the block lasts; waits for streaming first if ``ready``."""
-        run = Run(self, *plugins, limits=limits, settings=settings)
+        run = Run(self, *plugins, limits=limits, clock=clock, settings=settings)
         with run:
             if ready:
                 run.until(lambda: run.engine.state == "streaming", "streaming")
             yield run
 
-    def run(self, *plugins: object, limits: Limits | None = None, **settings: Any) -> "Run":
+    def run(
+        self,
+        *plugins: object,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> "Run":
         """Run to the end, in a thread; raises what the engine raises."""
-        run = Run(self, *plugins, limits=limits, settings=settings)
+        run = Run(self, *plugins, limits=limits, clock=clock, settings=settings)
         with run:
             run.join()
         return run
@@ -285,12 +307,17 @@ class Run:
         *plugins: object,
         limits: Limits | None,
         settings: dict[str, Any],
+        clock: Clock | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.host, self.notices = pipeline.host(*plugins)
         self.profile = pipeline.profile(self.host, **settings)
         self.engine = Engine(
-            self.profile, self.host, limits=limits, ready_file=pipeline.folder / "ready"
+            self.profile,
+            self.host,
+            limits=limits,
+            clock=clock,
+            ready_file=pipeline.folder / "ready",
         )
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)

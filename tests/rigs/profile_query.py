@@ -18,6 +18,22 @@ def patiently(attempt: Callable[[], Any]) -> Any:
                 raise
 
 
+def small_session(**settings: str) -> Any:
+    """Return a Spark session of a process that is soon killed. ``settings``: more of them, ``_`` for dots."""
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+    )
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
+    return builder.getOrCreate()
+
+
 def start(spark: Any, profile: str, folder: Path, *, held: int = -1, ends: bool = False) -> Any:
     """Start the query; each batch writes a file of its number, and number ``held`` then waits for ever."""
     frame = (
@@ -41,14 +57,5 @@ def start(spark: Any, profile: str, folder: Path, *, held: int = -1, ends: bool 
 
 
 if __name__ == "__main__":
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .getOrCreate()
-    )
+    session = small_session()
     patiently(lambda: start(session, sys.argv[1], Path(sys.argv[2]), held=2).awaitTermination())

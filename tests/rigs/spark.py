@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waltap.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import Applier, ApplyOptions
@@ -12,6 +13,10 @@ from waltap_spark.output import Output
 from waltap_spark.session import prepare
 
 from tests.rigs.changelog import Database, batch, context
+
+
+class Died(BaseException):
+    """The driver is gone."""
 
 
 class Rig:
@@ -60,6 +65,18 @@ class Rig:
         options_now = ApplyOptions(**options) if options else self.options
         self.applier = Applier(self.spark, self.log, self.output, options_now, self.choice)
         self.applier.open()
+
+    def apply_and_die(self) -> None:
+        """Apply as `apply`, by a driver that dies just before its commit; another follows."""
+
+        def die(_state: object) -> None:
+            raise Died
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.output, "commit", die)
+            with pytest.raises(Died):
+                self.apply()
+        self.reopen()
 
     def folders(self) -> set[str]:
         """Return the folders of files that there are."""

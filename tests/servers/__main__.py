@@ -14,6 +14,7 @@ from tests.servers import (
     prometheus,
     redis,
     registry,
+    shared_classes,
     spark_catalogue,
     spark_kafka,
 )
@@ -39,6 +40,7 @@ def main(command: str) -> str | None:
             delta.prepare("4.1")
             iceberg.make_environment()
             linters.prepare()
+            shared_classes.prepare()
         elif command == "kafka":
             with_broker = kafka.Kafka.create()
             print(f"bootstrap.servers={with_broker.bootstrap}")

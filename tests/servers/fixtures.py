@@ -219,7 +219,6 @@ def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
     monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
     monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.shuffle.partitions", "1")
 
 
 def _lakes(folder: Path) -> dict[str, str]:

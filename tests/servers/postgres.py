@@ -95,13 +95,23 @@ class Server:
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
         """Open a connection, in autocommit unless told otherwise; the caller closes it."""
         options.setdefault("autocommit", True)
-        options.setdefault("connect_timeout", 10)
+        options.setdefault("connect_timeout", 60)
         return psycopg.connect(self.dsn(database), **options)
 
     def execute(self, query: Query, database: str = "postgres") -> list[Any]:
         """Run ``query`` on a connection of its own; return the rows of its last statement."""
         with self.connect(database) as connection:
             return _rows(connection, query, ())
+
+    def reload(self) -> None:
+        """Have the server read its configuration again; sessions that begin from now on go by it."""
+        query = "SELECT pg_conf_load_time()"
+        before, deadline = self.execute(query), time.monotonic() + WAIT_SECONDS
+        self.execute("SELECT pg_reload_conf()")
+        while self.execute(query) == before:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server does not read its configuration again")
+            time.sleep(0.01)
 
     @property
     def version(self) -> int:
@@ -187,7 +197,7 @@ class Database:
         query = sql.SQL("SELECT slot_name, active FROM pg_replication_slots WHERE database = {}")
         return dict(self.server.execute(query.format(self.name)))
 
-    def drop(self, patience: float = 5.0) -> list[str]:
+    def drop(self, patience: float = 30.0) -> list[str]:
         """Drop slots and database; return the slots that were in use ``patience`` seconds on.
 
         It is no error when there is no such database.

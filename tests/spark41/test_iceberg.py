@@ -52,6 +52,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
     rig.apply()
     state = rig.output.table("`wi/de")
     assert state.failed == ""
+    assert rig.applier.format.rows_of(rig.spark, state) == 3
     frame = LiveTables(rig.spark, rig.output).current("`wi/de").orderBy("id")
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
     assert kinds["id"] == "bigint"

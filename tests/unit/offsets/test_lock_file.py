@@ -1,5 +1,6 @@
 """One holder of a lock file at a time; what is told of it."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -78,3 +79,23 @@ def test_a_file_that_its_holder_removed_is_not_what_the_next_one_holds(
     assert following.take() is None
     assert (len(opened), following.stands()) == (2, True)
     following.release()
+
+
+def test_who_only_looks_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`waltap status` and others ask whether the file is held, by shutting it for a moment."""
+    lock = LockFile(tmp_path / "lock")
+    lock.take()
+    lock.release()
+    looking = os.open(lock.path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    waited: list[float] = []
+
+    def look_ends(seconds: float) -> None:
+        waited.append(seconds)
+        os.close(looking)
+
+    monkeypatch.setattr("waltap.offsets.lock_file.time.sleep", look_ends)
+    assert lock.take() is None
+    assert len(waited) == 1
+    assert LockFile(lock.path).take() == str(os.getpid())
+    lock.release()

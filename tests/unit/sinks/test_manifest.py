@@ -70,8 +70,8 @@ def test_damage_is_named(data: bytes) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    data = manifest(entry()).encode().replace(b'"version":1', b'"version":2')
-    with pytest.raises(ChangeLogDamaged, match="has version 2"):
+    data = manifest(entry()).encode().replace(b'"version":1', b'"version":3')
+    with pytest.raises(ChangeLogDamaged, match="has version 3"):
         parse_manifest(data, "p")
 
 

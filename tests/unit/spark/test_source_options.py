@@ -1,9 +1,14 @@
 """Options of ``format("waltap")`` are checked, each by its name."""
 
+from pathlib import Path
+
 import pytest
-from waltap_sinks.changelog import Mark
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, Mark
+from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.source.options import Bound, parse_options
+
+from tests.rigs.changelog import Database, batch, context, relation
 
 GOOD = {"path": "log", "table": "public.people"}
 
@@ -54,3 +59,22 @@ def test_tables_are_wanted_by_pattern() -> None:
         "public.ab",
         "sales.x",
     ]
+
+
+@pytest.mark.parametrize("name", ["_epoch", "_generation"])
+def test_a_column_called_as_one_of_the_data_sources_own_is_not_lost(
+    tmp_path: Path, name: str
+) -> None:
+    people = relation("public.people", [("id", "int4"), (name, "text")])
+    sink = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
+    db = Database()
+    sink.open()
+    db.insert(people, ["1", "mine"])
+    sink.write(batch(db.commit()))
+    sink.flush()
+    sink.close()
+    log, path = ChangeLog(str(tmp_path / "log")), {"path": str(tmp_path / "log")}
+    with pytest.raises(SourceOption, match=f"public.people has a column {name} itself: use tables"):
+        source_struct(log, parse_options({**path, "table": people.name}))
+    struct = source_struct(log, parse_options({**path, "tables": people.name}))
+    assert struct[people.name].dataType[name].dataType.typeName() == "string"

@@ -60,7 +60,7 @@ def stream(server):
     return connection
 
 
-def frames(connection, count, seconds=5.0):
+def frames(connection, count, seconds=60.0):
     """Return the next ``count`` CopyData payloads; fewer when the stream ends."""
     found, deadline = [], time.monotonic() + seconds
     while len(found) < count and time.monotonic() < deadline:

@@ -170,6 +170,7 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
         multidimensional_arrays=properties.multidimensional_arrays,
         infinite_date=properties.infinite_date,
         streamed_names=properties.streamed_names,
+        composite_types=properties.composite_types,
     )
 
 

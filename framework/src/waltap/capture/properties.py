@@ -231,6 +231,12 @@ class CaptureProperties(Properties):
         "PostgreSQL's text where the elements are texts.",
         advanced=True,
     )
+    composite_types: Literal["debezium", "struct"] = declare(
+        "waltap.composite.types",
+        default="debezium",
+        summary="Columns of composite types: as Debezium has any type that it does not know "
+        "(include.unknown.datatypes), or structs of their attributes, also in arrays and in each other.",
+    )
     streamed_names: Literal["null", "value"] = declare(
         "waltap.streamed.names",
         default="null",

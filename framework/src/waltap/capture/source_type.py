@@ -6,9 +6,9 @@ Source: event contract of Debezium 3.6, "Source type propagation"; recorded even
 
 from dataclasses import dataclass
 
-from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
 
-__all__ = ["SourceType", "is_text", "listed_name", "root_type", "source_type"]
+__all__ = ["SourceType", "is_text", "listed_name", "may_grow", "root_type", "source_type"]
 
 UNLIMITED = 2147483647
 _BY_NAME = {
@@ -46,6 +46,17 @@ def root_type(data_type: DataType) -> DataType:
     while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
         data_type = data_type.base
     return data_type
+
+
+def may_grow(relation: Relation) -> bool:
+    """Tell whether a type of a column may get more of what it has while the table stays the same: an enum,
+    a composite type, or an array of one."""
+    roots = [root_type(column.data_type) for column in relation.columns if column.data_type]
+    return any(_grows(root) or (root.element and _grows(root_type(root.element))) for root in roots)
+
+
+def _grows(data_type: DataType) -> bool:
+    return data_type.kind in (TypeKind.ENUM, TypeKind.COMPOSITE)
 
 
 def is_text(column: Column) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,13 +15,15 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
+from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from waltap.mapping.type_registry import TypeRegistry
+    from waltap.offsets.offset import Offset
     from waltap.pipeline.setup import Stages
-    from waltap.source.connector import Check
+    from waltap.source.connector import Check, Connector
     from waltap.source.setup_plan import PlannedTable, SetupPlan
 
 __all__ = ["command"]
@@ -53,13 +56,18 @@ def command(
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.host import Host
+    from waltap.pipeline.onlooker import asked_of_the_stored_offset
     from waltap.pipeline.preflight import checks
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
     with connected(profile, host) as (connector, stages):
         found = [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
-        plan = connector.plan(stages.store.load())
+        plan = asked_of_the_stored_offset(
+            stages.store, partial(_planned, connector), lambda found: isinstance(found, WaltapError)
+        )
+    if isinstance(plan, WaltapError):
+        raise plan
     if as_json:
         typer.echo(json.dumps(_document(plan, found, stages, rate), indent=2))
     elif as_sql:
@@ -68,6 +76,14 @@ def command(
         _print(plan, found, stages, rate, types_too=types)
     if any(check.verdict == "error" for check in found):
         raise typer.Exit(1)
+
+
+def _planned(connector: "Connector", offset: "Offset | None") -> "SetupPlan | WaltapError":
+    """Return what a start would make, or why there would be none."""
+    try:
+        return connector.plan(offset)
+    except WaltapError as error:
+        return error
 
 
 def _sql(plan: "SetupPlan") -> Iterator[str]:

@@ -48,10 +48,14 @@ def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
     from waltap.cli.connection import connected
     from waltap.offsets.gaps import Gaps
+    from waltap.pipeline.onlooker import asked_of_the_stored_offset
 
     if Gaps(profile.engine.state_dir / profile.name).open():
         return True
     with connected(profile, host) as (connector, stages):
-        offset = stages.store.load()
-        error = None if offset is None else connector.lost(offset)
+        error = asked_of_the_stored_offset(
+            stages.store,
+            lambda offset: None if offset is None else connector.lost(offset),
+            lambda found: found is not None,
+        )
     return error is not None and error.loses

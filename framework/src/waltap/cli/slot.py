@@ -64,6 +64,7 @@ def list_(
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
+        slots = connector.slots()
         owners = slot_owners(profile, connector, stages.store)
         found = [
             {
@@ -75,7 +76,7 @@ def list_(
                 "retained_bytes": slot.retained_bytes,
                 "wal_status": slot.wal_status,
             }
-            for slot in connector.slots()
+            for slot in slots
         ]
     if orphans:
         found = [each for each in found if not (each["pipeline"] or each["reader_pid"])]

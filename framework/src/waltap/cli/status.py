@@ -1,6 +1,7 @@
 """``waltap status``: what a pipeline does, how far it has got, and what the server keeps for it."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from waltap.cli.status_view import overview, run_view, size
 from waltap.cli.watching import draw_until_interrupted
 from waltap.errors import WaltapError
 from waltap.host import Host
+from waltap.pipeline.onlooker import asked_of_the_stored_offset
 from waltap.pipeline.slot_owners import orphan_slots
 
 if TYPE_CHECKING:
@@ -93,12 +95,21 @@ def _view(known: dict[str, Any]) -> "RenderableType":
 def _look(profile: "Profile", host: "Host") -> dict[str, Any]:
     """Return what the database and the stored offset tell. Raises: WaltapError."""
     with connected(profile, host) as (connector, parts):
-        offset, slot = parts.store.load(), connector.slot()
-        lost = _refused(connector) if offset is None else connector.lost(offset)
+        offset, lost = asked_of_the_stored_offset(
+            parts.store, partial(_lost, connector), lambda found: found[1] is not None
+        )
+        slot = connector.slot()
         new = [] if offset is None else parts.new_tables.unknown(connector, offset)
         orphans = [each.name for each in orphan_slots(profile, connector, parts.store)]
     found = _document(profile.name, offset, slot, lost)
     return {**found, "new_tables": new, "orphans": orphans}
+
+
+def _lost(
+    connector: "Connector", offset: "Offset | None"
+) -> "tuple[Offset | None, WaltapError | None]":
+    """Return the offset, and why streaming cannot go on from it."""
+    return offset, _refused(connector) if offset is None else connector.lost(offset)
 
 
 def _refused(connector: "Connector") -> "WaltapError | None":

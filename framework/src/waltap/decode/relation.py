@@ -30,7 +30,7 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
 
     ``element`` is set for arrays, ``base`` and ``base_typmod`` for domains (one step: the base may
     itself be a domain), ``labels`` for enums in sort order, ``attributes`` for composites as
-    (name, type, typmod).
+    (name, type, typmod); ``attributes_dropped``: it had others, too.
     """
 
     oid: int
@@ -43,6 +43,7 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     delimiter: str = ","
     attributes: tuple[tuple[str, "DataType", int], ...] = ()
+    attributes_dropped: bool = False
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from waltap.capture.source_type import root_type
-from waltap.decode.relation import Relation, TypeKind
+from waltap.capture.source_type import may_grow
+from waltap.decode.relation import Relation
 from waltap.errors import DecodeError
 from waltap.events import EventContext, EventPlan, Plans
 from waltap.events.shape import TableShape, table_shape
@@ -66,13 +66,14 @@ class JsonTables(Plans[RowCodec]):
         super().__init__(plans, self._codec)
 
     def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
-        """Return the codec to render a row with that ``codec`` could not: a label of an enum may be new.
+        """Return the codec to render a row with that ``codec`` could not: a label of an enum, or an
+        attribute of a composite type, may be new.
 
         Where the types are what they were, rows of this version are written column by column from now
-        on if it has an enum, so that a label which was there once does not ask again and again.
+        on if it has such a type, so that a label which was there once does not ask again and again.
         """
         described = self.described(relation)
-        if described is None or codec.renewed or not _has_labels(described):
+        if described is None or codec.renewed or not may_grow(described):
             return codec
         now = self._format.renew(described)
         if now is described:
@@ -184,12 +185,6 @@ def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCode
     same, cell = read == streamed, shape.plan.cell
     streamed, read = ([celled(column, cell) for column in each] for each in (streamed, read))
     return streamed, [] if same else read
-
-
-def _has_labels(relation: Relation) -> bool:
-    """Tell whether a column is an enum, or an array of one."""
-    roots = [root_type(column.data_type) for column in relation.columns if column.data_type]
-    return any(TypeKind.ENUM in (root.kind, root.element and root.element.kind) for root in roots)
 
 
 def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:

@@ -61,6 +61,8 @@ class TypeOptions:
     """Day number of ``date`` ±infinity: debezium (its overflown numbers -2147472692 and
     -2147472691; in snapshots and arrays -622191234 and -625821272) or extreme (the largest and
     smallest int32)."""
+    composite_types: str = "debezium"
+    """Composite types: debezium (as any unknown type) or struct."""
     streamed_names: str = "null"
     """Values of type ``name`` while streaming: null, as Debezium writes them, or value."""
     on_misfit: Callable[[str, str], None] | None = None

@@ -29,6 +29,7 @@ MODES: dict[str, tuple[str, tuple[str, ...]]] = {
     "hstore_handling_mode": ("hstore.handling.mode", ("map",)),
     "interval_handling_mode": ("interval.handling.mode", ("string",)),
     "binary_handling_mode": ("binary.handling.mode", ("base64", "base64-url-safe", "hex")),
+    "composite_types": ("waltap.composite.types", ("struct",)),
     "include_unknown_datatypes": ("include.unknown.datatypes", ("true",)),
 }
 """Field of `TypeOptions` → Debezium's property and its values other than the default."""

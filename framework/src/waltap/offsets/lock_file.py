@@ -2,9 +2,14 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
+from typing import Final
 
 __all__ = ["LockFile", "holder", "noted"]
+
+LOOK_S: Final = 0.005
+LOOKS: Final = 1000
 
 
 class LockFile:
@@ -27,7 +32,7 @@ class LockFile:
         while self._file < 0:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                if not _shut(file, fcntl.LOCK_EX):
+                if not _shut_alone(file):
                     return _written(file)
                 if _names(self.path, file):
                     self._write(file, note)
@@ -98,6 +103,19 @@ def _shut(file: int, kind: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _shut_alone(file: int) -> bool:
+    """Hold the file, unless somebody holds it. Who only looks, as `holder` does, shuts it for a moment,
+    and is waited for."""
+    for _ in range(LOOKS):
+        if _shut(file, fcntl.LOCK_EX):
+            return True
+        if not _shut(file, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(LOOK_S)
+    return False
 
 
 def _written(file: int) -> str:

@@ -30,7 +30,7 @@ from waltap.pipeline.limits import Limits
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.specs import SinkSpec
 from waltap.telemetry.observers import observed
-from waltap.transactions.transaction import Batch
+from waltap.transactions.transaction import Batch, TransactionPart
 
 __all__ = ["AcknowledgedTooLate", "BatchStream", "StreamedBatch", "stream"]
 
@@ -174,9 +174,10 @@ class HandOver(Sink):
         receipt = self.ledger.enter(batch.number)
         if self.ledger.closed:  # the run is at its end; the batch comes again
             return
-        if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
+        if not batch.parts or (not self._each and _empty(batch)):
             with suppress(AcknowledgedTooLate):
                 receipt.give()
+        if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
             return
         self.batches.put(StreamedBatch(**_fields(batch), receipt=receipt))
         if self._each:
@@ -195,6 +196,13 @@ class HandOver(Sink):
 
     def close(self) -> None:
         """Nothing is held. The engine may open it again, and what was given may still be acknowledged."""
+
+
+def _empty(batch: Batch) -> bool:
+    """Tell whether there is nothing to be done with a batch: it has the end of a transaction alone, which
+    came later than the changes. That depends on the network, what is to be acknowledged does not."""
+    ends = all(isinstance(part, TransactionPart) for part in batch.parts)
+    return ends and not (batch.events or batch.records)
 
 
 def _fields(batch: Batch) -> dict[str, Any]:
@@ -328,8 +336,10 @@ def stream(
     ``records``: render them (`Batch.records`); otherwise only `Batch.parts` is filled. ``acknowledge``:
     auto, a batch is acknowledged when the loop asks for the next one, and nothing is received before;
     explicit, by `StreamedBatch.ack` alone: then up to ``unacknowledged`` batches are given, and no more
-    until some are acknowledged. Ends when ``limits`` say so, or when the caller breaks out: what is not
-    acknowledged then comes again. Raises: ConfigurationError, from the call; WaltapError from the loop.
+    until some are acknowledged; one without changes and records, the end of a transaction that came by
+    itself, needs no acknowledgement. Ends when ``limits`` say so, or when the caller breaks out: what is
+    not acknowledged then comes again. Raises: ConfigurationError, from the call; WaltapError from the
+    loop.
     """
     auto = acknowledge == "auto"
     sink = HandOver(records=records, each=auto, most=max(1, unacknowledged))

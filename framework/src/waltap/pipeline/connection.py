@@ -36,6 +36,8 @@ class Connection:
 
     def __init__(self, run: Run, stages: Stages) -> None:
         self._run, self._stages = run, stages
+        self._handed = False
+        """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
 
     def go(self, held: Position | Positions | None) -> None:
         """Capture until the run is to end. ``held`` is the position that the sink, if it was made anew,
@@ -167,6 +169,7 @@ class Connection:
             else:
                 run.stop.set()
         finally:
+            self._handed = phase.handed
             run.started = run.started or phase.begun
 
     # --- a start that comes to nothing --------------------------------------------------------
@@ -187,7 +190,8 @@ class Connection:
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
         store = self._stages.store
-        if self._run.counts.events > before or not self._run.tenure.held:
+        delivered = self._handed or self._run.counts.events > before
+        if delivered or not self._run.tenure.held:
             return
         with suppress(WaltapError):
             connector.undo()

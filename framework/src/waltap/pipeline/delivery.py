@@ -2,9 +2,11 @@
 stored may be confirmed, nothing else.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,7 +36,15 @@ from waltap.transactions.transaction import (
 )
 from waltap.transforms.applied import transformed
 
+if TYPE_CHECKING:
+    from waltap.snapshot.chunk import SnapshotChunk
+
 __all__ = ["Delivery", "Part", "Told"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.2
+"""How often the sink is asked whether others have read the chunks."""
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -393,6 +403,31 @@ class Delivery:
     def counts_records(self) -> bool:
         """Tell whether the sink takes records, so that limits count those."""
         return self._format is not None
+
+    def takes_chunks(self) -> bool:
+        """Tell whether the sink has others read an initial snapshot. Where something here is to see its
+        rows before the sink does, they come the ordinary way."""
+        if not self._sink.wants_chunks():
+            return False
+        if self._transforms:
+            log.warning(
+                "the engine reads the snapshot: transforms and converters are to see its rows"
+            )
+        return not self._transforms
+
+    def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
+        """Give chunks to the sink, as `Sink.hand_over`. Raises: SinkError."""
+        self.check()
+        return self._sink.hand_over(chunks)
+
+    def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
+        """Wait until the rows of the chunks are durable, and return how many each table has; None where
+        ``ends`` came first. Raises: SinkError."""
+        while (rows := self._sink.handed_over()) is None:
+            if self._clock.wait(LOOK_S, ends):
+                return None
+            self.check()
+        return rows
 
     def finish_snapshot(self) -> None:
         """Close the snapshot: an empty batch tells the sink, then the offset says so too."""

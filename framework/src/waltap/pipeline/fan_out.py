@@ -239,6 +239,12 @@ class FanOut(Sink):
                     outlet=outlet.name,
                 )
 
+    def wants_chunks(self) -> bool:
+        """Never: all sinks get the rows that one reading gives."""
+        if any(outlet.sink.wants_chunks() for outlet in self.outlets):
+            log.warning("the engine reads the snapshot: it goes to several sinks")
+        return False
+
     def _slowest(self) -> Positions:
         """Return how far all sinks have promised; a partition that one knows nothing of is left out."""
         every = [outlet.durable for outlet in self.outlets]

@@ -22,6 +22,7 @@ from waltap.pipeline.chain import Chain
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.lock import running, unusable
+from waltap.pipeline.onlooker import asked_of_the_stored_offset
 from waltap.pipeline.setup import Stages
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.sink.sink import Sink
@@ -105,7 +106,11 @@ def checks(stages: Stages, connector: Connector, *, locked: bool) -> list[Check]
         found += _of_converters(stages, destination)
     found += _of_notifications(stages)
     found += _elsewhere(stages, offset)
-    found += [_expected(check) if runs else check for check in connector.check(offset)]
+    if runs:
+        asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
+        found += map(_expected, asked)
+    else:
+        found += connector.check(offset)
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
     found += _gaps(stages)
@@ -132,6 +137,10 @@ def refuse(found: Iterable[Check]) -> None:
         first = errors[0]
         problem = f"{first.name}: {first.found}"
         raise first.error or NotReady(problem, remedy=first.remedy.rstrip("."))
+
+
+def _start_refused(found: list[Check]) -> bool:
+    return any(check.name == "start" and check.error is not None for check in found)
 
 
 def _expected(check: Check) -> Check:

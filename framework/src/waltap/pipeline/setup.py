@@ -260,6 +260,7 @@ class Stages:
                 state_dir=folder,
                 types=self.types,
                 describe=self.relations.describe,
+                renew=self.relations.renew,
                 identity=self.relations.identity,
                 capture=self.capture,
                 resumes=self._resumes(),

@@ -4,8 +4,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waltap.errors import OffsetError
+from waltap.offsets.belongings import Belongings
 from waltap.offsets.file_store import FileOffsetStore
-from waltap.offsets.state_folder import OFFSET
+from waltap.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.pipeline.lock import running
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -16,18 +18,28 @@ __all__ = ["orphan_slots", "slot_owners"]
 
 
 def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
-    """Return slot → pipeline, by the offsets in the folder that the profile keeps its state in. What
-    cannot be read tells nothing."""
-    stores = {
-        path.parent.name: FileOffsetStore(path)
-        for path in sorted(profile.engine.state_dir.glob(f"*/{OFFSET}"))
-    }
+    """Return slot → pipeline, by the offsets in the folder that the profile keeps its state in, and by
+    what a pipeline that runs and has no offset yet is making: that is stored when the slot is there.
+    What cannot be read tells nothing.
+
+    Ask after the slots were listed: a pipeline that starts in between has a slot that is not in the list.
+    """
+    folder, system = profile.engine.state_dir, connector.server.system_id
     owners: dict[str, str] = {}
+    for path in sorted(folder.glob(f"*/{BELONGINGS}")):
+        if not path.with_name(OFFSET).exists() and running(path.parent) is not None:
+            with suppress(OffsetError):
+                for entry in Belongings(path).all():
+                    if (entry.kind, entry.system_id) == ("slot", system):
+                        owners[entry.name] = path.parent.name
+    stores = {
+        path.parent.name: FileOffsetStore(path) for path in sorted(folder.glob(f"*/{OFFSET}"))
+    }
     for name, store in {**stores, profile.name: own}.items():
         with suppress(OffsetError):
             offset = store.load()
             for each in () if offset is None else offset.partitions.values():
-                if each.system_id == connector.server.system_id:
+                if each.system_id == system:
                     owners[each.slot] = name
     return owners
 
@@ -37,9 +49,10 @@ def orphan_slots(
 ) -> "list[SlotStatus]":
     """Return the slots of the database that nobody reads and no stored offset belongs to. One of the
     profile's own name is told of by the checks of a start. Raises: SourceError."""
-    owners, mine = slot_owners(profile, connector, own), connector.slot()
+    slots, mine = connector.slots(), connector.slot()
+    owners = slot_owners(profile, connector, own)
     return [
         slot
-        for slot in connector.slots()
+        for slot in slots
         if not (slot.reader or slot.name in owners or (mine and slot.name == mine.name))
     ]

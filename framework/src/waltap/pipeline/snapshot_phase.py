@@ -1,13 +1,14 @@
 """The part of a connection that comes before streaming: what is there already goes to the sink."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from waltap.host import Host
 from waltap.pipeline.channels import Channels
 from waltap.pipeline.delivery import Delivery
 from waltap.pipeline.snapshot_report import SnapshotReport
-from waltap.source.connector import Connector, Start
+from waltap.snapshot.chunk import SnapshotChunk
+from waltap.source.connector import Connector, SourceLacks, Start
 from waltap.transactions.transaction import SnapshotRows
 
 __all__ = ["SnapshotPhase", "cut"]
@@ -20,7 +21,7 @@ class SnapshotPhase:
 
     ``flush_s`` returns how long rows wait for a flush, in seconds. ``left`` returns how many rows may
     still be delivered, None without a limit; ``ends`` whether the run is to end. ``begun`` tells that
-    rows, or the opening of the snapshot, have been written.
+    rows, or the opening of the snapshot, have been written; ``handed`` that the sink has others read it.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class SnapshotPhase:
         self._delivery, self._notified = delivery, channels.notified
         self._flush_s, self._left, self._ends = flush_s, left, ends
         self._report = SnapshotReport("initial", host, channels, delivery.counts, pipeline=pipeline)
-        self.begun = False
+        self.begun = self.handed = False
 
     def run(self, connector: Connector, start: Start) -> bool:
         """Deliver every piece and close the snapshot; False when the run ends before that: then what was
@@ -56,6 +57,9 @@ class SnapshotPhase:
         delivery, report = self._delivery, self._report
         captured = connector.captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
+        chunks = self._chunks(connector, start)
+        if chunks is not None:
+            return self._handed_over(chunks)
         first = True
         for piece in connector.snapshot(start):
             piece.opens, piece.goes_on = first and not start.resumes, first and start.resumes
@@ -73,6 +77,54 @@ class SnapshotPhase:
                 delivery.flush()
                 report.aborted()
                 return False
+        delivery.finish_snapshot()
+        report.completed()
+        return True
+
+    def _chunks(self, connector: Connector, start: Start) -> Sequence[SnapshotChunk] | None:
+        """Return the chunks of the snapshot where the sink has others read them, None where the engine
+        reads it."""
+        if start.resumes or self._left() is not None or not self._delivery.takes_chunks():
+            return None
+        try:
+            return connector.chunks(start)
+        except SourceLacks as error:
+            log.warning("the engine reads the snapshot: %s", error.problem)
+            return None
+
+    def _handed_over(self, chunks: Sequence[SnapshotChunk]) -> bool:
+        """Have the sink's own readers read the tables; the connector keeps the snapshot meanwhile."""
+        delivery, report = self._delivery, self._report
+        name = delivery.hand_over(chunks)
+        self.begun = self.handed = True
+        tables = {chunk.relation.name: chunk for chunk in chunks}
+        position = delivery.written[delivery.partition].end_lsn
+        for number, chunk in enumerate(tables.values()):
+            piece = SnapshotRows(
+                relation=chunk.relation,
+                rows=[],
+                ts=0,
+                lsn=position,
+                xid=None,
+                opens=not number,
+                complete=True,
+                ends_chunk=True,
+                elsewhere=name,
+            )
+            delivery.write([piece], snapshot=True)
+            if chunk.count > 1:  # a large table is a step of its own
+                delivery.flush()
+        delivery.flush()
+        log.info("%s tables, in %s chunks, are read by others", len(tables), len(chunks))
+        rows = delivery.await_chunks(self._ends)
+        if rows is None:
+            report.aborted()
+            return False
+        for table in tables:
+            report.reads(table, rows.get(table))
+            report.progressed(rows.get(table, 0))
+            delivery.counts.snapshot_rows += rows.get(table, 0)
+            delivery.counts.events += rows.get(table, 0)
         delivery.finish_snapshot()
         report.completed()
         return True

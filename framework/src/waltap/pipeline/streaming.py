@@ -75,9 +75,9 @@ class Streaming:
                     ask=signals.ask,
                     kept=signals.kept,
                 )
+                self._note()  # who sees that it streams sees what
                 run.enter("streaming", str(delivery.written[delivery.partition]))
                 run.ready()
-                self._note()
                 self._pull(signals)
                 delivery.settle()
             finally:

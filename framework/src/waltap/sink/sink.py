@@ -1,7 +1,7 @@
 """The contract of a sink. Life cycle: check, open, (write*, flush)*, close. Single-threaded."""
 
 import abc
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from waltap.decode.replica_identity import ReplicaIdentity
     from waltap.mapping.type_mapping import TypeMapper
     from waltap.sink.onward import Onward
+    from waltap.snapshot.chunk import SnapshotChunk
     from waltap.source.connector import Check
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
@@ -72,6 +73,8 @@ class SinkContext:
     types: "TypeMapper | None" = None
     describe: "Callable[[Relation], Relation] | None" = None
     """Completes a relation from the catalogue (types, nullability, key); once per version."""
+    renew: "Callable[[Relation], Relation] | None" = None
+    """Gives a described relation with its data types as they are now; itself where they are the same."""
     identity: "Callable[[Relation], ReplicaIdentity] | None" = None
     """Gives the replica identity to read a relation with; once per version."""
     capture: "Capture | None" = None
@@ -161,6 +164,26 @@ class Sink(abc.ABC):
     def settle(self) -> None:
         """The run is to end: what others have not acknowledged may be waited for, before the last `flush`.
         Called before a clean end only."""
+
+    def wants_chunks(self) -> bool:
+        """Tell whether an initial snapshot that opens now is to come as chunks (`hand_over`), since the
+        sink has others that read the source: asked behind `open`, when the rows would come."""
+        return False
+
+    def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
+        """Take the chunks of a whole snapshot, to have others read them, and return a name for them.
+
+        The engine then writes a piece without rows for each of their tables, complete and with that name
+        (`SnapshotRows.elsewhere`), flushes, and asks `handed_over` until the rows are durable; as long as
+        that takes it keeps the snapshot. Then it ends the snapshot as any. Where it does not come to that,
+        they count for nothing: a later start takes another snapshot. Raises: SinkError.
+        """
+        raise NotImplementedError
+
+    def handed_over(self) -> "Mapping[str, int] | None":
+        """Return the rows of each table (``schema.table``) that was handed over, when all are durable;
+        None until then. Raises: SinkError, where that cannot be."""
+        raise NotImplementedError
 
     def replayed(self) -> Collection[str]:
         """Return what `Batch.replays` of the last durable batch with any said; asked behind `open`.

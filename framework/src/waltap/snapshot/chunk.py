@@ -12,9 +12,10 @@ __all__ = ["SnapshotChunk"]
 class SnapshotChunk(abc.ABC):
     """Some rows of one table, or all, as one snapshot of the source has them (`Connector.chunks`).
 
-    It can be pickled, and read by another process that reaches the source, for as long as the connector
-    that gave it is open. It holds what connects, the password included: keep it as one keeps that.
-    ``relation`` is the table, ``index`` the chunk's place among the ``count`` chunks of the table.
+    It can be pickled, and read by another process that reaches the source, until the connector that gave
+    it is told that the snapshot is over, or closed. It holds what connects, the password included: keep it
+    as one keeps that. ``relation`` is the table, ``index`` the chunk's place among the ``count`` chunks of
+    the table.
     """
 
     relation: Relation

@@ -302,7 +302,7 @@ class Connector(abc.ABC):
 
     def chunks(self, start: Start) -> "Sequence[SnapshotChunk]":
         """Return what `snapshot` would read, instead of it, as parts that other processes can read; all
-        see the one snapshot. Until `close` nobody can rewrite or empty the tables.
+        see the one snapshot. Until `snapshot_over` or `close` nobody can rewrite or empty the tables.
 
         Raises: SnapshotError, SourceError; SourceLacks where the source cannot share a snapshot.
         """

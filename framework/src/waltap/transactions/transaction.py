@@ -161,6 +161,9 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     ``ends_chunk`` says that it is the last of that one. Pieces of a table's chunks come in any order; the
     very last is ``complete``. A chunk without rows is one piece without rows.
 
+    ``elsewhere``: a table is complete whose rows came to nobody here. The sink had its chunks read by
+    others (`Sink.hand_over`), and this is what that returned; the piece has no rows.
+
     ``ts`` is the instant the database gave when the table's scan began, µs since 1970 UTC. ``lsn``
     and ``xid`` are None for incremental rows. ``previous_end_lsn`` as in `TransactionPart`.
     """
@@ -181,6 +184,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     ends_chunk: bool = False
     goes_on: bool = False
     restarts: bool = False
+    elsewhere: str = ""
     begins: dict[str, TableChunks] = {}
 
 

@@ -32,6 +32,8 @@ PASSING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError._TRANSPORT,
@@ -113,7 +115,7 @@ def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int
         try:
             return int(futures[place].result(WAIT_S).offset)
         except KafkaException as raised:
-            # a topic that was just made has no leader for a moment
+            # a topic that was just made has no leader for a moment, or another epoch than the client knows
             if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:
                 raise
         time.sleep(STEP_S)

@@ -37,6 +37,8 @@ PASSING: Final = frozenset(
         KafkaError._MAX_POLL_EXCEEDED,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
     }
 )
 

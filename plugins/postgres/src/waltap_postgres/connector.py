@@ -390,24 +390,24 @@ class PostgresConnector(Connector):
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self, start: Start) -> Iterator[SnapshotRows]:
-        self._pause(self.properties.snapshot_delay_ms / 1000)
-        self._begin_snapshot()
-        yield from self._snapshot.pieces(self.captured(), self._publications.names, start)
-        self._reading, self._exported = False, None
+        yield from self._snapshot.pieces(*self._begin_snapshot(), start)
 
-    def _begin_snapshot(self) -> None:
+    def _begin_snapshot(self) -> tuple[list[Table], Sequence[str]]:
+        self._pause(self.properties.snapshot_delay_ms / 1000)
         if not self._reading:
             if self._exported is None:
                 self._snapshot.lock(self.captured(), exported=False)
             self._snapshot.begin(self._exported)
             self._reading = True
+        return self.captured(), self._publications.names
 
     def snapshot_over(self, *, completed: bool) -> None:
+        self._snapshot.close()  # where others read chunks of it, it still has locks, and holds old rows
+        self._reading, self._exported = False, None
         self._terms.after(completed=completed)
 
     def chunks(self, start: Start) -> Sequence[SnapshotChunk]:
-        self._begin_snapshot()
-        return self._snapshot.chunks(self.captured(), self._publications.names, start)
+        return self._snapshot.chunks(*self._begin_snapshot(), start)
 
     # --- stream -------------------------------------------------------------------------------
 

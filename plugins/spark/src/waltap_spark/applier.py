@@ -1,22 +1,22 @@
 """Applying the change log to tables: one commit per call, exactly once whatever happens between."""
 
-import contextlib
-import itertools
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import NOTHING, Mark
 from waltap_spark.column_identity import (
     another_table,
+    doubted,
     dropped,
     forgotten,
     identify,
@@ -25,36 +25,50 @@ from waltap_spark.column_identity import (
 )
 from waltap_spark.cuts import noted
 from waltap_spark.damage import damage, require_sizes, without
+from waltap_spark.elsewhere import Elsewhere, replaced_from_chunks, unread
 from waltap_spark.endings import ending
 from waltap_spark.errors import (
     FormatDiffers,
     FormatError,
     ModeUnfit,
+    NamesClash,
     SegmentDamaged,
+    SourcesDiffer,
     TypeChanged,
+    first_words,
 )
 from waltap_spark.formats import Brought, Evolution, FormatContext, Step, TableFormat
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.handed import Handed
+from waltap_spark.log_rows import logged, logged_types, with_epoch
 from waltap_spark.modes import of_rules, said, unfit
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Intent, Output, OutputState, TableState
 from waltap_spark.plan import Group, TablePlan, plan
 from waltap_spark.redelivery import leave_out_known, may_repeat, reached
-from waltap_spark.resumption import Requests, resumed
-from waltap_spark.schema import common_type, log_struct, types_of
-from waltap_spark.session import prepare
-from waltap_spark.small_sets import is_small, stored_types
+from waltap_spark.resumption import Asked, Requests, resumed
+from waltap_spark.schema import LOG_FIELDS, common_type
+from waltap_spark.session import Suited, make_active, prepare
+from waltap_spark.shared_targets import Shapes, require_place
+from waltap_spark.small_sets import is_small
 from waltap_spark.upkeep import Kept, Upkeep, grafted
 from waltap_spark.wide_decimals import make_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Applier", "ApplyOptions", "first_words"]
+__all__ = ["Applier", "ApplyOptions"]
 
 log = logging.getLogger(__name__)
 
-OF_ONE: Final = (TypeChanged, SegmentDamaged, FormatError)
+OF_ONE: Final = (
+    TypeChanged,
+    NamesClash,
+    ColumnNameTaken,
+    SourcesDiffer,
+    SegmentDamaged,
+    FormatError,
+)
 """What is wrong with one table, and no other."""
 
 RETRY_S: Final = 60.0
@@ -77,19 +91,22 @@ class Applier:
         output: Output,
         options: ApplyOptions | None = None,
         choice: FormatChoice | None = None,
+        handed: Callable[[str], Handed | None] | None = None,
     ) -> None:
+        """``handed``: as `Elsewhere` has it."""
         self._spark, self._log, self._output = spark, changelog, output
+        self._elsewhere = Elsewhere(changelog, handed)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
-        context = self._context(output)
-        self._format = self._choice.factory(context)
+        self._format = self._choice.factory(self._context(output))
         self._upkeep: Upkeep | None = None
         self._kept: list[Kept] = []
         self.state: OutputState
         self._owed: Mark | None = None
         self._tried: dict[str, float] = {}
         self._requests = Requests(output)
-        self._sessions: SimpleQueue[SparkSession] = SimpleQueue()
+        self._shapes = Shapes(lambda: self.state.tables)
+        self._sessions: SimpleQueue[Suited] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
 
     @property
@@ -127,8 +144,7 @@ class Applier:
             self._upkeep.look(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
-                in_place = self._format.writes_in_place
-                self._sessions.put(prepare(self._spark) if in_place else self._spark)
+                self._sessions.put(Suited(prepare(self._spark)))
         return self.state
 
     def close(self) -> None:
@@ -192,6 +208,8 @@ class Applier:
         before = msgspec.structs.replace(stood, tables={**stood.tables, **tended, **asked.tables})
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
+        plans = self._plans(before.tables, manifests, due, mark)
+        self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
             self._output.intend(Intent(number=number, mark=mark, identity=before.identity))
             self._owed = mark
@@ -203,8 +221,8 @@ class Applier:
         attempt = _Attempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
+        attempt.handed, attempt.shapes = self._elsewhere.of, self._shapes
         tables = dict(before.tables)
-        plans = self._plans(before.tables, manifests, due, mark)
         with ThreadPoolExecutor(self._parallel) as pool:
             applied = list(
                 pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
@@ -215,6 +233,7 @@ class Applier:
                 if not isinstance(error, (*OF_ONE, PySparkException)):
                     raise error  # a job that fails for all tables alike is no matter of one
         tables |= {table.name: table for table, _error in applied}
+        tables |= self._format.aligned(self._spark, tables, plans)
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
         now = time.time()
@@ -260,8 +279,7 @@ class Applier:
         """Return the tables with the files that were made beside the commits since the last one."""
         if self._upkeep is None:
             return {}
-        found: dict[str, TableState] = {}
-        fits: list[Kept] = []
+        found, fits = dict[str, TableState](), list[Kept]()
         for kept in [*self._kept, *self._upkeep.done()]:
             name = kept.before.name
             now = self.state.tables.get(name)
@@ -276,9 +294,9 @@ class Applier:
         self._kept = fits
         return found
 
-    def _asked(self) -> "_Asked":
+    def _asked(self) -> Asked:
         """Return the tables that somebody wants to go on, as they are to be tried; they are due then."""
-        asked = _Asked()
+        asked = Asked()
         for path, request in self._requests.found().items():
             asked.paths.append(path)
             table = self.state.tables.get(request.table)
@@ -346,14 +364,23 @@ class Applier:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        table = before.tables.get(name) or _new_table(found)
-        mode = self._options.modes.of(name)
+        table = before.tables.get(name) or _new_table(found, self._options)
+        mode = self._options.modes.of(table.target_name)
         if not table.columns and mode != table.mode:
             table = msgspec.structs.replace(table, kept_as=mode)
-        session = self._sessions.get()
+        suited = self._sessions.get()
         try:
+            make_active(suited.session)
+            there = None if found.rows is None else self._format.rows_of(suited.session, table)
+            session = suited.suit(None if there is None else there + (found.rows or 0))
             done = attempt.table(session, table, found)
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
+            last = found.tried[-1] if found.tried else None
+            if last is not None and last.elsewhere and not last.lost:
+                wrong = unread(error, name)
+                if wrong is None:
+                    raise  # for all tables: later nobody may have the rows any more
+                raise wrong from error
             reason = first_words(error)
             if reason != table.failed:
                 log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
@@ -372,7 +399,7 @@ class Applier:
             )
             return stands, error
         finally:
-            self._sessions.put(session)
+            self._sessions.put(suited)
         self._tried.pop(name, None)
         if table.failed:
             log.info("%s goes on", name)
@@ -380,23 +407,11 @@ class Applier:
         return msgspec.structs.replace(done, **fine), None
 
 
-@dataclass(slots=True)
-class _Asked:
-    """Requests that one commit answers, and the tables as they are to be tried."""
-
-    paths: list[str] = field(default_factory=list)
-    tables: dict[str, TableState] = field(default_factory=dict)
-
-
-def first_words(error: BaseException) -> str:
-    """Return what ``error`` says, without the trace that a JVM adds, on one line."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
-    return " ".join(told) or type(error).__name__
-
-
 class _Attempt:
     """One commit in the making: writes what nobody knows of yet."""
+
+    shapes: Shapes
+    """Its applier's."""
 
     def __init__(
         self,
@@ -413,12 +428,14 @@ class _Attempt:
         time of the last transaction; ``reach``: the highest LSN of earlier epochs."""
         self._step, self._log, self._output, self._options = step, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
+        self.handed: Callable[[str], Handed | None] = lambda _name: None
 
     def table(self, session: "SparkSession", table: TableState, found: TablePlan) -> TableState:
         """Apply what ``found`` says in ``session``; return the table as it is after that."""
         step = replace(self._step, spark=session)
         for group in found.groups:
             found.tried.append(group)
+            self._options.names.name(group, table.name, ruled_as=table.target_name)
             try:
                 table = self._apply_group(step, table, group)
             except OF_ONE:
@@ -433,6 +450,8 @@ class _Attempt:
         return msgspec.structs.replace(table, staged=tuple(found.staged))
 
     def _apply_group(self, step: Step, table: TableState, group: Group) -> TableState:
+        if group.lost:
+            return table
         another = another_table(table, group)
         self._require_fit(table, group)
         if not is_small(group):
@@ -442,7 +461,7 @@ class _Attempt:
             self._leave_out_known(step, table, group, whole=another)
             if not group.rows:
                 return table
-        past = table.mode.keeps_past and bool(table.versions)
+        past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
         if another:
             if past:
                 table = self._end(step, table, group)
@@ -455,7 +474,7 @@ class _Attempt:
             table = msgspec.structs.replace(table, stale=())
         names = {column.name for column in group.columns}
         # a schema of the past lacks what was added since
-        drops = not again and of_rules(self._options.dropped, table.name, "keep") == "drop"
+        drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
         stay = {called.get(name, name) for name in self._format.needed(table)}
         gone = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
@@ -472,15 +491,18 @@ class _Attempt:
             drops=tuple(name for name in table.source_columns if name not in names),
         )
         table = self._format.evolve(step, table, change)
+        if group.elsewhere:
+            handed, store = self.handed(group.elsewhere), self._log.store
+            return replaced_from_chunks(self._format, step, table, group, handed, store)
         if not group.rows:
             if group.replaces and past:
                 return self._end(step, table, group)
             return self._format.truncate(step, table) if group.replaces else table
-        types = table.versions[group.fingerprint]
+        types, store = table.versions[group.fingerprint], self._log.store
         brought = Brought(
             group=group,
-            read=lambda: _with_epoch(self._read(step, group, types), group.epoch),
-            files=self._log.store,
+            read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
+            files=store,
         )
         if group.replaces and not past:
             return self._format.replace(step, table, brought)
@@ -494,15 +516,24 @@ class _Attempt:
         def write(left: "DataFrame") -> str:
             path = self._output.uri(f"{table.folder}/changes/{self._step.name()}")
             left.write.mode("overwrite").parquet(path)
+            group.called = {}
             return path
 
-        rows = self._read(step, group, table.versions.get(group.fingerprint))
+        types = table.versions.get(group.fingerprint)
+        rows = logged(step.spark, self._log.store, group, types)
         history = self._format.read(step.spark, table, "changes")
         leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: Group) -> None:
-        """Raises: ModeUnfit."""
-        wanted = self._options.modes.of(table.name)
+        """Raises: ColumnNameTaken, SourcesDiffer, ModeUnfit."""
+        for name in (*group.called, *(column.name for column in group.columns)):
+            if name in LOG_FIELDS:
+                raise ColumnNameTaken(
+                    f"{table.name} has a column {name}, which the tables' histories have themselves",
+                    column=rf"{table.schema}\.{table.table}\.{name}",
+                )
+        require_place(table, self._options.places, (column.name for column in group.columns))
+        wanted = self._options.modes.of(table.target_name)
         if wanted != table.mode:
             text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
             raise ModeUnfit(text, table=table.name)
@@ -515,7 +546,7 @@ class _Attempt:
         """Let the rows that are there end before those of ``group`` come."""
         if table.mode.deletes == "kept":
             return table
-        rows = self._read(step, group) if group.segments else None
+        rows = logged(step.spark, self._log.store, group) if group.segments else None
         truncate = ending(step, table, group, rows, self._at_us, self._log.store)
         return self._format.apply(step, table, truncate)
 
@@ -525,16 +556,16 @@ class _Attempt:
         """Take the group's schema into the table's; ``another``: nothing of the table is left."""
         called = self._called.get(group.oid, table.name)
         if called != table.name and table.oid != group.oid and not group.replaces:
-            table = _doubted(table, f"it was called {called} before, and its rows are there")
+            table = doubted(table, f"it was called {called} before, and its rows are there")
         types = table.versions.get(group.fingerprint)
         folder = f"{table.folder}/changes/{self._step.name()}"
         make_readable(self._log.store, self._output, group, folder)
         if types is None:
-            types = self._types(step, group) if group.segments else {}
+            types = logged_types(step.spark, self._log.store, group) if group.segments else {}
         learnt = identify(table, group)
         table = learnt.table
         for doubt in () if another or group.replaces else learnt.doubts:
-            table = _doubted(table, doubt)
+            table = doubted(table, doubt)
         columns = dict(table.columns)
         for name, kind in types.items():
             had = kind if another and not table.mode.keeps_past else columns.get(name, kind)
@@ -551,49 +582,11 @@ class _Attempt:
         versions = table.versions
         if types:
             versions = {**versions, group.fingerprint: types}
-        return msgspec.structs.replace(table, columns=columns, versions=versions)
-
-    def _types(self, step: Step, group: Group) -> dict[str, str]:
-        """Return the columns of the group's segments, by their footer: Spark starts a job to read it."""
-        from pyspark.errors import PySparkTypeError
-
-        if not group.converted:
-            with contextlib.suppress(PySparkTypeError):
-                return stored_types(self._log.store, group.segments[0])
-        return types_of(self._read(step, group, first=True).schema)
-
-    def _read(
-        self,
-        step: Step,
-        group: Group,
-        types: dict[str, str] | None = None,
-        *,
-        first: bool = False,
-    ) -> "DataFrame":
-        """Return the rows of ``group``; ``first``: of its first segment."""
-        reader = step.spark.read.option("parquet.page.verify-checksum.enabled", "true")
-        if types is not None:
-            struct = log_struct(types)
-            reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))
-        store = self._log.store
-        prefix = "file://" if store.local else ""
-        paths = group.converted or [prefix + store.uri(path) for path in group.segments]
-        return reader.parquet(*(paths[:1] if first else paths))
+        return self.shapes.required(
+            msgspec.structs.replace(table, columns=columns, versions=versions)
+        )
 
 
-def _with_epoch(rows: "DataFrame", epoch: int) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return rows.withColumn("_epoch", F.lit(epoch).cast("int"))
-
-
-def _doubted(table: TableState, doubt: str) -> TableState:
-    """Note that rows of ``table`` may differ from the source's, and say so once."""
-    if doubt in table.stale:
-        return table
-    log.warning("%s needs a new snapshot: %s", table.name, doubt)
-    return msgspec.structs.replace(table, stale=(*table.stale, doubt))
-
-
-def _new_table(found: TablePlan) -> TableState:
-    return TableState(schema=found.schema, table=found.table)
+def _new_table(found: TablePlan, options: ApplyOptions) -> TableState:
+    place = options.places.of(found.schema, found.table)
+    return TableState(schema=found.schema, table=found.table, place=place)

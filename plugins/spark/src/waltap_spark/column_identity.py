@@ -8,6 +8,7 @@ table's name, numbers begin anew, and what was there before goes by name.
 What the log cannot tell is said, never guessed: `Learnt.doubts` are reasons for a new snapshot.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -21,6 +22,7 @@ from waltap_spark.plan import Group
 __all__ = [
     "Learnt",
     "another_table",
+    "doubted",
     "dropped",
     "file_column",
     "forgotten",
@@ -29,6 +31,8 @@ __all__ = [
     "renames",
     "replaced",
 ]
+
+log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
@@ -205,6 +209,14 @@ def _doubts(table: TableState, group: Group) -> "list[str]":
         ):
             found.append(f"{column.name} was added with a default that older rows have")
     return found
+
+
+def doubted(table: TableState, doubt: str) -> TableState:
+    """Note that rows of ``table`` may differ from the source's, and say so once."""
+    if doubt in table.stale:
+        return table
+    log.warning("%s needs a new snapshot: %s", table.name, doubt)
+    return msgspec.structs.replace(table, stale=(*table.stale, doubt))
 
 
 def _may_change_values(before: ColumnEntry, now: ColumnEntry) -> bool:

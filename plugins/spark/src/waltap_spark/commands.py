@@ -17,7 +17,7 @@ from waltap_spark.expression import quoted
 from waltap_spark.modes import said
 
 if TYPE_CHECKING:
-    from waltap_spark.output import Output
+    from waltap_spark.output import Output, TableState
 
 __all__ = ["application"]
 
@@ -149,11 +149,11 @@ def status(output: OutputArgument) -> None:
                 for w in ("current", "changes")
             ]
             key = ", ".join(each.key) or "none"
-            table.add_row(name, said(each.mode), key, versions[0], "", "", versions[1])
+            table.add_row(name, _kept(each), key, versions[0], "", "", versions[1])
             continue
         table.add_row(
             name,
-            said(each.mode),
+            _kept(each),
             ", ".join(each.key) or "none",
             f"{each.base_rows:,}",
             f"{sum(change.rows for change in each.pending):,}",
@@ -172,6 +172,12 @@ def status(output: OutputArgument) -> None:
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
     console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _kept(table: "TableState") -> str:
+    place = table.place
+    of = "" if place is None else f", source {place.source} of {place.name}"
+    return said(table.mode) + of
 
 
 @application.command()
@@ -349,7 +355,7 @@ def _ask(spark: Any, location: str, rows: int) -> None:
 
     from waltap.cli.screen import notices
     from waltap.errors import WaltapError
-    from waltap_spark.applier import first_words
+    from waltap_spark.errors import first_words
     from waltap_spark.live import open_tables
     from waltap_spark.prompt import Prompt, history_file
 

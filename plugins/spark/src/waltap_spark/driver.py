@@ -2,14 +2,14 @@
 
 As a child of an engine (``--with-parent``) it ends when its standard input does, that is when the
 engine closes it or is gone, however that died; before that it applies what the change log holds.
-Exit codes: 0 done, 1 failed and worth another try, 2 failed for good, 3 the tables are in use.
+Exit codes: 0 done, 1 failed and worth another try, 2 failed for good, 3 the tables are in use, 4 tasks
+could not read a snapshot.
 """
 
 import argparse
 import logging
-import os
-import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,29 +18,33 @@ from typing import Final
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_spark.applier import Applier, first_words
-from waltap_spark.errors import OutputInUse
+from waltap_spark.applier import Applier
+from waltap_spark.errors import ChunksUnread, JvmEnded, OutputInUse, first_words
 from waltap_spark.follower import Follower
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.handed import Handed, Inbox
 from waltap_spark.java import require_java
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.session import prepare, start_session
 from waltap_spark.settings import apply_options, follow_options, properties_of
 
-__all__ = ["FAILED", "LOCKED", "REFUSED", "main", "run_driver"]
+__all__ = ["FAILED", "LOCKED", "REFUSED", "UNREAD", "main", "run_driver"]
 
 log = logging.getLogger(__name__)
 
 FAILED: Final = 1
 REFUSED: Final = 2
 LOCKED: Final = 3
+UNREAD: Final = 4
 
 PREDECESSOR_S: Final = 60.0
 """How long a driver that is told to end waits for one that is just finishing, before saying that the
 tables are in use."""
 
 TELL_S: Final = 30.0
+GOING_S: Final = 2.0
+"""How long a JVM may take to end that has broken a connection off."""
 
 
 def run_driver(
@@ -50,13 +54,15 @@ def run_driver(
     *,
     stopping: Callable[[], bool],
     patience_s: float = PREDECESSOR_S,
+    handed: Callable[[str], Handed | None] | None = None,
 ) -> int:
     """Keep the tables at ``output`` up to date until ``stopping``; return the rows applied.
 
-    ``patience_s``: how long to wait, once told to stop, for another that has the tables.
+    ``patience_s``: how long to wait, once told to stop, for another that has the tables. ``handed``: as
+    `waltap_spark.elsewhere.Elsewhere` has it.
 
     Whatever refuses it does so before Spark is started, which takes seconds.
-    Raises: JavaMissing, OutputInUse, OutputMismatch, ChangeLogMissing, TypeChanged,
+    Raises: JavaMissing, JvmEnded, OutputInUse, OutputMismatch, ChangeLogMissing, TypeChanged,
     FilesUnavailable, ….
     """
     require_java()
@@ -65,13 +71,25 @@ def run_driver(
         raise _missing(reader)
     _take(tables, reader, stopping, patience_s)
     try:
-        return _apply(reader, tables, properties, stopping)
+        return _apply(reader, tables, properties, stopping, handed)
+    except WaltapError:
+        raise
+    except Exception as error:
+        if not _jvm_ended():
+            raise
+        memory = properties.settings.get("spark.driver.memory", "1g")
+        text = "Spark's JVM ended while it worked"
+        raise JvmEnded(text, log="its output, above", memory=memory) from error
     finally:
         tables.close()
 
 
 def _apply(
-    reader: ChangeLog, tables: Output, properties: SparkProperties, stopping: Callable[[], bool]
+    reader: ChangeLog,
+    tables: Output,
+    properties: SparkProperties,
+    stopping: Callable[[], bool],
+    handed: Callable[[str], Handed | None] | None,
 ) -> int:
     started = time.monotonic()
     log.info("starting spark")
@@ -81,7 +99,8 @@ def _apply(
     )
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
-        applier = Applier(prepare(session), reader, tables, apply_options(properties), choice)
+        own = prepare(session)
+        applier = Applier(own, reader, tables, apply_options(properties), choice, handed)
         before = applier.open().rows_applied
         try:
             Follower(reader, applier, follow_options(properties)).follow(stopping)
@@ -91,6 +110,20 @@ def _apply(
         return applier.state.rows_applied - before
     finally:
         session.stop()
+
+
+def _jvm_ended() -> bool:
+    """Tell whether the JVM that this process started for Spark is gone, or is just going."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows
+    if process is None:
+        return False
+    try:
+        process.wait(GOING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _missing(reader: ChangeLog) -> ChangeLogMissing:
@@ -138,17 +171,24 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    stopping = _parent_gone() if options.with_parent else asked_to_stop()
+    inbox = _inbox() if options.with_parent else None
     try:
         run_driver(
             options.changelog,
             options.output,
             properties_of(options.set or (), options.output),
-            stopping=stopping,
+            stopping=asked_to_stop() if inbox is None else inbox.gone,
+            handed=None if inbox is None else inbox.of,
         )
     except OutputInUse as error:
         log.error("%s", error)  # noqa: TRY400 - the text says all; a trace would hide it
         return LOCKED
+    except JvmEnded as error:
+        log.error("%s", error)  # noqa: TRY400
+        return FAILED
+    except ChunksUnread as error:
+        log.error("%s", error)  # noqa: TRY400
+        return UNREAD
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
         return REFUSED
@@ -168,18 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parent_gone() -> Callable[[], bool]:
-    """Return a test that becomes true for good when standard input has ended."""
+def _inbox() -> Inbox:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then tells us
-    gone = False
-
-    def test() -> bool:
-        nonlocal gone
-        if not gone and select.select([sys.stdin], [], [], 0)[0]:
-            gone = os.read(sys.stdin.fileno(), 1024) == b""
-        return gone
-
-    return test
+    return Inbox(sys.stdin.buffer)
 
 
 def asked_to_stop() -> Callable[[], bool]:

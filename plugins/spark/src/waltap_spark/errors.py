@@ -3,9 +3,12 @@
 SinkError
 ├── JavaMissing         WT-5201   no Java that Spark can run on
 ├── ApplierFailed       WT-5202   the Spark process ended with an error
+├── JvmEnded            WT-5248   Spark's JVM ended while it worked, mostly for lack of memory
 ├── OutputInUse         WT-5203   another applier writes the same tables
 ├── OutputDamaged       WT-5204   the list of what was applied cannot be read
 ├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
+├── NamesClash          WT-5259   rules would call two columns alike
+├── SourcesDiffer       WT-5261   a table cannot be one with the others of its target
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
@@ -13,6 +16,9 @@ SinkError
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or cannot be read
 ├── PipelinesUnfit      WT-5255   declarative pipelines of this pyspark lack what is wanted
 ├── ChangeUnfit         WT-5256   AUTO CDC would get a change wrong
+├── ChunksUnread        WT-5257   executors could not reach what they were to read of a snapshot
+├── ChunksRefused       WT-5260   rows of a snapshot cannot be read, or not kept, by executors
+├── RowsAwaited         WT-5258   rows of a snapshot that nobody hands over
 └── FormatError         WT-5229   a table format cannot do what it should
     ├── FormatUnknown       WT-5230   no plugin has it
     ├── FormatUnsupported   WT-5231   it does not run on this pyspark
@@ -26,12 +32,16 @@ SinkError
     └── CatalogueUnreachable  WT-5245   the catalogue of the tables does not load, or does not answer
 """
 
-from waltap.errors import SinkError
+import itertools
+
+from waltap.errors import Retry, SinkError
 
 __all__ = [
     "ApplierFailed",
     "CatalogueUnreachable",
     "ChangeUnfit",
+    "ChunksRefused",
+    "ChunksUnread",
     "CommitBegun",
     "FormatDiffers",
     "FormatError",
@@ -40,18 +50,23 @@ __all__ = [
     "FormatUnknown",
     "FormatUnsupported",
     "JavaMissing",
+    "JvmEnded",
     "NameTaken",
+    "NamesClash",
     "OutputDamaged",
     "OutputInUse",
     "OutputMismatch",
     "PipelinesUnfit",
     "PysparkUnfit",
+    "RowsAwaited",
     "SegmentDamaged",
+    "SourcesDiffer",
     "TableUnknown",
     "TablesStandStill",
     "TargetChanged",
     "TypeChanged",
     "VersionGone",
+    "first_words",
 ]
 
 
@@ -109,6 +124,21 @@ class ApplierFailed(SinkError):
     )
 
 
+class JvmEnded(SinkError):
+    """Spark's JVM ended while it worked: its memory was not enough, or somebody killed it.
+
+    What was not committed is applied by the next driver; no table is half written.
+    """
+
+    code = "WT-5248"
+    remedy = (
+        "What it said is in {log}. Where that is OutOfMemoryError: give it more memory "
+        "(spark.driver.memory, which is {memory}), or less at a time (apply.parallel, batch.max.rows; "
+        "where single values are large, spark.sql.parquet.columnarReaderBatchSize). Then start again: "
+        "nothing is lost or doubled."
+    )
+
+
 class OutputInUse(SinkError):
     """Another process applies changes to the same tables."""
 
@@ -133,6 +163,31 @@ class TypeChanged(SinkError):
     remedy = (
         "Set type.change = string (both old and new values are kept as text), or move {path} away "
         "and take a new snapshot."
+    )
+
+
+class NamesClash(SinkError):
+    """Rules would call two columns of a table alike, or one as tables call something else; nothing was
+    written.
+
+    The table stands still, the others go on.
+    """
+
+    code = "WT-5259"
+    remedy = "Give one of them a name of its own: columns.renames = SCHEMA\\.TABLE\\.COLUMN:NAME."
+
+
+class SourcesDiffer(SinkError):
+    """A table cannot be one with the others of its target: a column has a type that theirs do not fit
+    with, is called as the column of sources is, or its source is another table's already.
+
+    The table stands still, the other sources go on.
+    """
+
+    code = "WT-5261"
+    remedy = (
+        "Give the column the same type in all sources, or source.column another name, or each table a "
+        "source of its own (@SOURCE), or leave the table out of source.into in an output that begins anew."
     )
 
 
@@ -299,3 +354,43 @@ class CatalogueUnreachable(FormatError):
         "See the text. What the catalogue is, and where, say the profile's settings "
         "spark.sql.catalog.{catalog} and spark.sql.catalog.{catalog}.*; its driver must be among the jars."
     )
+
+
+class ChunksUnread(SinkError):
+    """Tasks of Spark could not reach the source, or its snapshot was gone. Nothing of it counts."""
+
+    code = "WT-5257"
+    retry = Retry.RECONNECT
+    remedy = (
+        "The next try takes another snapshot. Executors must reach the database by the address and with "
+        "the files that the profile names; a command that gives the password runs there. Or have the "
+        'engine read: snapshot.readers = "engine" of the sink.'
+    )
+
+
+class ChunksRefused(SinkError):
+    """Tasks of Spark found rows of a snapshot that cannot be read, or not be kept as they are."""
+
+    code = "WT-5260"
+    remedy = (
+        "See the text for what is to be done. Nothing of the snapshot counts; the next start takes "
+        'another. To have the engine read it: snapshot.readers = "engine" of the sink.'
+    )
+
+
+class RowsAwaited(SinkError):
+    """A change log says that a snapshot's rows went right into tables, and these tables lack them."""
+
+    code = "WT-5258"
+    remedy = (
+        "The pipeline that writes {changelog} hands them to the Spark process that it starts: run it. "
+        "Tables of another output need a log that has the rows: snapshot.readers = "
+        '"engine" of the sink, and a new snapshot.'
+    )
+
+
+def first_words(error: BaseException) -> str:
+    """Return what ``error`` says, without the trace that a JVM adds, on one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
+    return " ".join(told) or type(error).__name__

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["column_of", "held", "namespace_of", "order", "quoted", "sent", "the_same"]
+__all__ = ["EXACT", "column_of", "held", "namespace_of", "order", "quoted", "sent", "the_same"]
 
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
+
+EXACT: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""How values are written as JSON that is to differ where they do: not in milliseconds."""
 
 
 def column_of(name: str) -> "Column":

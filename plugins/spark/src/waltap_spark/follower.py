@@ -17,7 +17,7 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.applier import Applier
-from waltap_spark.errors import TablesStandStill
+from waltap_spark.errors import RowsAwaited, TablesStandStill
 from waltap_spark.output import applied_by_all
 from waltap_spark.pace import Pace
 
@@ -78,8 +78,22 @@ class Follower:
 
         Raises: ChangeLogDamaged, when everything before the damage is applied; what the applier raises.
         """
-        found = 0
         damaged: list[ChangeLogDamaged] = []
+        try:
+            self._catch_up(damaged)
+        except RowsAwaited as awaited:
+            if awaited.fields["nobody"]:
+                raise
+            return  # an engine hands them over, or its next one takes another snapshot
+        for error in damaged:
+            mark = self._applier.state.mark
+            log.error(
+                "all tables stand at %s, before the damage: whose rows it has, is not known", mark
+            )
+            raise error
+
+    def _catch_up(self, damaged: list[ChangeLogDamaged]) -> None:
+        found = 0
         for portion in self._pace.portions(self._manifests(damaged)):
             started = time.monotonic()
             self._applier.apply(portion)
@@ -87,12 +101,6 @@ class Follower:
             found += len(portion)
         if not found:
             self._applier.apply([])  # tables that stand still, and files that were folded
-        for error in damaged:
-            mark = self._applier.state.mark
-            log.error(
-                "all tables stand at %s, before the damage: whose rows it has, is not known", mark
-            )
-            raise error
 
     def _manifests(self, damaged: list[ChangeLogDamaged]) -> Iterator[Manifest]:
         """Return what follows, up to the first manifest that is damaged or missing; that goes to

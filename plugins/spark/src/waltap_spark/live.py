@@ -19,6 +19,7 @@ from waltap_spark.formats import FormatContext, TableFormat, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.shared_targets import sharers
 from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
@@ -79,12 +80,24 @@ class LiveTables:
         tables = self._state.tables if self._state is not None else {}
         return sorted(name for name, table in tables.items() if table.columns)
 
+    @property
+    def shared(self) -> list[str]:
+        """Return the targets (``schema.table``) that several tables are part of."""
+        return list(self._sharers())
+
+    def _sharers(self) -> dict[str, list[TableState]]:
+        return {} if self._state is None else sharers(self._state.tables.values())
+
     def current(self, name: str) -> "DataFrame":
         """Return the rows that the table holds, as its mode keeps them: in ``append`` its history. Raises:
         TableUnknown.
 
-        Columns that the server computes are not there, unless it sends them with every change.
+        Columns that the server computes are not there, unless it sends them with every change. A target
+        of several tables has the rows of all, with their source.
         """
+        several = self._sharers().get(name)
+        if several is not None:
+            return self._together(several, "current")
         table = self._table(name)
         frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
@@ -92,29 +105,39 @@ class LiveTables:
     def standing(self, name: str) -> "DataFrame":
         """Return those of `current` that are there in the source: of versions the open ones, without rows
         that were deleted. Raises: TableUnknown."""
-        return standing(self._table(name), self.current(name))
+        several = self._sharers().get(name)
+        table = self._table(name) if several is None else several[0]
+        return standing(table, self.current(name))
 
     def changes(self, name: str) -> "DataFrame":
         """Return the table's whole history, one row per change. Raises: TableUnknown."""
-        table = self._table(name)
-        return self._read(table, "changes")
+        several = self._sharers().get(name)
+        if several is not None:
+            return self._together(several, "changes")
+        return self._read(self._table(name), "changes")
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and of their changes (``NAME_changes``).
 
+        Tables that are part of one target have a view together, that of the target.
         They are called as `view_names` says, whatever stands in a name: SQL then writes it in back-ticks.
         Returns the names of the tables' views.
         """
-        tables = [self._table(name) for name in self.names]
-        views = view_names([(table.schema, table.table) for table in tables])
-        for table, view in zip(tables, views, strict=True):
-            self.current(table.name).createOrReplaceTempView(quoted(view))
-            self.changes(table.name).createOrReplaceTempView(quoted(f"{view}_changes"))
+        tables = dict.fromkeys(self._table(name).target for name in self.names)
+        views = view_names(list(tables))
+        for target, view in zip(tables, views, strict=True):
+            name = ".".join(target)
+            self.current(name).createOrReplaceTempView(quoted(view))
+            self.changes(name).createOrReplaceTempView(quoted(f"{view}_changes"))
         return views
 
     def _read(self, table: TableState, what: What) -> "DataFrame":
         assert self._format is not None
         return self._format.read(self.spark, table, what)
+
+    def _together(self, tables: list[TableState], what: What) -> "DataFrame":
+        assert self._format is not None
+        return self._format.read_together(self.spark, tables, what)
 
     def _table(self, name: str) -> TableState:
         table = self.output.table(name, self._state)

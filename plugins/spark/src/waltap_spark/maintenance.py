@@ -115,7 +115,7 @@ def _in_place(
     targets = {}
     for what, target in held.targets.items():
         kind.compact(spark, target.at)
-        targets[what] = kind.newest(spark, name, target)
+        targets[what] = kind.newest(spark, table, target)
     steps = sum(target.step for target in targets.values())
     held = msgspec.structs.replace(held, targets=targets, compacted=steps, vacuumed=time.time())
     moved = {name: msgspec.structs.replace(table, held=held)}

@@ -6,7 +6,7 @@ operations, `c` then `d` of one key, leave a row in the first case and none in t
 them apart is whether the key was there before the transaction. Of two rows under one key, a
 delete is of the one that has been there longer.
 
-Only `settle_moves` starts Spark jobs.
+Only `settle_moves` starts Spark jobs. What comes of few changes is found without it (`waltap_spark.few`).
 """
 
 import functools
@@ -19,9 +19,9 @@ from waltap_spark.schema import LOG_FIELDS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from waltap_spark.output import Facts, TableState
+    from waltap_spark.output import TableState
 
-__all__ = ["alive_keys", "settle_moves", "verdict"]
+__all__ = ["alive_keys", "at_key", "settle_moves", "verdict"]
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")
@@ -78,48 +78,49 @@ def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: st
     from pyspark.sql import functions as F  # noqa: N812
 
     here = base.select(*_set_aside(key), F.lit(True).alias(name))
-    found = keys.join(here, _at(key), "left").drop(*(f"_at {n}" for n in range(len(key))))
+    found = keys.join(here, at_key(key), "left").drop(*(f"_at {n}" for n in range(len(key))))
     return found.withColumn(name, F.coalesce(name, F.lit(False)))
 
 
 def _set_aside(key: Sequence[str]) -> "list[Column]":
-    """Return the columns of ``key`` under the names ``_at n``, to join by (`_at`)."""
+    """Return the columns of ``key`` under the names ``_at n``, to join by (`at_key`)."""
     return [column_of(name).alias(f"_at {n}") for n, name in enumerate(key)]
 
 
-def _at(key: Sequence[str]) -> "Column":
+def at_key(key: Sequence[str]) -> "Column":
     """Return the condition that the columns of ``key`` are equal to the columns ``_at n``."""
     same = [the_same(column_of(name), column_of(f"_at {n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, other: one & other, same)
 
 
 def _at_then(key: Sequence[str]) -> "Column":
-    """Return the condition of `_at`, of the same transaction."""
+    """Return the condition of `at_key`, of the same transaction."""
     from pyspark.sql import functions as F  # noqa: N812
 
     then = [F.col(name) == F.col(f"{name} then") for name in TRANSACTION]
-    return functools.reduce(lambda one, other: one & other, then, _at(key))
+    return functools.reduce(lambda one, other: one & other, then, at_key(key))
 
 
 # --- values that move along ---------------------------------------------------------------------------
 
 
 def settle_moves(
-    table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
+    table: "TableState",
+    rows: "DataFrame",
+    base: "DataFrame",
+    names: Sequence[str],
+    *,
+    crossed: bool,
 ) -> "DataFrame":
-    """Give rows that got a new key the values they kept from under their old key.
+    """Give rows that got a new key the values of the columns ``names`` that they kept from under their old
+    key. ``crossed``: keys may be taken before the row there has gone.
 
     Such a row says `_unchanged` for a value that is only known under the key it had before: in an
     earlier row, in the base, or again under the key before that one. Chains of any length
     are followed by doubling: n moves take log2 n steps.
     """
-    moved = [name for change in changes if change.moved for name in change.unchanged]
-    partial = [name for name in dict.fromkeys(moved) if name not in table.key]
-    if not partial:
-        return rows
-    crossed = any(change.crossed for change in changes)
     placed = _placed(table.key, rows, base, crossed=crossed).localCheckpoint()
-    for name in partial:
+    for name in names:
         rows = _settle_column(table, rows, placed, base, name)
     return rows
 
@@ -189,12 +190,15 @@ def _settle_column(
         F.col("_id").alias("_root"), "_before", *(f"_at {n}" for n in range(len(table.key)))
     )
     found = roots.join(source, "_root")
-    known = rows.where(sent(name)).select(order().alias("_when"), column_of(name).alias("_value"))
+    known = rows.where(sent(name)).select(
+        order().alias("_when"), *map(column_of, table.key), column_of(name).alias("_value")
+    )
+    # rows of a snapshot are all at one place: the key says which of them it is
     from_rows = found.where("_before is not null").join(
-        known, F.col("_before._when") == F.col("_when")
+        known, at_key(table.key) & (F.col("_before._when") == F.col("_when"))
     )
     here = base.select(*map(column_of, table.key), column_of(name).alias("_value"))
-    from_base = found.where("_before is null").join(here, _at(table.key), "left")
+    from_base = found.where("_before is null").join(here, at_key(table.key), "left")
     fixed = from_rows.select("_id", "_value").unionByName(from_base.select("_id", "_value"))
     fixed = fixed.select(F.col("_id").alias("_fixed"), F.col("_value").alias("_settled"))
     joined = rows.join(fixed, is_move & (place == F.col("_fixed")), "left")

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from waltap_spark.column_names import ColumnNames
 from waltap_spark.modes import ModeRules
+from waltap_spark.shared_targets import Places
 
 __all__ = ["ApplyOptions"]
 
@@ -20,6 +22,7 @@ class ApplyOptions:
     ``grace_s``: how long folders of earlier commits stay for those who are reading them.
     ``parallel``: tables that are applied at a time. ``modes``: what each table keeps.
     ``dropped``: what becomes of columns that the source drops, keep or drop, as rules by table.
+    ``names``: what columns are called. ``places``: which tables are part of a target of several.
     """
 
     type_change: Literal["fail", "string"] = "fail"
@@ -32,3 +35,5 @@ class ApplyOptions:
     parallel: int = 4
     modes: ModeRules = field(default_factory=ModeRules)
     dropped: tuple[str, ...] = ()
+    names: ColumnNames = field(default_factory=ColumnNames)
+    places: Places = field(default_factory=Places)

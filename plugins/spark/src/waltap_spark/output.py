@@ -29,6 +29,7 @@ from waltap_spark.commit_files import CommitFiles
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 from waltap_spark.garbage import Garbage
 from waltap_spark.modes import PLAIN, Mode
+from waltap_spark.places import Place
 
 __all__ = [
     "FILE",
@@ -92,6 +93,8 @@ class Facts(Protocol):
     def crossed(self) -> bool: ...
     @property
     def replaces(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +172,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
     ``kept_as`` is how the table is kept, None as `PLAIN`. ``snapshot_epoch``: the epoch of the change
-    log in which a snapshot replaced its rows last.
+    log in which a snapshot replaced its rows last. ``handed_rows``: rows that tasks read of the source,
+    for the last snapshot that came so. ``place``: its part in a target of several tables.
     """
 
     schema: str
@@ -194,10 +198,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: tuple[Mark, ...] = ()
     held: Held | None = None
     kept_as: Mode | None = None
+    place: Place | None = None
     as_text: bool = False
     damaged: str = ""
     passed: tuple[str, ...] = ()
     snapshot_epoch: int = 0
+    handed_rows: int = 0
 
     @property
     def mode(self) -> Mode:
@@ -208,6 +214,22 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def name(self) -> str:
         """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Return schema and name of what holds its rows: its own, or those of the target it is part of."""
+        place = self.place
+        return (self.schema, self.table) if place is None else (place.schema, place.table)
+
+    @property
+    def target_name(self) -> str:
+        """Return the target's name, which rules of a profile go by."""
+        return ".".join(self.target)
+
+    @property
+    def target_folder(self) -> str:
+        """Return the target's folder."""
+        return f"tables/{'/'.join(map(safe_name, self.target))}"
 
     @property
     def folder(self) -> str:
@@ -237,6 +259,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def base_rows(self) -> int:
         """Return the rows of the base."""
         return sum(part.rows for part in self.base)
+
+    @property
+    def stored_rows(self) -> int:
+        """Return the rows of the base, and of the changes that are pending."""
+        return self.base_rows + sum(change.rows for change in self.pending)
 
     @property
     def open_rows(self) -> int:

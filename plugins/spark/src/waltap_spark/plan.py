@@ -40,8 +40,16 @@ class Group:
     """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
     until: Mark | None = None
     """The mark up to which the commit goes for whose plan the group was made."""
+    elsewhere: str = ""
+    """The name under which the rows were handed over, which are in no segment (`TableEntry.elsewhere`)."""
+    lost: bool = False
+    """Nobody has those rows any more."""
     span: tuple[int, int] | None = None
     """The LSNs between which its transactions end: from 0 where the epoch begins. None of a snapshot."""
+
+    called: dict[str, str] = field(default_factory=dict)
+    """Names of columns in the segments → in the tables, where they differ; all else of the group has those
+    of the tables (`waltap_spark.column_names`)."""
 
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
         """Take the segments of ``entry``, of a manifest with the LSNs ``span``."""
@@ -55,6 +63,11 @@ class Group:
         self.moved += entry.moved
         self.streamed |= not {"r"} >= set(entry.operations)
         self.crossed |= entry.crossed
+
+    def count(self, rows: int) -> None:
+        """Take note of how many rows there were elsewhere."""
+        self.rows = rows
+        self.operations = Counter(r=rows) if rows else Counter()
 
     def leave_out(self, paths: set[str]) -> None:
         """Have nothing of the segments ``paths``; what is said of all rows stays as it was."""
@@ -85,8 +98,22 @@ class TablePlan:
     tried: list[Group] = field(default_factory=list)
     """Groups that were begun."""
 
+    @property
+    def rows(self) -> int | None:
+        """Return how many rows there are in all, None where some are counted only when they are read."""
+        if any(group.elsewhere for group in self.groups):
+            return None
+        return sum(group.rows for group in self.groups)
+
     def take(self, entry: TableEntry, epoch: int, span: tuple[int, int]) -> None:
         """Take the rows that one manifest, with the LSNs ``span``, has of this table."""
+        if entry.elsewhere:
+            self.staged = []
+            self.groups.append(_group(entry, epoch))
+            self.groups[-1].replaces, self.groups[-1].elsewhere = True, entry.elsewhere
+            self.groups[-1].segments += [part.path for part in entry.segments]
+            self.groups[-1].known |= {part.path: (0, part.bytes) for part in entry.segments}
+            return
         if entry.generation is not None:
             self._stage(entry)
             if entry.complete:

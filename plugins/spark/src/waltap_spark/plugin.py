@@ -27,7 +27,10 @@ def _keeps(properties: Any, table: str) -> str:
     from waltap_spark.modes import said
     from waltap_spark.settings import apply_options
 
-    return said(apply_options(properties).modes.of(table))
+    options = apply_options(properties)
+    schema, _dot, name = table.partition(".")
+    place = options.places.of(schema, name)
+    return said(options.modes.of(table if place is None else place.name))
 
 
 def _parquet(_properties: Any, context: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.errors import SinkError
-from waltap_spark.errors import ApplierFailed
+from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.output import Output
 from waltap_spark.properties import SparkProperties
 from waltap_spark.settings import arguments
@@ -19,10 +19,10 @@ __all__ = ["DriverProcess"]
 log = logging.getLogger(__name__)
 
 RESTARTS: Final = 5
-"""Deaths of the process that are answered by a new one, when they come close together."""
+"""Deaths of the process, one after the other, that are answered by a new one."""
 
 CALM_S: Final = 300.0
-"""After so long without a death, earlier ones count no more."""
+"""A process that lived so long, or made a commit, is the first of a row."""
 
 LOOK_S: Final = 10.0
 """How often the tables' last commit is looked at."""
@@ -30,6 +30,13 @@ LOOK_S: Final = 10.0
 TELL_S: Final = 5.0
 REFUSED: Final = 2
 """Exit code of `waltap_spark.driver` for an error that another try does not fix."""
+
+UNREAD: Final = 4
+"""That for tasks that could not read a snapshot."""
+
+NO_MEMORY: Final = b"java.lang.OutOfMemoryError"
+LOOKED_AT: Final = 1 << 20
+"""Bytes of its log, from the end, in which a child's reason is looked for."""
 
 
 class DriverProcess:
@@ -42,9 +49,13 @@ class DriverProcess:
         self._log_file = log_file
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._deaths: list[float] = []
+        self._log_began = 0
+        self._deaths = 0
+        self._reached = 0
+        self._started = 0.0
         self._next_look = 0.0
         self._told: set[str] = set()
+        self._given = b""
 
     @property
     def pid(self) -> int | None:
@@ -61,6 +72,8 @@ class DriverProcess:
         if self._log is None:
             self._log_file.parent.mkdir(parents=True, exist_ok=True)
             self._log = self._log_file.open("ab")
+        self._log_began = self._log_file.stat().st_size
+        self._started = time.monotonic()
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -69,9 +82,25 @@ class DriverProcess:
             start_new_session=True,
         )
         log.info("spark is starting, that takes some seconds; its log is %s", self._log_file)
+        self._give()
+
+    def give(self, data: bytes) -> None:
+        """Let the child have ``data`` (`waltap_spark.handed.packed`) on its standard input, and each one
+        that follows it."""
+        self._given = data
+        self._give()
+
+    def _give(self) -> None:
+        if self._given and self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError):  # it died, which `look_after` finds
+                self._child.stdin.write(self._given)
+                self._child.stdin.flush()
 
     def look_after(self) -> None:
-        """Start the child again when it died. Raises: ApplierFailed when that would not help."""
+        """Start the child again when it died.
+
+        Raises: ApplierFailed or JvmEnded when that would not help.
+        """
         child = self._child
         if child is None:
             return
@@ -82,11 +111,27 @@ class DriverProcess:
                 self._tell()
             return
         self._forget(child)
-        self._deaths = [*(death for death in self._deaths if now - death < CALM_S), now]
-        if child.returncode == REFUSED or len(self._deaths) > RESTARTS:
+        reached = self._commit()
+        if reached > self._reached or now - self._started >= CALM_S:
+            self._reached, self._deaths = reached, 0  # it came further: the next one will, too
+        self._deaths += 1
+        if child.returncode == UNREAD:
+            said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]
+            said = said.removesuffix(f". {ChunksUnread.remedy}")
+            raise ChunksUnread(said or f"tasks could not read the snapshot; see {self._log_file}")
+        if child.returncode == REFUSED or self._deaths > RESTARTS:
             raise self._failure(child.returncode)
-        log.warning("the spark process died (status %s); starting it again", child.returncode)
+        why = "ran out of memory" if self._lacked_memory() else "died"
+        log.warning("the spark process %s (status %s); starting it again", why, child.returncode)
         self.start()
+
+    def _commit(self) -> int:
+        """Return the number of the tables' last commit, 0 where it cannot be read."""
+        try:
+            state = Output(self._output).state()
+        except SinkError:
+            return 0
+        return 0 if state is None else state.number
 
     def _tell(self) -> None:
         """Log, once each, what the last commit says of tables that stand still or need a snapshot."""
@@ -156,7 +201,11 @@ class DriverProcess:
         if code != 0:
             log.error("%s", self._failure(code))
 
-    def _failure(self, code: int) -> ApplierFailed:
+    def _failure(self, code: int) -> ApplierFailed | JvmEnded:
+        if self._lacked_memory():
+            memory = self._properties.settings.get("spark.driver.memory", "1g")
+            text = "the Spark process ran out of memory"
+            return JvmEnded(text, log=self._log_file, memory=memory)
         said = self._last_words()
         return ApplierFailed(
             f"the Spark process ended with status {code}: {said}",
@@ -165,13 +214,22 @@ class DriverProcess:
             output=self._output,
         )
 
-    def _last_words(self) -> str:
+    def _lacked_memory(self) -> bool:
+        return NO_MEMORY in self._end_of_log(LOOKED_AT)
+
+    def _end_of_log(self, size: int) -> bytes:
+        """Return what the last child wrote, ``size`` bytes of it at most."""
         try:
             with self._log_file.open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - 8192))
-                lines = file.read().decode("utf-8", "replace").splitlines()
+                end = file.seek(0, 2)
+                file.seek(max(self._log_began, end - size))
+                return file.read()
         except OSError:
-            return "no log"
+            return b""
+
+    def _last_words(self, about: str = "") -> str:
+        """Return the last line of its log that tells of an error; one with ``about`` if any has that."""
+        lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
         telling = [line for line in lines if " ERROR " in line or "Error" in line]
-        return (telling or lines or ["no word"])[-1].strip()
+        fitting = [line for line in telling if about in line]
+        return (fitting or telling or lines or ["no word"])[-1].strip()

@@ -6,7 +6,11 @@ from pydantic import field_validator, model_validator
 
 from waltap.config import CommaList
 from waltap.config.property import Properties, declare, declare_family
-from waltap_spark.modes import DELETES, EXTRA, NAMES, checked_rules
+from waltap_spark.column_names import STYLES, checked_renames
+from waltap_spark.modes import DELETED, DELETES, EXTRA, NAMES, VERSION, checked_rules
+from waltap_spark.places import COLUMN
+from waltap_spark.schema import LOG_FIELDS
+from waltap_spark.shared_targets import checked_places
 from waltap_spark.targets import checked_divisions, checked_names
 
 __all__ = ["DeltaProperties", "IcebergProperties", "SparkProperties", "TargetProperties"]
@@ -86,10 +90,50 @@ class SparkProperties(Properties):
         ),
         examples=(r"public\.orders:drop,keep",),
     )
+    columns_names: CommaList = declare(
+        "columns.names",
+        default=("as-is",),
+        summary=(
+            "What columns are called: as-is, lower (case), or snake (OrderID is order_id). By table, as "
+            "mode."
+        ),
+        examples=("snake", r"crm\..*:snake,as-is"),
+    )
+    columns_renames: CommaList = declare(
+        "columns.renames",
+        default=(),
+        summary=(
+            "Columns that are called otherwise: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match "
+            "wins, with $1 for groups; before columns.names. Case counts."
+        ),
+        examples=(r"crm\..*\.(.*)__c:$1",),
+    )
+    source_into: CommaList = declare(
+        "source.into",
+        default=(),
+        summary=(
+            "Tables of several schemas, shards or partitions that are one: "
+            "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without @SOURCE a "
+            "source is called as its schema. Case counts. Rules by table (mode, …) then go by "
+            "the name of the one."
+        ),
+        examples=(r"tenant_(\w+)\.(.*):all.$2@$1",),
+    )
+    source_column: str = declare(
+        "source.column",
+        default=COLUMN,
+        summary="What the column is called that says of which source a row of such a table is.",
+    )
     type_change: Literal["fail", "string"] = declare(
         "type.change",
         default="fail",
         summary="What happens when a column gets a type that the old values do not fit into.",
+    )
+    snapshot_readers: Literal["engine", "executors"] = declare(
+        "snapshot.readers",
+        default="engine",
+        summary="Who reads the first snapshot: engine, through the change log; executors: tasks of the "
+        "Spark application, in the snapshot that the engine keeps, right into the tables.",
     )
     trigger_ms: int = declare(
         "trigger.interval.ms",
@@ -117,7 +161,8 @@ class SparkProperties(Properties):
         default=5_000,
         ge=10,
         summary="About how long one commit may take: a backlog is applied in as many as that needs, each "
-        "of whole transactions. How much fits is learnt from the commits before.",
+        "of whole transactions. How much fits is learnt from the commits before. Where a commit of the "
+        "tables takes that long whatever it brings, twice as long as it takes at least.",
         unit="ms",
     )
     fold_rows: int = declare(
@@ -181,6 +226,15 @@ class SparkProperties(Properties):
         unit="ms",
     )
 
+    @model_validator(mode="after")
+    def _readers_want_an_applier(self) -> Self:
+        if self.snapshot_readers == "executors" and self.applier != "embedded":
+            raise ValueError("snapshot.readers = executors wants applier = embedded")
+        if self.snapshot_readers == "executors" and self.format != "parquet":
+            text = "snapshot.readers = executors wants format = parquet"
+            raise ValueError(f"{text}; into others snapshots come by snapshot.readers = engine")
+        return self
+
     @field_validator("mode")
     @classmethod
     def _modes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,6 +252,41 @@ class SparkProperties(Properties):
     def _dropped(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         checked_rules(value, ("keep", "drop"))
         return value
+
+    @field_validator("columns_names")
+    @classmethod
+    def _styles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_rules(value, STYLES)
+        return value
+
+    @field_validator("columns_renames")
+    @classmethod
+    def _renames(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_renames(value)
+        return value
+
+    @field_validator("source_into")
+    @classmethod
+    def _into(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        checked_places(value)
+        return value
+
+    @field_validator("source_column")
+    @classmethod
+    def _column(cls, value: str) -> str:
+        if not value.strip() or value.lower() in {*LOG_FIELDS, *VERSION, *DELETED}:
+            message = f"{value!r} is a name that tables have for something else"
+            raise ValueError(message)
+        return value
+
+    @model_validator(mode="after")
+    def _sources_have_a_format(self) -> Self:
+        if self.source_into and self.format in ("delta", "iceberg"):
+            raise ValueError(
+                f"source.into: several tables are one target in the format parquet, in {self.format} "
+                "not yet; leave it out, or choose another format"
+            )
+        return self
 
     @field_validator("extra_columns")
     @classmethod

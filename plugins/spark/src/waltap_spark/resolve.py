@@ -67,10 +67,11 @@ def current_frame(
     uri: Uri,
     *,
     pending: "DataFrame | None" = None,
+    after: "DataFrame | None" = None,
 ) -> "DataFrame":
     """Return the rows that the table holds: its base with the pending changes applied.
 
-    ``pending`` stands in for the pending sets as they are stored.
+    ``pending`` stands in for the pending sets as they are stored, ``after`` for what comes of them.
     """
     base = _base(spark, table, uri)
     if not table.pending:
@@ -84,7 +85,9 @@ def current_frame(
         base, rows = base.limit(0), after_last_truncate(rows)
     if not table.key:
         return copies(table, table.pending, base, rows)
-    return _latest(table, base, rows)
+    if after is not None:
+        return _latest(table, base, after, after)
+    return _latest(table, base, rows, settled(table, table.pending, rows, base))
 
 
 def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
@@ -109,10 +112,12 @@ def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
-def _latest(table: TableState, base: "DataFrame", rows: "DataFrame") -> "DataFrame":
-    """Return the base with, per key, the last of ``rows`` in place of what it held."""
+def _latest(
+    table: TableState, base: "DataFrame", rows: "DataFrame", after: "DataFrame"
+) -> "DataFrame":
+    """Return the base with, for each key of ``rows``, the row ``after`` them in place of what it held."""
     own = [column_of(name) for name in row_columns(table)]
     keys = touched_keys(table.key, rows, table.pending)
     kept = base.join(keys, match(table.key, "__key"), "left_anti")
-    alive = settled(table, table.pending, rows, base).where(f"not {GONE}")
+    alive = after.where(f"not {GONE}")
     return kept.select(*own).unionByName(alive.select(*own))

@@ -6,13 +6,14 @@ applier looks there every few seconds, and at its start.
 
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
 from waltap_spark.output import Output, TableState
 
-__all__ = ["How", "Requests", "resumed"]
+__all__ = ["Asked", "How", "Requests", "resumed"]
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,14 @@ class Requests:
         self._output.store.delete(path)
 
 
+@dataclass(slots=True)
+class Asked:
+    """Requests that one commit answers, and the tables as they are to be tried."""
+
+    paths: list[str] = field(default_factory=list)
+    tables: dict[str, TableState] = field(default_factory=dict)
+
+
 def resumed(table: TableState, how: How) -> TableState:
     """Return ``table`` as it is to be tried again."""
     if how == "text":
@@ -88,6 +97,7 @@ def resumed(table: TableState, how: How) -> TableState:
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
             kept_as=table.kept_as,
+            place=table.place,
             passed=passed,
         )
     return table

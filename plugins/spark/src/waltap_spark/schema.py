@@ -1,14 +1,27 @@
 """Schemas of tables as they grow: Spark types as JSON, and which type holds two others."""
 
+import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap_spark.expression import quoted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["LOG_FIELDS", "common_type", "log_struct", "struct_of", "types_of"]
+__all__ = [
+    "LOG_FIELDS",
+    "arrow_schema",
+    "common_type",
+    "log_struct",
+    "sql_type",
+    "struct_of",
+    "type_text",
+    "types_of",
+]
 
 LOG_FIELDS: Final = {
     "_op": '"string"',
@@ -28,6 +41,15 @@ _INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _MOST_DIGITS: Final = 38
+
+
+def arrow_schema(struct: "StructType") -> "pa.Schema":
+    """Return the schema of batches that Spark takes as rows of ``struct``; instants are in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(struct, timezone="UTC")
+    return to_arrow_schema(struct)  # 4.1: they are
 
 
 def types_of(struct: "StructType") -> dict[str, str]:
@@ -59,7 +81,8 @@ def common_type(one: str, other: str) -> str | None:
         return one
     first, second = json.loads(one), json.loads(other)
     if isinstance(first, dict) or isinstance(second, dict):
-        return _common_nested(first, second)
+        nested = _common_nested(first, second)
+        return None if nested is None else type_text(nested)
     found = _common_number(first, second) or _common_number(second, first)
     return None if found is None else json.dumps(found)
 
@@ -88,12 +111,56 @@ def _decimal(shapes: Iterable[tuple[int, int]]) -> str | None:
     return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
 
 
-def _common_nested(first: object, second: object) -> str | None:
+def _common_nested(first: object, second: object) -> object | None:
+    """Return the common type of two of which one has others in it: field by field, by their names."""
     if not (isinstance(first, dict) and isinstance(second, dict)):
         return None
-    if first.get("type") != "array" or second.get("type") != "array":
+    kind = first.get("type")
+    if kind != second.get("type") or kind not in ("array", "map", "struct"):
         return None
-    element = common_type(json.dumps(first["elementType"]), json.dumps(second["elementType"]))
-    if element is None:
-        return None
-    return json.dumps({"type": "array", "elementType": json.loads(element), "containsNull": True})
+    if kind == "array":
+        element = _common(first["elementType"], second["elementType"])
+        made = {"type": "array", "elementType": element, "containsNull": True}
+        return None if element is None else made
+    if kind == "map":
+        value = _common(first["valueType"], second["valueType"])
+        same = first["keyType"] == second["keyType"]
+        made = {**first, "valueType": value, "valueContainsNull": True}
+        return made if same and value is not None else None
+    fields = {field["name"]: field for field in first["fields"]}
+    for field in second["fields"]:
+        had = fields.get(field["name"], field)
+        common = _common(had["type"], field["type"])
+        if common is None:
+            return None
+        fields[field["name"]] = {**had, "type": common, "nullable": True}
+    return {"type": "struct", "fields": list(fields.values())}
+
+
+def _common(one: object, other: object) -> object | None:
+    found = common_type(type_text(one), type_text(other))
+    return None if found is None else json.loads(found)
+
+
+def type_text(kind: object) -> str:
+    """Return a type as Spark writes it in JSON."""
+    return json.dumps(kind, separators=(",", ":"), sort_keys=True)
+
+
+def sql_type(kind: str) -> str:
+    """Return a type, given in JSON, as DDL has it: names of fields may be any."""
+    return _sql(json.loads(kind))
+
+
+def _sql(kind: Any) -> str:
+    if isinstance(kind, str):
+        return _SQL.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{_sql(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_sql(kind['keyType'])}, {_sql(kind['valueType'])}>"
+    fields = (f"{quoted(field['name'])}: {_sql(field['type'])}" for field in kind["fields"])
+    return f"struct<{', '.join(fields)}>"
+
+
+_SQL: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}

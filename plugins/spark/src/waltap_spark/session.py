@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from waltap_spark.formats.choice import FormatChoice
 
-__all__ = ["REQUIRED", "prepare", "start_session"]
+__all__ = ["REQUIRED", "make_active", "prepare", "start_session"]
 
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -45,6 +45,17 @@ DEFAULTS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
 """Settings of a session of our own with a local master; a profile may set others."""
+
+
+QUICK: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""What plans over few rows are made with: compiling them, or planning anew, takes longer than running."""
+
+FEW_ROWS: Final = 100_000
 
 
 def start_session(
@@ -98,7 +109,7 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
 
 
 def prepare(spark: "SparkSession") -> "SparkSession":
-    """Return a session beside ``spark`` (same cluster, own settings) with `REQUIRED` set.
+    """Return a session beside ``spark``, with its settings and `REQUIRED`, which are then its own.
 
     ``spark`` may be a session of Spark Connect, which is cloned: it knows no other way.
     """
@@ -108,9 +119,50 @@ def prepare(spark: "SparkSession") -> "SparkSession":
         atexit.register(session.client.close)
     else:
         session = spark.newSession()
+        _take_settings(session, spark)
     for key, value in REQUIRED.items():
         session.conf.set(key, value)
     return cast("SparkSession", session)
+
+
+def _take_settings(session: "SparkSession", spark: "SparkSession") -> None:
+    """Set what was set of ``spark`` since it was made: a new session has what the first one began with."""
+    from pyspark.errors import PySparkException
+
+    for key, value in spark.conf.getAll.items():
+        if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+            with contextlib.suppress(PySparkException):  # what is set for all sessions alike
+                session.conf.set(key, value)
+
+
+def make_active(spark: "SparkSession") -> None:
+    """Let plans that this thread makes be checked by the settings of ``spark``.
+
+    Spark checks some of them (groupBy, for one) by those of the thread's active session. A thread that
+    nobody gave one has Spark's defaults instead: no ``time``, and names that differ by case are one.
+    """
+    jvm = None if _is_remote(spark) else spark._jvm  # noqa: SLF001 - Python has no word for it
+    if jvm is not None:
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+
+
+class Suited:
+    """A session whose plans are made for as many rows as they are over. Of one thread at a time."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.session = spark
+        self._many = {name: spark.conf.get(name) for name in QUICK}
+        self._quick = False
+
+    def suit(self, rows: int | None) -> "SparkSession":
+        """Return the session, for plans over about ``rows`` rows; None: nobody knows."""
+        quick = rows is not None and rows <= FEW_ROWS
+        if quick != self._quick:
+            self._quick = quick
+            for name, value in (QUICK if quick else self._many).items():
+                self.session.conf.set(name, value or "")
+        return self.session
 
 
 def _is_remote(spark: object) -> bool:

@@ -12,13 +12,15 @@ from waltap.config.namespace import Findings, Namespace
 from waltap.config.property import declarations
 from waltap.errors import COMMAND_LINE, ConfigurationError, Problem
 from waltap_spark.applier import ApplyOptions
+from waltap_spark.column_names import ColumnNames
 from waltap_spark.follower import FollowOptions
 from waltap_spark.modes import ModeRules
 from waltap_spark.properties import SparkProperties
+from waltap_spark.shared_targets import Places
 
 __all__ = ["apply_options", "arguments", "follow_options", "properties_of"]
 
-ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms"})
+ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
 """Properties that say nothing to a driver: where the log lies it is told, and who starts it knows."""
 
 
@@ -80,6 +82,8 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
             modes=properties.mode, deletes=properties.deletes, extra=properties.extra_columns
         ),
         dropped=properties.columns_dropped,
+        names=ColumnNames(properties.columns_names, properties.columns_renames),
+        places=Places(properties.source_into, properties.source_column),
     )
 
 

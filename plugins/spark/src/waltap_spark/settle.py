@@ -10,9 +10,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from waltap_spark.column_identity import file_column, older_value
-from waltap_spark.expression import column_of, order, sent, the_same
+from waltap_spark.expression import EXACT, column_of, order, sent, the_same
 from waltap_spark.moves import alive_keys, settle_moves
+from waltap_spark.nested import fitted
 from waltap_spark.schema import LOG_FIELDS, common_type, struct_of
 
 if TYPE_CHECKING:
@@ -30,10 +33,15 @@ __all__ = [
     "touched_keys",
     "widened",
     "with_moves",
+    "with_names",
+    "with_source",
 ]
 
-GONE: Final = "__gone"
+GONE: Final = "__waltap_gone"
 """Column of settled rows: whether there is no row under the key after the changes."""
+
+ERA: Final = "__waltap_era"
+"""How many truncates were before a row."""
 
 SMALL_ROWS: Final = 500_000
 
@@ -67,22 +75,34 @@ def widened(
         elif has[stored] == kind:
             column = column_of(stored)
         elif common_type(has[stored], kind) is None and kind != '"string"':
-            column = column_of(stored).try_cast(kinds[name])
+            column = fitted(column_of(stored), has[stored], kind, lenient=True)
         else:
-            column = column_of(stored).cast(kinds[name])
+            column = fitted(column_of(stored), has[stored], kind)
         columns.append(column.alias(name))
         if stored is not None and stored != name:
             called[stored] = name
     if log:
         columns += [
-            _called(called) if name == "_unchanged" and called else column_of(name)
+            _unchanged_as(called) if name == "_unchanged" and called else column_of(name)
             for name in LOG_FIELDS
         ]
     return frame.select(*columns, *map(column_of, more))
 
 
-def _called(names: Mapping[str, str]) -> "Column":
-    """Return `_unchanged` with the present names of columns that were renamed."""
+def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
+    """Return ``rows`` of the change log with other ``names`` (old → new) of columns."""
+    return rows.select(
+        *(
+            _unchanged_as(names)
+            if name == "_unchanged"
+            else column_of(name).alias(names.get(name, name))
+            for name in rows.columns
+        )
+    )
+
+
+def _unchanged_as(names: Mapping[str, str]) -> "Column":
+    """Return `_unchanged` with ``names`` (old → new) of columns."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def present(name: "Column") -> "Column":
@@ -94,6 +114,24 @@ def _called(names: Mapping[str, str]) -> "Column":
     return F.transform("_unchanged", present).alias("_unchanged")
 
 
+def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, str]) -> "DataFrame":
+    """Return ``frame``, rows of ``table``, with the source that they are of, and with ``columns`` by their
+    types there, as far as it has them. Those that the server computes are left out."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    assert table.place is not None
+    return frame.select(
+        *(
+            fitted(column_of(name), table.columns[name], columns[name]).alias(name)
+            if columns.get(name, "") != table.columns.get(name, "")
+            else column_of(name)
+            for name in frame.columns
+            if name not in table.hidden
+        ),
+        F.lit(table.place.source).alias(table.place.column),
+    )
+
+
 # --- rows with a key ----------------------------------------------------------------------------------
 
 
@@ -101,8 +139,12 @@ def after_last_truncate(rows: "DataFrame") -> "DataFrame":
     """Return those of ``rows`` that came after the last truncate among them."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    last = rows.where("_op = 't'").agg(F.max(order()).alias("_truncated"))
-    return rows.crossJoin(F.broadcast(last)).where(order() > F.col("_truncated")).drop("_truncated")
+    last = rows.where("_op = 't'").agg(F.max(order()).alias("__waltap_truncated"))
+    return (
+        rows.crossJoin(F.broadcast(last))
+        .where(order() > F.col("__waltap_truncated"))
+        .drop("__waltap_truncated")
+    )
 
 
 def touched_keys(key: Sequence[str], rows: "DataFrame", changes: "Sequence[Facts]") -> "DataFrame":
@@ -172,9 +214,37 @@ def with_moves(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return ``rows`` in which those that got a new key have what they kept from under their old one."""
-    if any(change.moved for change in changes):
-        return settle_moves(table, changes, rows, base)
-    return rows
+    told = [name for change in changes if change.moved for name in change.unchanged]
+    names = [name for name in dict.fromkeys(told) if name not in table.key]
+    if not names:
+        return rows
+    crossed = any(change.crossed for change in changes)
+    # names of the source that might be those of columns that are made on the way
+    aside = {name: f"__waltap {n}" for n, name in enumerate(table.columns) if name.startswith("_")}
+    called = [aside.get(name, name) for name in names]
+    columns = {aside.get(name, name): kind for name, kind in table.columns.items()}
+    key = tuple(aside.get(name, name) for name in table.key)
+    asked = [*table.key, *names]
+    here = base.select(*(column_of(name).alias(aside.get(name, name)) for name in asked))
+    found = with_names(rows, aside) if aside else rows
+    if any("t" in change.operations for change in changes):
+        found, here, key = *_parted(found, here), (ERA, *key)
+        columns = {ERA: '"integer"', **columns}
+    like = msgspec.structs.replace(table, columns=columns, key=key)
+    found = settle_moves(like, found, here, called, crossed=crossed)
+    found = with_names(found, {new: name for name, new in aside.items()}) if aside else found
+    return found.select(*map(column_of, [*table.columns, *LOG_FIELDS]))
+
+
+def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """Return both with `ERA`, a part of the key: a row that is put under a key behind a truncate is not
+    the one that was there before."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    truncates = rows.where("_op = 't'").agg(F.array_agg(order()).alias("__truncates"))
+    era = F.size(F.filter("__truncates", lambda at: at < order()))
+    parted = rows.crossJoin(F.broadcast(truncates)).withColumn(ERA, era).drop("__truncates")
+    return parted, base.withColumn(ERA, F.lit(0))
 
 
 def match(key: Sequence[str], other: str) -> "Column":
@@ -198,8 +268,8 @@ def copies(
     own = [column_of(name) for name in names]
     if all("d" not in change.operations for change in changes):
         return base.unionByName(rows.where("_op <> 't'").select(*own))
-    weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias("_weight")
-    signed = base.select(*own, F.lit(1).alias("_weight")).unionByName(
+    weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias("__waltap_weight")
+    signed = base.select(*own, F.lit(1).alias("__waltap_weight")).unionByName(
         rows.where("_op <> 't'").select(*own, weight)
     )
     alike = [
@@ -207,7 +277,7 @@ def copies(
         for n, (name, kind) in enumerate(table.columns.items())
     ]
     groups = signed.groupBy(*alike).agg(
-        F.first(F.struct(*own)).alias("_row"), F.sum("_weight").alias("_count")
+        F.first(F.struct(*own)).alias("_row"), F.sum("__waltap_weight").alias("_count")
     )
     found = groups.where("_count > 0").select(
         "_row", F.explode(F.sequence(F.lit(1), F.col("_count").cast("int")))
@@ -216,6 +286,11 @@ def copies(
 
 
 def distinguishing(name: str, kind: str) -> "Column":
-    """Return what to group equal values by: floating point as text, for which 0 and -0 differ."""
+    """Return what to group equal values by: floating point as text, for which 0 and -0 differ; what has
+    maps in it, which Spark does not compare, as JSON."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     column = column_of(name)
+    if '"map"' in kind:
+        return F.to_json(column, EXACT)
     return column.cast("string") if kind in ('"float"', '"double"') else column

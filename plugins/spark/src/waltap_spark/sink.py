@@ -5,26 +5,34 @@ that happens, it applies what the change log holds, and ends too. When it dies i
 again; the tables go on from their last commit.
 """
 
+import logging
 import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from waltap.errors import SinkError
 from waltap.sink.fail_stop import FailStop
 from waltap.sink.onward import Onward
 from waltap.sink.sink import Sink, SinkContext
+from waltap.snapshot.chunk import SnapshotChunk
 from waltap.source.connector import Check
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
+from waltap_spark.errors import TablesStandStill
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.handed import NO_MORE, TableChunks, packed
 from waltap_spark.java import require_java, require_pyspark
 from waltap_spark.output import Output, applied_by_all
 from waltap_spark.process import DriverProcess
 from waltap_spark.properties import SparkProperties
 
 __all__ = ["SparkSink", "changelog_of", "tables_of"]
+
+log = logging.getLogger(__name__)
 
 
 def changelog_of(path: str) -> str:
@@ -42,6 +50,11 @@ class SparkSink(Sink):
 
     capabilities = ChangeLogSink.capabilities
 
+    _awaited: "tuple[str, ...] | None" = None
+    """Tables whose rows tasks read at the moment."""
+
+    _streams = False
+
     def __init__(self, properties: SparkProperties, context: SinkContext) -> None:
         path = properties.path
         if "://" not in path:
@@ -57,6 +70,12 @@ class SparkSink(Sink):
         self._driver: DriverProcess | None = None
         self._went = False
         """Whether the run got beyond its start: what was given came here."""
+        self._context = context
+        self._by_executors = properties.snapshot_readers == "executors"
+        if self._by_executors:  # one that broke off is nobody's to go on with
+            self.capabilities = replace(
+                self.capabilities, resumes_snapshots=False, restarts_tables=False
+            )
         self._choice = FormatChoice(properties.format, properties.format_properties)
         self._settings = properties.settings
         if properties.applier == "embedded":
@@ -93,7 +112,8 @@ class SparkSink(Sink):
         self._log.write(batch)
 
     def flush(self) -> Position | None:
-        """Publish; then see whether Spark is alive. Raises: ApplierFailed, FilesUnavailable."""
+        """Publish; then see whether Spark is alive. Raises: ApplierFailed, JvmEnded,
+        FilesUnavailable."""
         self._went = True
         with self._fail_stop:
             position = self._log.flush()
@@ -102,11 +122,58 @@ class SparkSink(Sink):
         return position
 
     def tend(self) -> None:
-        """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed."""
+        """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed, JvmEnded."""
         self._went = True
         with self._fail_stop:
             if self._driver is not None:
                 self._driver.look_after()
+                if not self._streams:
+                    self._streams = True
+                    self._driver.give(NO_MORE)  # who waits for chunks of old is to say so
+
+    def wants_chunks(self) -> bool:
+        """Tell whether tasks are to read the snapshot: the first, into tables that hold nothing else."""
+        if not self._by_executors:
+            return False
+        last = ChangeLog(self._changelog).last()
+        first = last is None or (
+            last.snapshot is not None and not last.snapshot.complete and bool(last.elsewhere)
+        )
+        if not first:
+            log.info(
+                "the engine reads the snapshot: executors read the first one of an output alone"
+            )
+        return first
+
+    def hand_over(self, chunks: Sequence[SnapshotChunk]) -> str:
+        """Let the Spark process have the chunks. Raises: what the type mapping raises."""
+        assert self._driver is not None
+        name = str(uuid.uuid4())
+        tables: dict[str, list[SnapshotChunk]] = {}
+        for chunk in chunks:
+            tables.setdefault(chunk.relation.name, []).append(chunk)
+        of = {table: TableChunks.of(some, self._context) for table, some in tables.items()}
+        self._driver.give(packed(name, of))
+        self._awaited = tuple(tables)
+        return name
+
+    def handed_over(self) -> Mapping[str, int] | None:
+        """Tell whether the tables have been committed. Raises: ChunksUnread, ApplierFailed."""
+        assert self._driver is not None
+        assert self._awaited is not None
+        with self._fail_stop:
+            self._driver.look_after()
+            state = Output(self._tables).state() if self._awaited else None
+            if self._awaited and (state is None or state.mark < self._log.mark):
+                return None
+            tables = {} if state is None else state.tables
+            for name in self._awaited:
+                if name in tables and tables[name].failed:
+                    problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
+                    raise TablesStandStill(problem, output=self._tables)
+        awaited, self._awaited = self._awaited, None
+        self._driver.give(NO_MORE)  # it has what connects to the source
+        return {name: tables[name].handed_rows for name in awaited if name in tables}
 
     def onward(self) -> Sequence[Onward]:
         """Tell how far Spark has come."""
@@ -120,7 +187,10 @@ class SparkSink(Sink):
         self._log.close()
         if self._driver is None:
             return
-        if self._went:
+        if self._awaited is not None:
+            # the snapshot ends with the engine: what is left of it comes to nothing
+            self._driver.abandon()
+        elif self._went:
             self._driver.finish()
         elif self._all_applied():
             self._driver.abandon()

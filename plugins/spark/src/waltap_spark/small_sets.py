@@ -24,7 +24,7 @@ SMALL_BYTES: Final = 1 << 20
 
 def is_small(group: "Group") -> bool:
     """Tell whether the rows of ``group`` are so few that this process writes them."""
-    if group.converted or not group.segments:
+    if group.converted or group.elsewhere or not group.segments:
         return False
     return group.rows <= SMALL_ROWS and 0 < group.bytes <= SMALL_BYTES
 
@@ -38,7 +38,8 @@ def stored_types(store: Store, segment: str) -> dict[str, str]:
 
     schema = store.parquet_schema(segment)
     own = [field for field in schema if field.name not in LOG_FIELDS]
-    return {field.name: from_arrow_type(field.type).json() for field in own}
+    types = {each.name: from_arrow_type(each.type, prefer_timestamp_ntz=True) for each in own}
+    return {name: kind.json() for name, kind in types.items()}
 
 
 def rows_of(store: Store, group: "Group", names: Sequence[str]) -> "pa.Table":
@@ -48,14 +49,32 @@ def rows_of(store: Store, group: "Group", names: Sequence[str]) -> "pa.Table":
     """
     import pyarrow as pa
 
-    columns = [*names, *(name for name in LOG_FIELDS if name != "_epoch")]
+    stored = {new: name for name, new in group.called.items()}
+    own = [stored.get(name, name) for name in names]
+    columns = [*own, *(name for name in LOG_FIELDS if name != "_epoch")]
     parts = [store.read_parquet(path).select(columns) for path in group.segments]
     rows = pa.concat_tables(parts)
     if rows.num_rows != group.rows:
         raise ValueError(f"{rows.num_rows} rows are there, and {group.rows} should be")
+    if group.called:
+        rows = _renamed(rows, group.called)
     return rows.append_column(
         "_epoch", pa.repeat(pa.scalar(group.epoch, pa.int32()), rows.num_rows)
     )
+
+
+def _renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
+    """Return ``rows`` with other names of columns, also where they tell of values that were not sent."""
+    import pyarrow as pa
+
+    rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])
+    at = rows.schema.get_field_index("_unchanged")
+    told = (
+        None if names is None else [called.get(name, name) for name in names]
+        for names in rows.column(at).to_pylist()
+    )
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, pa.array(list(told), field.type))
 
 
 def merged_rows(store: Store, paths: Sequence[str]) -> "pa.Table":

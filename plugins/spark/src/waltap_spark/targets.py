@@ -29,6 +29,7 @@ __all__ = [
     "checked_divisions",
     "checked_names",
     "named",
+    "refuse_alike",
 ]
 
 HISTORY: Final = "_changes"
@@ -83,10 +84,13 @@ class Claims:
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
         self._tables, self._lock = tables, Lock()
-        self._made: dict[str, tuple[str, str]] = {}
+        self._made: dict[str, list[_Claim]] = {}
 
-    def take(self, owner: str, targets: Sequence[str], *, tells_case: bool) -> None:
-        """Let ``targets``, what SQL calls them, be those of the table ``owner``: all, or none.
+    def take(
+        self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
+    ) -> None:
+        """Let ``targets``, what SQL calls them, be those of the table ``owner``: all, or none. Tables with
+        a ``source`` share theirs with such of other sources.
 
         Raises: NameTaken.
         """
@@ -95,25 +99,41 @@ class Claims:
             return at if tells_case else at.casefold()
 
         with self._lock:
-            held = {
-                folded(target.at): (name, target.at)
-                for name, table in self._tables().items()
-                if table.held is not None
-                for target in table.held.targets.values()
-            }
-            held = {folded(at): (name, at) for name, at in self._made.values()} | held
+            held: dict[str, list[_Claim]] = {}
+            for name, table in self._tables().items():
+                part = "" if table.place is None else table.place.source
+                for target in table.held.targets.values() if table.held is not None else ():
+                    held.setdefault(folded(target.at), []).append(_Claim(name, target.at, part))
+            for claim in (each for claims in self._made.values() for each in claims):
+                held.setdefault(folded(claim.at), []).append(claim)
             for at in targets:
-                other, called = held.get(folded(at), (owner, at))
-                if other != owner:
-                    as_well = "" if called == at else f", which the catalogue may take for {called}"
-                    text = f"{owner} would be kept as {at}{as_well}: that is {other}'s already"
+                for claim in held.get(folded(at), ()):
+                    if claim.owner == owner or (
+                        claim.at == at and claim.source and source and claim.source != source
+                    ):
+                        continue
+                    as_well = (
+                        "" if claim.at == at else f", which the catalogue may take for {claim.at}"
+                    )
+                    text = (
+                        f"{owner} would be kept as {at}{as_well}: that is {claim.owner}'s already"
+                    )
                     raise NameTaken(text, table=owner)
-            self._made |= {at: (owner, at) for at in targets}
+            self._made[owner] = [_Claim(owner, at, source) for at in targets]
 
     def release(self, owner: str) -> None:
         """Let go of what ``owner`` took and has not been given."""
         with self._lock:
-            self._made = {at: each for at, each in self._made.items() if each[0] != owner}
+            self._made.pop(owner, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A name, ``at``, that the table ``owner`` has, with others or alone (``source`` "")."""
+
+    owner: str
+    at: str
+    source: str
 
 
 # --- files --------------------------------------------------------------------------------------------
@@ -201,3 +221,12 @@ def _division(text: str) -> Division:
     if match["plain"]:
         return Division(match["column"].strip(), match["plain"])
     return Division(match["of"].strip(), match["counted"], int(match["count"]))
+
+
+def refuse_alike(table: str, names: Iterable[str]) -> None:
+    """Refuse columns of ``table`` that formats written in place do not tell apart. Raises: FormatLimit."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise FormatLimit(f"{table} has columns {other} and {name}, which differ by case alone")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["changed", "fresh", "rows_after", "standing"]
 
-CHANGED: Final = "__changed"
+CHANGED: Final = "__waltap_changed"
 AT: Final = ("_epoch", "_commit_lsn")
 BEFORE_ALL: Final = -2
 """Index of what happens in a transaction before the rows that a snapshot read (-1)."""
@@ -251,7 +251,7 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
     values = F.struct(
         F.lit(True).alias("__is"),
         *(
-            _comparable(name, kind).alias(name)
+            distinguishing(name, kind).alias(name)
             for name, kind in table.columns.items()
             if name not in left_out
         ),
@@ -261,12 +261,6 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
     same = values.eqNullSafe(F.lag(values).over(by_key))
     turns = (F.col("__alive") != was) | (F.col("__alive") & ~same)
     return states.withColumn("__turns", turns & ~F.col("__held"))
-
-
-def _comparable(name: str, kind: str) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.to_json(column_of(name)) if '"map"' in kind else distinguishing(name, kind)
 
 
 # --- rows ---------------------------------------------------------------------------------------------

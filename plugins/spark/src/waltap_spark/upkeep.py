@@ -38,6 +38,7 @@ import msgspec
 
 from waltap_spark.formats import Step, TableFormat
 from waltap_spark.output import Output, OutputState, TableState
+from waltap_spark.session import Suited, make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +130,7 @@ class Upkeep:
         self, session: Callable[[], "SparkSession"], output: Output, tables: TableFormat
     ) -> None:
         self._make_session, self._output, self._format = session, output, tables
-        self._session: SparkSession | None = None
+        self._session: Suited | None = None
         self._state: OutputState | None = None
         self._seen: dict[str, TableState] = {}
         self._retry: dict[str, float] = {}
@@ -198,11 +199,12 @@ class Upkeep:
     def _tend_one(self, table: TableState, state: OutputState | None) -> bool:
         assert state is not None
         if self._session is None:
-            self._session = self._make_session()
+            self._session = Suited(self._make_session())
             if threading.current_thread() is self._thread:
-                _own(self._session)
+                _own(self._session.session)
+                make_active(self._session.session)
         step = Step(
-            spark=self._session,
+            spark=self._session.suit(table.stored_rows),
             number=state.number,
             mark=state.mark,
             attempt=uuid.uuid4().hex[:8],
@@ -246,10 +248,10 @@ class Upkeep:
 
     def _cancel(self) -> None:
         """Have Spark end the jobs of the thread; one that begins then is for the next call."""
-        session = self._session
-        if session is not None:
+        suited = self._session
+        if suited is not None:
             with contextlib.suppress(Exception):  # Spark may be gone already, and its jobs with it
-                session.interruptAll()
+                suited.session.interruptAll()
 
     def _run(self) -> None:
         while not self._ends.is_set():

@@ -127,6 +127,9 @@ class _Fused(TableFormat):
     def maintain(self, step: Step, table: TableState) -> TableState:
         return self._call("maintain", step, table)
 
+    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+        return self._inner.rows_of(spark, table)
+
 
 class _Tables:
     """A change log that is written by hand, and the tables that follow it."""

@@ -46,7 +46,7 @@ SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbaset
           FROM pg_enum e WHERE e.enumtypid = t.oid),
        CASE WHEN t.typtype = 'c' THEN (
          SELECT array_agg(a.attname::text || E'\\t' || a.atttypid::int8 || E'\\t' || a.atttypmod
-                          ORDER BY a.attnum)
+                          || E'\\t' || a.attnum ORDER BY a.attnum)
            FROM pg_attribute a
           WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
@@ -558,10 +558,9 @@ class PostgresCatalogue:
         number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[
             oid
         ]
-        inner = open_types | {oid}
-        attributes = []
+        inner, attributes, last = open_types | {oid}, [], 0
         for part in parts or ():
-            attribute, type_oid, modifier = part.split("\t")
+            attribute, type_oid, modifier, last = part.rsplit("\t", 3)
             built = self._build(int(type_oid), raw, inner)
             if built is not None:
                 attributes.append((attribute, built, int(modifier)))
@@ -576,13 +575,14 @@ class PostgresCatalogue:
             labels=tuple(labels or ()),
             delimiter=delimiter,
             attributes=tuple(attributes),
+            attributes_dropped=int(last) != len(parts or ()),
         )
         self._types[oid] = made
         return made
 
 
 def _attribute_oids(parts: list[str] | None) -> list[int]:
-    return [int(part.split("\t")[1]) for part in parts or ()]
+    return [int(part.rsplit("\t", 3)[1]) for part in parts or ()]
 
 
 def _index(row: list[str]) -> UniqueIndex:

@@ -165,7 +165,7 @@ class InitialSnapshot:
                 "there is no snapshot to share: snapshot.isolation.mode, or the server, has none"
             )
             raise SourceLacks(message)
-        leader, point, works = self._prepared(captured, published_as, start)
+        leader, point, works = self._prepared(captured, published_as, start, shared=True)
         held = leader.hold([target for work in works for target in work.targets])
         return [
             self._chunk(leader, point, work, target, held.get(target.oid), part)
@@ -203,7 +203,12 @@ class InitialSnapshot:
         )
 
     def _prepared(
-        self, captured: list[Table], published_as: Sequence[str], start: Start
+        self,
+        captured: list[Table],
+        published_as: Sequence[str],
+        start: Start,
+        *,
+        shared: bool = False,
     ) -> tuple[ReadingTransaction, SnapshotPoint, list[Work]]:
         transaction = self._opened()
         point = self._point(transaction, start)
@@ -212,10 +217,15 @@ class InitialSnapshot:
         transaction.expect(targets)
         self._terms.before(targets)
         self._statements = self._terms.statements(targets)
-        return transaction, point, self._works(transaction, targets, start)
+        return transaction, point, self._works(transaction, targets, start, shared=shared)
 
     def _works(
-        self, transaction: ReadingTransaction, targets: list[Target], start: Start
+        self,
+        transaction: ReadingTransaction,
+        targets: list[Target],
+        start: Start,
+        *,
+        shared: bool,
     ) -> list[Work]:
         """Return what is to be read, first what an earlier run has begun."""
         planner = self._planner(self._properties, self._now, self._version_num)
@@ -223,7 +233,8 @@ class InitialSnapshot:
         basis = self._seen if lasting else ""
         snapshot = start.offset.snapshot
         if not start.resumes or snapshot is None:
-            return planner.plan(transaction, targets, basis=basis, chosen=self._statements)
+            chosen = self._statements
+            return planner.plan(transaction, targets, basis=basis, chosen=chosen, shared=shared)
         begun = [t for t in targets if str(t.oid) in snapshot.tables]
         anew: list[Target] = []
         if self._context.restarts_tables:

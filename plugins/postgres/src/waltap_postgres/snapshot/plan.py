@@ -220,14 +220,16 @@ class Planner:
         visible: str = "",
         chosen: Collection[str] = (),
         restarts: bool = False,
+        shared: bool = False,
     ) -> list[Work]:
         """Return the work, in the order in which tables are delivered. ``basis`` is what the transaction
         sees, where a later start is to go on with what this one leaves; ``visible`` as `Work` has it;
-        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `Work` has it.
+        ``chosen`` names tables that a SELECT of their own reads; ``restarts`` as `Work` has it;
+        ``shared``: other processes read it, so that large tables are cut in any case.
         Raises: SourceError."""
         properties, self._chosen = self.properties, chosen
         ordered = properties.snapshot_order_by_row_count != "disabled"
-        cut = properties.snapshot_max_threads > 1 or bool(basis)
+        cut = shared or properties.snapshot_max_threads > 1 or bool(basis)
         sizes = self._sizes(targets) if ordered or cut else {}
         if ordered:
             targets = self._by_rows(transaction, targets, sizes)

@@ -50,7 +50,16 @@ _MOOD = DataType(
     kind=TypeKind.ENUM,
     labels=("sad", "ok", "happy"),
 )
-_PAIR = DataType(oid=_USER_OID, schema="public", name="pair", kind=TypeKind.COMPOSITE)
+_PAIR = DataType(
+    oid=_USER_OID,
+    schema="public",
+    name="pair",
+    kind=TypeKind.COMPOSITE,
+    attributes=(
+        ("n", DataType(oid=23, schema="pg_catalog", name="int4"), -1),
+        ("t", DataType(oid=25, schema="pg_catalog", name="text"), -1),
+    ),
+)
 _STAMP = "2024-02-29 12:34:56.789"
 
 SAMPLES: dict[str, tuple[TypeSample, ...]] = {

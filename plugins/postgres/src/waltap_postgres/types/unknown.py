@@ -1,7 +1,8 @@
 """Types Debezium does not know: left out, or the bytes of their text.
 
 ``include.unknown.datatypes`` decides. That goes for composite types, multiranges, ``tsquery``,
-``pg_lsn``, geometric shapes and everything that no other spec claims.
+``pg_lsn``, geometric shapes and everything that no other spec claims. ``waltap.composite.types`` makes
+structs of composite types.
 
 A type that was dropped before its values were decoded is another matter: nobody can tell any more what
 it was, but the values are there. They are strings of PostgreSQL text.
@@ -18,6 +19,7 @@ from waltap.mapping.value_form import column_mapping
 from waltap.specs import TypeSpec
 from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.claims import builtin_name
+from waltap_postgres.types.composite import composite_mapping
 from waltap_postgres.types.geometry import java_geometry, native_from_binary
 from waltap_postgres.types.network import lsn_from_binary
 from waltap_postgres.types.number import whole_number
@@ -74,7 +76,8 @@ def _composite_reader(data_type: DataType, mapper: TypeMapper) -> Callable[[byte
 
     def read(data: bytes) -> str:
         at, shown = 4, []
-        for field in fields:
+        (count,) = _INT.unpack_from(data)
+        for field in fields[:count]:
             (size,) = _INT.unpack_from(data, at + 4)
             at += 8
             if size < 0:
@@ -82,6 +85,7 @@ def _composite_reader(data_type: DataType, mapper: TypeMapper) -> Callable[[byte
             else:
                 shown.append(_field_text(field(data[at : at + size])))
                 at += size
+        shown += [""] * (count - len(fields))  # attributes that the type got since it was asked for
         return f"({','.join(shown)})"
 
     return read
@@ -122,6 +126,8 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     assert data_type is not None
     if not data_type.name and data_type.kind is TypeKind.BASE:
         return text_mapping(column, mapper, from_binary=_dropped_from_binary)
+    if mapper.options.composite_types == "struct" and data_type.attributes:
+        return composite_mapping(column, mapper, _composite_reader(data_type, mapper))
     if not mapper.options.include_unknown_datatypes:
         return None
     return _opaque(column, mapper)

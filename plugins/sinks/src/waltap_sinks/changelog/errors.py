@@ -11,7 +11,8 @@ SinkError
 ├── ChangeLogMissing        WT-5108   there is no change log where one is to be read
 ├── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
 ├── ChangeLogOfAnother      WT-5110   another pipeline writes it
-└── ReaderUnknown           WT-5111   it has no reader of that name
+├── ReaderUnknown           WT-5111   it has no reader of that name
+└── RowsElsewhere           WT-5112   rows of a snapshot went past it, right into tables
 """
 
 from waltap.errors import Retry, SinkError
@@ -25,6 +26,7 @@ __all__ = [
     "ChangeLogRetired",
     "ColumnNameTaken",
     "ReaderUnknown",
+    "RowsElsewhere",
     "TransactionGap",
 ]
 
@@ -113,4 +115,14 @@ class ReaderUnknown(SinkError):
     remedy = (
         "Readers there are: {known}. `waltap changelog readers {path} --register NAME` makes one; what it "
         "has not read stays in the log from then on."
+    )
+
+
+class RowsElsewhere(SinkError):
+    """A reader wants rows of a snapshot that executors of Spark wrote right into the tables."""
+
+    code = "WT-5112"
+    remedy = (
+        "Read {table} in the tables (`waltap spark sql FILE`), and the log from behind its snapshot; or "
+        'have snapshots come through the log: snapshot.readers = "engine" of the sink, and a new snapshot.'
     )

@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 VERSION: Final = 1
+ELSEWHERE: Final = 2
+"""The version of manifests that say of tables that their rows are elsewhere: who does not know that would
+take them for empty."""
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
@@ -97,7 +100,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
     generation are all there, they replace everything the table held before. ``chunks``: the chunks of the
     table that this adds, all their rows; ``restarts``: entries of the table and generation before this one
-    count for nothing.
+    count for nothing. ``elsewhere``: the table's rows of that generation are in no segment. Whoever keeps
+    tables of this log has them read by others, and this is the name of what those read (`Sink.hand_over`);
+    the segment, without rows, tells the columns.
     """
 
     schema: str
@@ -118,6 +123,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     complete: bool = False
     chunks: tuple[int, ...] = ()
     restarts: bool = False
+    elsewhere: str = ""
 
     @property
     def name(self) -> str:
@@ -160,9 +166,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str = ""
     """Where it was read from; not written."""
 
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """Return the names of what others read, see `TableEntry.elsewhere`."""
+        return frozenset(entry.elsewhere for entry in self.tables if entry.elsewhere)
+
     def encode(self) -> bytes:
         """Return the manifest as one line of JSON."""
-        return msgspec.json.encode(msgspec.structs.replace(self, path="")) + b"\n"
+        version = ELSEWHERE if self.elsewhere else VERSION
+        return msgspec.json.encode(msgspec.structs.replace(self, path="", version=version)) + b"\n"
 
 
 def bucket_of(moment: dt.datetime) -> str:
@@ -194,7 +206,7 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as cause:
         raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
-    if manifest.version != VERSION:
-        text = f"{path} has version {manifest.version}, this program reads {VERSION}"
+    if manifest.version not in {VERSION, ELSEWHERE}:
+        text = f"{path} has version {manifest.version}, this program reads up to {ELSEWHERE}"
         raise ChangeLogDamaged(text, path=path)
     return msgspec.structs.replace(manifest, path=path)

@@ -18,6 +18,9 @@ class ReadSoFar:
     def __init__(
         self, part: SnapshotPart | None = None, manifests: Iterable[Manifest] = ()
     ) -> None:
+        manifests = list(manifests)
+        if any(manifest.elsewhere for manifest in manifests):
+            part, manifests = None, []  # nobody has those rows any more
         self.part = part
         self._chunks: dict[int, frozenset[int]] = {}
         self._complete: set[int] = set()

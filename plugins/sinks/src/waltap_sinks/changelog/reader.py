@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Final
 
 from waltap.errors import WaltapError
 from waltap.files.store import Store
-from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_sinks.changelog.errors import (
+    ChangeLogDamaged,
+    ChangeLogRetired,
+    ColumnNameTaken,
+    RowsElsewhere,
+)
 from waltap_sinks.changelog.log_identity import log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
@@ -157,6 +162,8 @@ class ChangeLog:
         a change. Rows of snapshots that were never completed are left out; of several complete
         ones all are there. ``standing``: only what makes up the table now, that is the last
         complete snapshot and the changes after it; what they replace is left out.
+
+        Raises: ColumnNameTaken, RowsElsewhere.
         """
         import pyarrow as pa
 
@@ -168,6 +175,11 @@ class ChangeLog:
             for part in entry.segments:
                 rows = self.store.read_parquet(part.path)
                 for name, value in (("_epoch", epoch), ("_generation", entry.generation)):
+                    if name in rows.column_names:
+                        raise ColumnNameTaken(
+                            f"{schema}.{table} has a column {name}, which readers get of the log",
+                            column=rf"{schema}\.{table}\.{name}",
+                        )
                     told = pa.repeat(pa.scalar(value, pa.int32()), rows.num_rows)
                     rows = rows.append_column(name, told)
                 runs[-1][1].append(rows)
@@ -224,6 +236,10 @@ class ChangeLog:
                 and any(entry.generation == ended.generation for _epoch, entry in found)
             ):
                 release(ended.generation)
+        if any(entry.elsewhere for _epoch, entry in found):
+            raise RowsElsewhere(
+                f"rows of {name} that a snapshot read are not in the log", table=name
+            )
         return found
 
     # --- cleaning up ------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ class TableBuffer:
         self.version = version
         self.generation = generation
         self.complete = self.restarts = False
+        self.elsewhere = ""
         self.chunks: list[int] = []
         self.rows = 0
         self.bytes = 0
@@ -323,7 +324,14 @@ class TableBuffer:
             complete=self.complete,
             chunks=tuple(self.chunks),
             restarts=self.restarts,
+            elsewhere=self.elsewhere,
         )
+
+    def columns(self) -> "list[pa.RecordBatch]":
+        """Return what was taken, as a segment would have it, and forget it."""
+        self.convert()
+        given, self._batches, self.rows, self.bytes = self._batches, [], 0, 0
+        return given
 
     def absorb(self, other: "TableBuffer") -> None:
         """Take over what ``other`` has, rows of a snapshot in the same version."""

@@ -3,7 +3,7 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -275,12 +275,11 @@ class ChangeLogSink(Sink):
         try:
             relations = set(map(_relation_of, changes))
         except AttributeError:  # truncates and logical messages among them
+            relations = set()
+        if len(relations) != 1:
             self._distribute_mixed(part, whole)
             return
-        if len(relations) > 1:
-            self._distribute_mixed(part, whole)
-            return
-        buffer = self._route(relations.pop(), whole)
+        buffer = self._route(relations.pop(), whole, changes)
         if buffer is not None:
             buffer.add_changes(
                 changes,
@@ -306,7 +305,7 @@ class ChangeLogSink(Sink):
                     truncated[0].append(change)
                     truncated[1].append(index)
         for relation, (changes, sequence) in collected.items():
-            buffer = self._route(relation, whole)
+            buffer = self._route(relation, whole, changes)
             if buffer is not None:
                 buffer.add_changes(
                     changes,
@@ -331,8 +330,8 @@ class ChangeLogSink(Sink):
             self._go_on(part, batch.position.end_lsn)
         if part.restarts:
             self._restart(part.relation)
-        version, oid = self._version(part.relation), part.relation.oid
-        if version is None:
+        oid = part.relation.oid
+        if (version := self._version(part.relation)) is None:
             return
         if not self._read.has(oid, part.chunk):
             buffer = self._buffer(self._whole, version, self._generation, part.chunk)
@@ -341,7 +340,8 @@ class ChangeLogSink(Sink):
             if part.ends_chunk or part.complete:
                 self._end_chunk(oid, part.chunk, buffer)
         if part.complete and not self._read.has_all(oid):
-            self._buffer(self._whole, version, self._generation).complete = True
+            table = self._buffer(self._whole, version, self._generation)
+            table.complete, table.elsewhere = True, part.elsewhere
             self._read.completed(oid)
 
     # --- snapshots --------------------------------------------------------------------------------
@@ -414,30 +414,31 @@ class ChangeLogSink(Sink):
 
     # --- routes -----------------------------------------------------------------------------------
 
-    def _route(self, relation: Relation, whole: bool) -> TableBuffer | None:
-        """Return the buffer for changes of ``relation``, None when the table is not captured."""
+    def _route(
+        self, relation: Relation, whole: bool, changes: Sequence[Change] = ()
+    ) -> TableBuffer | None:
+        """Return the buffer for ``changes`` of ``relation``, None when the table is not captured."""
+        known = self._versions.get(relation)
+        if known is not None and known.grown and known.is_outgrown(changes):
+            self._versions[relation] = known.renewed()
+            self._routes.clear()
         try:
             return self._routes[relation, whole]
         except KeyError:
-            pending = self._whole if whole else self._open
-            version = self._version(relation)
+            version, pending = self._version(relation), self._whole if whole else self._open
             buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, whole] = buffer
             return buffer
 
     def _version(self, relation: Relation) -> TableVersion | None:
-        try:
-            return self._versions[relation]
-        except KeyError:
-            pass
-        capture = self._context.capture
-        version: TableVersion | None = None
-        if capture is None or capture.captures(relation.schema, relation.table):
-            version = TableVersion(relation, self._context, self._warn)
-        if len(self._versions) >= _MOST_VERSIONS:
-            self._versions.clear()
-        self._versions[relation] = version
-        return version
+        if relation not in self._versions:
+            capture = self._context.capture
+            captured = capture is None or capture.captures(relation.schema, relation.table)
+            if len(self._versions) >= _MOST_VERSIONS:
+                self._versions.clear()
+            made = TableVersion(relation, self._context, self._warn) if captured else None
+            self._versions[relation] = made
+        return self._versions[relation]
 
     def _warn(self, text: str) -> None:
         """Log ``text``, once in the life of this sink."""
@@ -553,9 +554,8 @@ class ChangeLogSink(Sink):
         if not self._whole and not snapshot_ended:
             return self._position
         self._start_bucket()
-        chunks = self._whole.chunks()
         for key, buffer in self._whole.current.items():
-            if key not in chunks:
+            if key[3] is None:
                 self._finish(self._whole, buffer)
         end_lsn = self._position.end_lsn
         previous = self.mark

@@ -5,7 +5,7 @@ is a type test and an append.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap.decode.message import Change
-from waltap.decode.relation import Column, Relation
+from waltap.capture.source_type import root_type
+from waltap.decode.message import Change, Truncate
+from waltap.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.errors import WaltapError
 from waltap.events import (
@@ -29,6 +30,7 @@ from waltap.events import (
     runs,
 )
 from waltap.files.store import safe_name
+from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.sink.sink import SinkContext
 from waltap.spared_pandas import spare_pandas
 from waltap.transactions.row_block import RowBlock
@@ -83,16 +85,19 @@ class TableVersion:
         relation: Relation,
         context: SinkContext,
         warn: Callable[[str], None] = lambda _text: None,
+        described: Relation | None = None,
     ) -> None:
-        """Compile ``relation`` as the wire gave it; ``warn`` is told what is kept otherwise than the
-        source has it. Raises: ColumnNameTaken, and what the type mapping raises.
+        """Compile ``relation`` as the wire gave it, ``described`` as it was completed if it was; ``warn``
+        is told what is kept otherwise than the source has it. Raises: ColumnNameTaken, and what the type
+        mapping raises.
         """
         from waltap.arrow.tuples import RelationCodec
 
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")
         plans = context.events
-        described = plans.describe(relation)
+        described = described or plans.describe(relation)
+        self._seen, self._described, self._context = relation, described, context
         self._plan = plan = EventPlan(relation, described, plans, by_row=True)
         names = self._names = [column.name for column in described.columns]
         identifying = tuple(names[index] for index in plan.identifying)
@@ -118,6 +123,8 @@ class TableVersion:
         self._logged_key: Callable[[Tuple], Any] | None = (
             itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
         )
+        self.grown = tuple(self._readers(described, context.types))
+        """Columns with composite types: where tuples have them, and what reads a value or raises."""
         self._nothing: Tuple = (None,) * len(names)
         self.segment_schema = _segment_schema(self.codec.schema)
         self.folder = f"{safe_name(relation.schema)}/{safe_name(relation.table)}"
@@ -163,6 +170,39 @@ class TableVersion:
         columns = [msgspec.structs.replace(column, missing=None) for column in self.columns]
         content = msgspec.json.encode([self.relation.oid, self.key, columns])
         return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+    # --- types that grow --------------------------------------------------------------------------
+
+    def _readers(
+        self, described: Relation, types: TypeMapper
+    ) -> "Iterator[tuple[int, ColumnMapping]]":
+        for index in self._kept:
+            column = described.columns[index]
+            mapping = types.column(column)
+            if mapping is not None and not mapping.opaque and _has_composite(column.data_type):
+                yield index, mapping
+
+    def is_outgrown(self, changes: Sequence[Change]) -> bool:
+        """Tell whether a value of a composite type among ``changes`` has other attributes than its type
+        was known to have."""
+        return any(
+            _outgrows(mapping, row[index])
+            for change in changes
+            if type(change) is not Truncate
+            for row in (getattr(change, "old", None), getattr(change, "new", None))
+            if row is not None and len(row) == len(self._names)
+            for index, mapping in self.grown
+        )
+
+    def renewed(self) -> "TableVersion":
+        """Return the version with the types as they are now; this one, which does not ask again, where
+        nothing of them has changed."""
+        renew = self._context.renew
+        now = self._described if renew is None else renew(self._described)
+        if now is self._described:
+            self.grown = ()
+            return self
+        return TableVersion(self._seen, self._context, self._warn, now)
 
     # --- changes to rows --------------------------------------------------------------------------
 
@@ -310,6 +350,28 @@ class TableVersion:
             per_row.append(found or None)
             seen.update(found or ())
         return per_row, tuple(name for _n, name in names if name in seen)
+
+
+def _has_composite(data_type: DataType | None) -> bool:
+    if data_type is None:
+        return False
+    root = root_type(data_type)
+    if root.kind is TypeKind.COMPOSITE:
+        return True
+    return root.element is not None and _has_composite(root.element)
+
+
+def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
+    """Tell whether ``mapping`` cannot read ``value``."""
+    if isinstance(value, bytes) and mapping.from_binary is not None:
+        value = mapping.from_binary(value)
+    if not isinstance(value, str):
+        return False
+    try:
+        mapping.json(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _segment_schema(table: "pa.Schema") -> "pa.Schema":

@@ -7,6 +7,7 @@ alone: so each table that is written has a session to itself. The `Note` is the 
 import contextlib
 import itertools
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,16 +15,17 @@ import msgspec
 
 from waltap.files.errors import FilesUnavailable
 from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported
-from waltap_spark.expression import namespace_of, quoted
-from waltap_spark.formats.merge_sql import retyped
-from waltap_spark.formats.merging import Commit, MergingFormat, Note
+from waltap_spark.expression import column_of, namespace_of, quoted
+from waltap_spark.formats.merge_sql import OVERWRITE, retyped
+from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.stepwise import Commit, Note
 from waltap_spark.formats.table_format import FormatContext, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import DeltaProperties
 from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 __all__ = ["DeltaFormat", "session"]
 
@@ -54,6 +56,14 @@ HARMLESS: Final = frozenset(
         "ADD DELETION VECTORS TOMBSTONES", "CHANGE COLUMN", "DOMAIN METADATA CLEANUP",
     }
 )  # fmt: skip
+
+OLD, NEW = "__waltap_old", "__waltap_new"
+REPLACE_ON = "replaceOn"
+OPTIONS = "org.apache.spark.sql.delta.DeltaOptions"
+"""Delta's class that lists what options there are for a write."""
+
+REPLACES_ON: Final = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
+"""The setting without which Delta refuses it; another is what `DeltaFormat.noted` sets."""
 
 APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -109,13 +119,14 @@ class DeltaFormat(MergingFormat):
         super().__init__(context)
         self._properties = properties
         self._ready: set[int] = set()
+        self._puts: bool | None = None
 
     def identifier(self, table: TableState, what: What) -> str:
         """Return ``delta.`PATH```, or the name in the catalogue."""
         catalog = self._properties.catalog
         if not catalog:
-            return f"delta.{quoted(self._output.uri(f'{table.folder}/delta/{what}'))}"
-        schema, name = named(self._properties.names, table.schema, table.table)
+            return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
+        schema, name = named(self._properties.names, *table.target)
         parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
@@ -125,7 +136,7 @@ class DeltaFormat(MergingFormat):
 
     def layout(self, table: TableState, what: What) -> Layout:
         """Return what the profile says. Raises: FormatLimit."""
-        name = table.name if what == "current" else table.name + OF_HISTORY
+        name = table.target_name + ("" if what == "current" else OF_HISTORY)
         found = Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
         if found.partition and found.cluster:
             text = f"{name} is to be partitioned and clustered, and Delta Lake has either"
@@ -168,6 +179,8 @@ class DeltaFormat(MergingFormat):
                 break
             if version > target.version:
                 found.append(_commit(version, text))
+        if version == 0 and self._output.store.names(folder):  # the beginning of its log is gone
+            return self._described(spark, target)
         return None if version == max(target.version, 0) else found
 
     def _entry(self, path: str) -> bytes | None:
@@ -206,14 +219,36 @@ class DeltaFormat(MergingFormat):
             if row["version"] > target.version
         ]
 
+    def puts(self, spark: "SparkSession") -> bool:
+        """Tell whether this Delta Lake is known to have REPLACE ON."""
+        if self._puts is None:
+            self._puts = _replaces_on(spark)
+        return self._puts
+
+    def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
+        """Delta's REPLACE ON: the old rows are marked in one pass over the keys, the new ones are added.
+        MERGE makes three passes: which files, which rows are written, which are marked."""
+        on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
+        if self._properties.catalog:
+            names = rows.sparkSession.table(at).columns  # it goes by their places
+            ordered = rows.select(*map(column_of, names)).alias(NEW)
+            self._putting(ordered, on).insertInto(at)
+        else:
+            path = at.removeprefix("delta.`").removesuffix("`").replace("``", "`")
+            self._putting(rows.alias(NEW), on).save(path)
+
+    def _putting(self, rows: "DataFrame", on: str) -> "DataFrameWriter":
+        writer = rows.write.format("delta").mode("overwrite")
+        return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
+
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
         """Set transaction id and metadata for all that this session writes meanwhile."""
-        chosen = {
-            APP: f"waltap {note.waltap}",
-            STEP: str(note.step),
-            METADATA: msgspec.json.encode(note).decode(),
-        }
+        spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
+        chosen = {METADATA: msgspec.json.encode(note).decode()}
+        if note.step:
+            app = f"waltap {note.waltap}"
+            chosen |= {APP: f"{app} {note.source}".rstrip(), STEP: str(note.step)}
         for name, value in chosen.items():
             spark.conf.set(name, value)
         try:
@@ -279,6 +314,24 @@ class DeltaFormat(MergingFormat):
                 settings=_conf(),
             )
         self._ready.add(id(spark))
+
+
+def _replaces_on(spark: "SparkSession") -> bool:
+    """Tell whether Delta's own list of options for a write has REPLACE ON, and the session does.
+
+    A Delta Lake that does not know the option leaves it out, and overwrites the whole table. So what
+    cannot be asked, a release without the list or a session of Spark Connect, has it not.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    jvm = getattr(spark, "_jvm", None)
+    try:
+        known = operator.attrgetter(OPTIONS)(jvm).validOptionKeys().contains(REPLACE_ON)
+        # its own default holds where nobody set it
+        return bool(known) and (spark.conf.get(REPLACES_ON) or "").lower() == "true"
+    except (AttributeError, Py4JError, TypeError, PySparkException):  # TypeError: no such class
+        return False
 
 
 def is_missing(error: Any) -> bool:

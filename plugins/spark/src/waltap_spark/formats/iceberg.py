@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,12 +24,13 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.expression import namespace_of, quoted
-from waltap_spark.formats.merge_sql import retyped
-from waltap_spark.formats.merging import Commit, MergingFormat, Note
+from waltap_spark.formats.merge_sql import OVERWRITE, retyped
+from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.stepwise import Commit, Note
 from waltap_spark.formats.table_format import Evolution, FormatContext, Step, What
 from waltap_spark.output import TableState, Target
 from waltap_spark.properties import IcebergProperties
-from waltap_spark.schema import struct_of
+from waltap_spark.schema import sql_type, type_text
 from waltap_spark.targets import HISTORY, OF_HISTORY, Layout, named
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ KEY: Final = "waltap"
 """Where a snapshot's summary has our note, and a table's properties whose it is."""
 
 NOTED: Final = f"spark.sql.iceberg.snapshot-property.{KEY}"
-OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
 TABLE: Final = {
     "format-version": "2",
@@ -77,6 +77,9 @@ RESERVED: Final = frozenset(
     }
 )  # fmt: skip
 """Names of Iceberg's own metadata columns."""
+
+CALLED: Final = {"_deleted": "_is_deleted"}
+"""Columns of modes that Iceberg has the name of → what they are called in it."""
 
 KEPT_ALWAYS: Final = 100
 """Newest snapshots of a table that never expire: a commit in the making has older ones beside it."""
@@ -140,9 +143,9 @@ class IcebergFormat(MergingFormat):
 
         catalog = self._properties.catalog
         if not catalog:
-            parts = [OWN, safe_name(table.schema), safe_name(table.table), what]
+            parts = [OWN, *map(safe_name, table.target), what]
         else:
-            schema, name = named(self._properties.names, table.schema, table.table)
+            schema, name = named(self._properties.names, *table.target)
             parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
@@ -151,14 +154,15 @@ class IcebergFormat(MergingFormat):
 
         def learn(before: TableState) -> TableState:
             learnt = change.learn(before)
-            taken = sorted(RESERVED & {name.lower() for name in learnt.columns})
+            own = {CALLED[name] for name in learnt.mode.columns if name in CALLED}
+            taken = sorted((RESERVED | own) & {name.lower() for name in learnt.columns})
             if taken:
                 raise FormatLimit(
                     f"{table.name} has columns that Iceberg keeps: {', '.join(taken)}"
                 )
             return learnt
 
-        if self._properties.catalog and "/" in f"{table.schema}{table.table}":
+        if self._properties.catalog and "/" in "".join(table.target):
             raise FormatLimit(f"the name of {table.name} is a path to Iceberg")
         return super().evolve(step, table, dataclasses.replace(change, learn=learn))
 
@@ -175,7 +179,7 @@ class IcebergFormat(MergingFormat):
 
     def layout(self, table: TableState, what: What) -> Layout:
         """Return what the profile says."""
-        name = table.name if what == "current" else table.name + OF_HISTORY
+        name = table.target_name + ("" if what == "current" else OF_HISTORY)
         return Layout.of(name, self._properties.partition_by, self._properties.cluster_by)
 
     def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
@@ -239,18 +243,27 @@ class IcebergFormat(MergingFormat):
 
     def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
         """Add columns under ids of their own."""
-        stored = struct_of({name: self.stored(kind) for name, kind in columns.items()})
         with self._transaction(spark, at) as transaction:
             change = transaction.updateSchema()
-            for field in stored.fields:
-                kind = _iceberg_type(spark, field.dataType.simpleString())
-                change = change.addColumn(None, field.name, kind)
+            for name, kind in columns.items():
+                type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
+                change = change.addColumn(None, name, type_)
+            change.commit()
+
+    def add_fields(
+        self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
+    ) -> None:
+        """Add fields under ids of their own."""
+        with self._transaction(spark, at) as transaction:
+            change = transaction.updateSchema()
+            for way, kind in fields:
+                type_ = _iceberg_type(spark, sql_type(kind))
+                change = change.addColumn(".".join(way[:-1]), way[-1], type_)
             change.commit()
 
     def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
         """Promote a type, which no file notices."""
-        field = struct_of({name: self.stored(kind)}).fields[0]
-        type_ = _iceberg_type(spark, field.dataType.simpleString())
+        type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
         with self._transaction(spark, at) as transaction:
             transaction.updateSchema().updateColumn(name, type_).commit()
 
@@ -299,6 +312,7 @@ class IcebergFormat(MergingFormat):
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: Note) -> Iterator[None]:
         """Set the note for all snapshots that this session makes meanwhile."""
+        self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
         spark.conf.set(OVERWRITE, "static")
         try:
@@ -326,6 +340,20 @@ class IcebergFormat(MergingFormat):
                 text, oldest="the oldest snapshot", newest="the last commit"
             ) from error
 
+    def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
+        """Go by the numbers that Iceberg gives snapshots in turn: their ids are in none."""
+        if len(versions) == 1:
+            return next(iter(versions))
+        table = self._load(spark, at)
+        turns = {
+            each: table.snapshot(each).sequenceNumber() for each in versions if table.snapshot(each)
+        }
+        return max(turns, key=lambda each: turns[each])
+
+    def called(self, name: str) -> str:
+        """Return another name for the column that flags deleted rows, which is one of Iceberg's own."""
+        return CALLED.get(name, name)
+
     def is_harmless(self, operation: str) -> bool:
         """Tell whether rows stay as they are."""
         return operation == HARMLESS
@@ -347,7 +375,7 @@ class IcebergFormat(MergingFormat):
         neither."""
         if not any(word in kind for word in ("byte", "short", "time(")):
             return kind
-        return json.dumps(_stored(json.loads(kind)))
+        return type_text(_stored(json.loads(kind)))
 
     # --- maintenance --------------------------------------------------------------------------------
 
@@ -484,15 +512,15 @@ def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
 
 def each_step_once(commits: list[Commit]) -> list[Commit]:
     """Return ``commits`` in which a step that was taken before is somebody else's: two drivers wrote."""
-    seen: set[tuple[str, int]] = set()
+    seen: set[tuple[str, str, int]] = set()
     found = []
     for commit in commits:
         note = commit.note
-        if note is not None and (note.waltap, note.step) in seen:
+        if note is not None and note.step and (note.waltap, note.table, note.step) in seen:
             found.append(Commit(commit.version, f"step {note.step} once more", None))
             continue
         if note is not None:
-            seen.add((note.waltap, note.step))
+            seen.add((note.waltap, note.table, note.step))
         found.append(commit)
     return found
 

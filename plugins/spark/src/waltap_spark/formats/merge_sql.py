@@ -1,10 +1,14 @@
 """Texts of SQL that formats with MERGE are written by. Knows no Spark."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from waltap_spark.expression import quoted
+from waltap_spark.expression import EXACT, quoted
 
-__all__ = ["equal", "inserted", "literal", "retyped"]
+__all__ = ["OVERWRITE", "equal", "inserted", "literal", "retyped"]
+
+OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
+"""What INSERT OVERWRITE goes by: all rows, or those of the parts that get some."""
 
 
 def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
@@ -28,6 +32,9 @@ def equal(name: str, kind: str) -> str:
     """Return the condition that a column (quoted) of the target, t, and of the source have one value."""
     if kind in ('"float"', '"double"'):  # 0 and -0 differ
         return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
+    if '"map"' in kind:  # which Spark does not compare
+        said = ", ".join(f"{literal(text, 'string')}" for each in EXACT.items() for text in each)
+        return f"to_json(t.{name}, map({said})) <=> to_json(s.{name}, map({said}))"
     return f"t.{name} <=> s.{name}"
 
 

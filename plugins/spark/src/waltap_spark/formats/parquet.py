@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
+from waltap_spark.few import moved, settled_few
 from waltap_spark.formats.table_format import (
     Brought,
     Evolution,
@@ -119,6 +120,9 @@ class ParquetFormat(TableFormat):
             path += FILE
             few = rows_of(rows.files, group, list(table.versions[group.fingerprint]))
             size = self._write_file(path, few)
+        elif group.elsewhere:
+            self._write(rows.frame, path)
+            group.count(self._count(step, rows.frame, path))
         else:
             self._write(rows.frame, path, group.rows)
         written = ChangeSet(
@@ -146,13 +150,9 @@ class ParquetFormat(TableFormat):
         table = msgspec.structs.replace(
             table, base=tuple(part for part in table.base if not part.closed)
         )
-        pending = None
-        if any(change.moved for change in table.pending):
-            rows = changes_frame(step.spark, table, table.pending, uri, filled=True)
-            base = current_frame(step.spark, msgspec.structs.replace(table, pending=()), uri)
-            pending = with_moves(table, table.pending, rows, standing(table, base))
-        frame = current_frame(step.spark, table, uri, pending=pending)
-        expected = table.base_rows + sum(change.rows for change in table.pending)
+        rows, after = self._settled(step, table) if table.pending else (None, None)
+        frame = current_frame(step.spark, table, uri, pending=rows, after=after)
+        expected = table.stored_rows
         epoch = _epoch_of_fold(table)
         if table.mode.name != "scd2":
             parts = [self._part(step, table, frame, expected, epoch)]
@@ -169,6 +169,20 @@ class ParquetFormat(TableFormat):
             parts = [part for part in parts if part.rows]
         return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
 
+    def _settled(self, step: Step, table: TableState) -> "tuple[DataFrame, DataFrame | None]":
+        """Return the pending rows, with what moved rows kept, and what comes of them where that was
+        settled here."""
+        rows = changes_frame(step.spark, table, table.pending, self._output.uri, filled=True)
+        base = current_frame(
+            step.spark, msgspec.structs.replace(table, pending=()), self._output.uri
+        )
+        if table.mode.keeps_past:
+            return moved(table, table.pending, rows, standing(table, base)), None
+        after = settled_few(table, table.pending, rows, base)
+        if after is None:
+            rows = with_moves(table, table.pending, rows, base)
+        return rows, after
+
     def _part(
         self,
         step: Step,
@@ -182,10 +196,9 @@ class ParquetFormat(TableFormat):
         """Write ``frame``, of about ``expected`` rows of ``table``, as a part of its base."""
         path = f"{table.folder}/current/{step.name()}"
         self._write(frame, path, expected)
-        stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return BasePart(
             path=path,
-            rows=stored.count(),
+            rows=self._count(step, frame, path),
             columns=dict(table.columns),
             epoch=epoch,
             ids=dict(table.ids),
@@ -251,9 +264,16 @@ class ParquetFormat(TableFormat):
         self._output.sync(path, size)
         return size
 
-    def _write(self, frame: "DataFrame", path: str, rows: int) -> None:
-        files = rows // self._options.file_rows + 1
-        frame.coalesce(files).write.mode("overwrite").parquet(self._output.uri(path))
+    def _count(self, step: Step, frame: "DataFrame", path: str) -> int:
+        """Return how many rows of ``frame`` were written to ``path``."""
+        stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
+        return int(stored.count())
+
+    def _write(self, frame: "DataFrame", path: str, rows: int | None = None) -> None:
+        """``rows``: about how many; None: they stay in the tasks that make them."""
+        if rows is not None:
+            frame = frame.coalesce(rows // self._options.file_rows + 1)
+        frame.write.mode("overwrite").parquet(self._output.uri(path))
         self._output.sync(path)
 
 

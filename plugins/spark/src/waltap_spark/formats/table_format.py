@@ -11,21 +11,24 @@ table's changes could not be applied, the same steps are taken once more, from t
   where no commit names it;
 - a format that writes in place sets ``writes_in_place``. Its steps are then repeated with the same rows in
   the same order, and it has to know, by a transaction id of its own that it keeps with the data, which of
-  them it has taken. `waltap_spark.formats.merging` does that for formats that know MERGE.
+  them it has taken. `waltap_spark.formats.stepwise` does that for formats whose commits carry notes.
 """
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.files.store import Store
+from waltap_spark.few import moved, settle
 from waltap_spark.options import ApplyOptions
 from waltap_spark.output import Output, TableState
 from waltap_spark.plan import Group
-from waltap_spark.settle import after_last_truncate, settled, widened, with_moves
+from waltap_spark.settle import after_last_truncate, widened, with_source
+from waltap_spark.shared_targets import union_columns
 from waltap_spark.timeline import changed, fresh, standing
 
 if TYPE_CHECKING:
@@ -115,17 +118,16 @@ class Brought:
         """Return the rows that change, one for each `waltap_spark.modes.row_key`, as they are after the
         changes, and `waltap_spark.settle.GONE`. ``base`` is what the table held before. Where no past is
         kept, rows from before a truncate are no more part of either."""
+        filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
-            present = standing(table, base)
-            rows = with_moves(table, [self.group], self._widened(table, filled=True), present)
+            rows = moved(table, [self.group], filled, standing(table, base))
             return changed(table, [self.group], rows, base)
-        rows, base = self.changes(table, base)
-        return settled(table, [self.group], rows, base)
+        return settle(table, [self.group], filled, base)
 
     def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
         """Return the changes, with what moved rows kept, and what they apply to: ``base``, or nothing
         where a truncate is among them."""
-        rows = with_moves(table, [self.group], self._widened(table, filled=True), base)
+        rows = moved(table, [self.group], self._widened(table, filled=True), base)
         if self.truncates:
             return after_last_truncate(rows), base.limit(0)
         return rows, base
@@ -140,6 +142,12 @@ class Brought:
         """Tell whether the rows are new ones and nothing else. In an epoch in which the table held
         rows from the beginning they then meet no row of their key."""
         return set(self.group.operations) == {"c"}
+
+    @property
+    def only_puts(self) -> bool:
+        """Tell whether there is a row, after the changes, under every key that they touch. (A row that
+        moved leaves a deleted one.)"""
+        return set(self.group.operations) <= {"c", "u", "r"} and not self.group.moved
 
     def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
         version = self.group.fingerprint
@@ -160,6 +168,29 @@ class TableFormat(ABC):
     def needed(self, table: TableState) -> frozenset[str]:
         """Return the columns that the table cannot be without: none, if not told otherwise."""
         return frozenset()
+
+    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+        """Return about how many rows a change of ``table`` may meet, by which plans are chosen; None:
+        nobody knows."""
+        return None if self.writes_in_place else table.stored_rows
+
+    def aligned(
+        self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]
+    ) -> Mapping[str, TableState]:
+        """Return those of ``tables`` that stand otherwise since others of their target, ``moved``, were
+        written in this commit."""
+        return {}
+
+    def read_together(
+        self, spark: "SparkSession", tables: Sequence[TableState], what: What
+    ) -> "DataFrame":
+        """Return the rows, or the history, of all tables of a target, each with its source. Raises:
+        SourcesDiffer."""
+        columns = union_columns(tables)
+        return functools.reduce(
+            lambda one, other: one.unionByName(other, allowMissingColumns=True),
+            (with_source(self.read(spark, table, what), table, columns) for table in tables),
+        )
 
     @abstractmethod
     def evolve(self, step: Step, table: TableState, change: Evolution) -> TableState:

@@ -1,13 +1,13 @@
 """Which columns a query has: from what the newest manifests say of the tables, and their segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
 from waltap_spark.schema import LOG_FIELDS, struct_of
-from waltap_spark.source.errors import TableNotLogged
+from waltap_spark.source.errors import SourceOption, TableNotLogged
 from waltap_spark.source.options import Options
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = [
     "SOURCE",
     "Columns",
     "arrow_types",
+    "beside",
     "logged_tables",
     "source_struct",
     "table_types",
@@ -101,9 +102,20 @@ def source_struct(log: ChangeLog, options: Options) -> "StructType":
     """Return the schema of a query: one table's columns, or a struct for each table, and the log's."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
     if options.table:
-        return struct_of({**tables[options.table], **OWN})
+        return beside(options.table, tables[options.table], OWN)
     structs = {name: struct_of(types).json() for name, types in tables.items()}
     return struct_of({**MANY, **structs, **OWN})
+
+
+def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> "StructType":
+    """Return the schema of one ``table`` with ``columns``, and ``own`` behind them.
+
+    Raises: SourceOption, where it has one of those names itself.
+    """
+    taken = next((name for name in columns if name in own), None)
+    if taken is not None:
+        raise SourceOption(f"{table} has a column {taken} itself: use tables", option="table")
+    return struct_of({**columns, **own})
 
 
 def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
@@ -122,7 +134,10 @@ def arrow_types(schema: "pa.Schema") -> dict[str, str]:
     """Return Spark's types of columns of a table, in JSON, by name."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    return {field.name: from_arrow_type(_readable(field.type)).json() for field in schema}
+    return {
+        field.name: from_arrow_type(_readable(field.type), prefer_timestamp_ntz=True).json()
+        for field in schema
+    }
 
 
 def _named(text: str) -> "pa.DataType":

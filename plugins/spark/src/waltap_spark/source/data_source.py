@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from waltap_spark.source.catalogue import logged_tables, source_struct
-from waltap_spark.source.errors import SourceOption
-from waltap_spark.source.options import Options, end_mark, parse_options, start_mark
+from waltap_spark.source.catalogue import source_struct
+from waltap_spark.source.options import Options, parse_options
 from waltap_spark.source.stream import ChangeLogStream, read_task
 from waltap_spark.source.tasks import TaskPlanner, limits_of
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from waltap_spark.source.profiles import ProfilesStream
+    from waltap_spark.source.profiles import ProfilesBatch, ProfilesStream
 
 __all__ = ["ChangeLogBatch", "ChangeLogSource"]
 
@@ -50,12 +49,13 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
             return profiles_struct(options)
         return source_struct(options.log(), options)
 
-    def reader(self, schema: "StructType") -> "ChangeLogBatch":
-        """Return the reader of a batch. Raises: SourceOption."""
+    def reader(self, schema: "StructType") -> "ChangeLogBatch | ProfilesBatch":
+        """Return the reader of a batch. Raises: WaltapError."""
         options = self._parsed()
         if options.profiles:
-            what = "a profile is read by readStream; trigger(availableNow=True) ends with what there is"
-            raise SourceOption(what, option="path")
+            from waltap_spark.source.profiles import ProfilesBatch
+
+            return ProfilesBatch(options, schema)
         return ChangeLogBatch(options, schema)
 
     def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
@@ -77,17 +77,8 @@ class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
-        options, log = self._options, self._options.log()
-        planner = TaskPlanner(log, options, self._struct)
-        start, end = start_mark(log, options.start), end_mark(log, options.end)
-        entries = [
-            found
-            for entry in logged_tables(log, options).values()
-            for found in log.entries(
-                entry.schema, entry.table, after=start, until=end, standing=options.standing
-            )
-        ]
-        return list(planner.of_entries(entries))
+        log = self._options.log()
+        return list(TaskPlanner(log, self._options, self._struct).of_range(log))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""

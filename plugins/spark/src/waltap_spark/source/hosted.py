@@ -117,13 +117,16 @@ class HostedEngine:
         """Tell whether `begin` was called."""
         return self._pipeline is not None
 
-    def begin(self, *, ends: bool) -> None:
-        """Start capturing; ``ends``: up to what there is now. Raises: WaltapError."""
+    def begin(self, *, ends: bool, waits: bool = True) -> None:
+        """Start capturing; ``ends``: up to what there is now. ``waits``: the slot for `release`, else it
+        follows what is durable in the spool, as that of any engine. Raises: WaltapError."""
         self._limits = Limits(until_idle=0.0) if ends else None
         self._until = time.monotonic() + PATIENCE_S
         self._parent = os.getppid()
         self._pipeline = Pipeline(
-            self.file, sink=f"changelog:{self.location}", confirmable=self._confirmable
+            self.file,
+            sink=f"changelog:{self.location}",
+            confirmable=self._confirmable if waits else None,
         )
         self._pipeline.start(self._limits)
 

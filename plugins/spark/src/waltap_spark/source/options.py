@@ -29,16 +29,17 @@ KNOWN = (
     "reader",
 )
 
-OF_A_LOG = (
-    "path",
+OF_A_LOG = ("path", "reader")
+"""What is said of a log, and not of a profile."""
+
+OF_A_RANGE = (
     "startingPosition",
     "startingTime",
     "endingPosition",
     "endingTime",
     "standing",
-    "reader",
 )
-"""What says which part of a log is wanted; of a profile it is what its snapshot mode and slot give."""
+"""What says which part of a log is wanted; of a stream of profiles snapshot mode and slot say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Options:
     reader: str = ""
     profiles: tuple[str, ...] = ()
     spool: str = ""
+    ranged: tuple[str, ...] = ()
+    """Options of `OF_A_RANGE` that were given."""
 
     def wants(self, name: str) -> bool:
         """Tell whether the table ``name`` (``schema.table``) is to be read."""
@@ -123,6 +126,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         reader=lower.get("reader", "").strip(),
         profiles=profiles,
         spool=lower.get("spool", "").strip(),
+        ranged=tuple(name for name in OF_A_RANGE if name.lower() in lower),
     )
 
 

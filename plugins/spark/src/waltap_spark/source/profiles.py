@@ -1,8 +1,9 @@
-"""Profiles as a stream: each has an engine here, and a spool that is read as any change log.
+"""Profiles as a stream or a batch: each has an engine here, and a spool that is read as any change log.
 
 An offset has that of each spool by the profile's name, so that a batch is read again from the spools
 alone. An engine is started when Spark has committed all that its spool held before: what it tells the
-server at its start is then committed, too.
+server at its start is then committed, too. A batch query has no offset and commits nothing: its engines
+end at what the servers have, the slots follow the spools, and it reads those.
 """
 
 import time
@@ -10,11 +11,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import NOTHING, Mark
 from waltap_spark.schema import struct_of
-from waltap_spark.source.catalogue import MANY, OWN, SOURCE, arrow_types, logged_tables, table_types
+from waltap_spark.source.catalogue import (
+    MANY,
+    OWN,
+    SOURCE,
+    arrow_types,
+    beside,
+    logged_tables,
+    table_types,
+)
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.options import Options
@@ -27,13 +36,13 @@ from waltap_spark.source.stream import (
     read_limit,
     share_of,
 )
-from waltap_spark.source.tasks import LogTask
+from waltap_spark.source.tasks import LogTask, TaskPlanner, limits_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ProfilesStream", "profiles_struct"]
+__all__ = ["ProfilesBatch", "ProfilesStream", "profiles_struct"]
 
 OFFSET_VERSION: Final = 2
 
@@ -41,9 +50,10 @@ OFFSET_VERSION: Final = 2
 class SpoolTask(InputPartition):  # type: ignore[misc]
     """Segments of one profile's spool that one task reads; plain values, since it travels."""
 
-    def __init__(self, location: str, task: LogTask) -> None:
+    def __init__(self, host: HostedEngine, task: LogTask, limits: Limits) -> None:
         super().__init__(len(task.segments))
-        self.location, self.segments = location, task.segments
+        self.location, self.limits = host.location, limits
+        self.segments = [replace(each, source=host.name) for each in task.segments]
 
 
 def hosts_of(options: Options) -> list[HostedEngine]:
@@ -69,11 +79,8 @@ def profiles_struct(options: Options) -> "StructType":
     if not found:
         wanted = options.table or ", ".join(options.patterns)
         raise TableNotLogged(f"no profile captures {wanted}", known="see waltap plan")
-    taken = [table for table, columns in found.items() if not SOURCE.keys().isdisjoint(columns)]
-    if taken and options.table:
-        raise SourceOption(f"{taken[0]} has a column _source itself: use tables", option="table")
     if options.table:
-        return struct_of({**found[options.table], **OWN, **SOURCE})
+        return beside(options.table, found[options.table], {**OWN, **SOURCE})
     structs = {name: struct_of(types).json() for name, types in sorted(found.items())}
     return struct_of({**MANY, **structs, **OWN, **SOURCE})
 
@@ -98,7 +105,10 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     def __init__(self, options: Options, struct: "StructType") -> None:
         if not LIMITED:
-            raise SourceOption("a profile is read by pyspark 4.2 or later", option="path")
+            raise SourceOption("a profile is streamed by pyspark 4.2 or later", option="path")
+        if options.ranged:
+            what = f"{options.ranged[0]} is of a change log or a batch, not of a stream of profiles"
+            raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
         self._spools = [_Spool(host, options, struct) for host in hosts_of(options)]
         self._ends = False
@@ -185,14 +195,72 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
-        if not isinstance(partition, SpoolTask):
-            return iter(())
-        from waltap_sinks.changelog import Store
+        return _rows(self._options, self._struct, partition)
 
-        many = not self._options.table
-        return batches(
-            Store(partition.location), partition.segments, self._struct, Limits(), many=many
-        )
+
+class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
+    """Captures up to what the servers have, when Spark plans, and reads the spools."""
+
+    def __init__(self, options: Options, struct: "StructType") -> None:
+        """Raises: WaltapError."""
+        places = [each for each in (options.start, options.end) if each.lsn or each.mark]
+        if places and len(options.profiles) > 1:
+            what = "a position is of one profile: give a time, or read the profiles one by one"
+            raise SourceOption(what, option=options.ranged[0])
+        self._options, self._struct = options, struct
+        self._known = {each.name: _last(each) for each in hosts_of(options)}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks, once the engines have ended. Raises: WaltapError, what one failed with."""
+        hosts = hosts_of(self._options)
+        try:
+            for host in hosts:
+                host.begin(ends=True, waits=False)
+            while not all(host.ended for host in hosts):
+                for host in hosts:
+                    host.look()
+                hosts[0].wait()
+        finally:
+            for host in hosts:
+                host.stop()
+        return [task for host in hosts for task in self._tasks(host)]
+
+    def _tasks(self, host: HostedEngine) -> list[SpoolTask]:
+        if _last(host) == NOTHING:
+            return []
+        log, options = host.log, _of_spool(self._options, host)
+        own = _without_source(self._struct)
+        try:
+            planner = TaskPlanner(log, options, own, self._known[host.name])
+            limits = limits_of(log, options)
+            return [SpoolTask(host, task, limits) for task in planner.of_range(log)]
+        except TableNotLogged:
+            return []
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Return the rows of a task."""
+        return _rows(self._options, self._struct, partition)
+
+
+def _rows(
+    options: Options, struct: "StructType", partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    if not isinstance(partition, SpoolTask):
+        return iter(())
+    from waltap_sinks.changelog import Store
+
+    store, many = Store(partition.location), not options.table
+    return batches(store, partition.segments, struct, partition.limits, many=many)
+
+
+def _of_spool(options: Options, host: HostedEngine) -> Options:
+    return replace(options, path=host.location, profiles=(), reader="")
+
+
+def _last(host: HostedEngine) -> Mark:
+    """Return where the spool stands, `NOTHING` where there is none yet."""
+    last = host.log.last() if host.log.exists() else None
+    return NOTHING if last is None else last.mark
 
 
 NOWHERE: Final = {"version": 1, "log": "", "epoch": 0, "end_lsn": 0, "ordinal": 0}
@@ -213,15 +281,14 @@ class _Spool:
     def __init__(self, host: HostedEngine, options: Options, struct: "StructType") -> None:
         self.host, self.name = host, host.name
         self.stream: ChangeLogStream | None = None
-        self._options = replace(options, path=host.location, profiles=(), reader="")
+        self._options = _of_spool(options, host)
         self._struct = struct
         self._tried: Mark | None = None
         self._passed = NOTHING, NOTHING
         self._next_progress = time.monotonic() + PROGRESS_S
         self._known = NOTHING
         if self._open():
-            last = host.log.last()
-            self._known = NOTHING if last is None else last.mark
+            self._known = _last(host)
             self.stream = None
 
     def _open(self) -> "ChangeLogStream | None":
@@ -299,11 +366,7 @@ class _Spool:
             if end["log"] == self.host.log.identity() and _mark(end) <= (self._tried or NOTHING):
                 return []
             raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
-        tasks = []
-        for task in stream.partitions(start, end):
-            segments = [replace(each, source=self.name) for each in task.segments]
-            tasks.append(SpoolTask(self.host.location, LogTask(segments)))
-        return tasks
+        return [SpoolTask(self.host, task, Limits()) for task in stream.partitions(start, end)]
 
 
 def _without_source(struct: "StructType") -> "StructType":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap_sinks.changelog import Store
 from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_spark.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def batches(
     store: Store, segments: "list[SegmentRows]", struct: "StructType", limits: Limits, *, many: bool
 ) -> "Iterator[pa.RecordBatch]":
     """Return the rows of ``segments`` in order; ``many``: the columns of each table are a struct."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema = to_arrow_schema(struct, timezone="UTC")
+    schema = arrow_schema(struct)
     for segment in segments:
         for rows in store.parquet_batches(segment.path, BATCH_ROWS):
             wanted = _within(rows, segment.epoch, limits)

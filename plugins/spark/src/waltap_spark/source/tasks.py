@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark, TableEntry
+from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, Columns, logged_tables
 from waltap_spark.source.errors import ColumnsGrew
-from waltap_spark.source.options import Options
+from waltap_spark.source.options import Options, end_mark, start_mark
 from waltap_spark.source.rows import Limits, SegmentRows
 
 if TYPE_CHECKING:
@@ -56,8 +57,13 @@ class TaskPlanner:
         return list(struct[table].dataType.names)
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
-        """Return the entries of ``manifest`` that the query reads."""
-        return (entry for entry in manifest.tables if self._options.wants(entry.name))
+        """Return the entries of ``manifest`` that the query reads. Raises: RowsElsewhere."""
+        for entry in manifest.tables:
+            if self._options.wants(entry.name):
+                if entry.elsewhere:
+                    text = f"rows of {entry.name} that a snapshot read are not in the log"
+                    raise RowsElsewhere(text, table=entry.name)
+                yield entry
 
     def of_manifests(self, manifests: Iterable[Manifest]) -> list[LogTask]:
         """Return the tasks that read what ``manifests`` add. Raises: ColumnsGrew."""
@@ -66,6 +72,23 @@ class TaskPlanner:
             for entry in self.wanted(manifest):
                 segments += self._segments(entry, manifest.mark)
         return self._cut(segments)
+
+    def of_range(self, log: ChangeLog) -> list[LogTask]:
+        """Return the tasks that read what the options want of ``log``, without rows of snapshots that were
+        never completed. Raises: ColumnsGrew, where that was since ``known``."""
+        options, last = self._options, log.last()
+        newest = logged_tables(log, options)
+        for entry in newest.values():
+            self._called(entry, NOTHING if last is None else last.mark)
+        start, end = start_mark(log, options.start), end_mark(log, options.end)
+        entries = (
+            found
+            for entry in newest.values()
+            for found in log.entries(
+                entry.schema, entry.table, after=start, until=end, standing=options.standing
+            )
+        )
+        return self.of_entries(entries)
 
     def of_entries(self, entries: Iterable[tuple[int, TableEntry]]) -> list[LogTask]:
         """Return the tasks that read ``entries``, each with its epoch."""
@@ -78,16 +101,23 @@ class TaskPlanner:
             ]
         )
 
-    def _segments(self, entry: TableEntry, mark: Mark) -> list[SegmentRows]:
+    def _called(self, entry: TableEntry, mark: Mark) -> dict[str, str] | None:
+        """Return what the query's columns are called in ``entry``, of the manifest at ``mark``; None where
+        the query leaves the table out. Raises: ColumnsGrew."""
         columns = self._columns.get(entry.name)
         if columns is None:
             if self._options.ignores_new:
-                return []
+                return None
             raise ColumnsGrew(f"the table {entry.name} joined at {mark}")
         new = columns.new_in(entry, mark)
         if new and not self._options.ignores_new:
             raise ColumnsGrew(f"{entry.name} got columns at {mark}: {', '.join(new)}")
-        called = columns.stored(entry)
+        return columns.stored(entry)
+
+    def _segments(self, entry: TableEntry, mark: Mark) -> list[SegmentRows]:
+        called = self._called(entry, mark)
+        if called is None:
+            return []
         return [
             SegmentRows(
                 path=part.path,

@@ -106,7 +106,7 @@ class Confirmed:
     """Waits until a status update confirmed (flushed) at least ``lsn``."""
 
     lsn: int
-    within: float = 10.0
+    within: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Heard:
     """Waits for ``count`` status updates since the last frame was sent, whatever they say."""
 
     count: int = 1
-    within: float = 10.0
+    within: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Walsender:
         """Return how many START_REPLICATION commands were let in."""
         return self._started_streams
 
-    def wait(self, until: Callable[["Walsender"], bool], within: float = 10.0) -> None:
+    def wait(self, until: Callable[["Walsender"], bool], within: float = 60.0) -> None:
         """Wait until ``until(self)`` holds. Raises: ScriptFailed when it does not ``within`` s."""
         with self._changed:
             held = self._changed.wait_for(lambda: until(self), within)

@@ -1,0 +1,167 @@
+"""Composite types as structs, where ``waltap.composite.types`` asks for them; Debezium knows none.
+
+A value's text says how many attributes it has, and nothing of them. It may have more than are known: the
+type grew since, and whoever reads the value asks for the type anew when he is told so by a ValueError. It
+may have fewer: it is from before the type grew, which is certain where no attribute was ever dropped.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap.arrow.column import AS_TEXT, strings
+from waltap.arrow.misfit import ArrowMisfit
+from waltap.decode.relation import Column, DataType
+from waltap.json.schema import quote
+from waltap.mapping.connect_schema import Field, Kind, Schema
+from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.mapping.value_form import ValueForm, column_mapping
+from waltap_postgres.types.text import text_mapping
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["composite_mapping", "parse_record"]
+
+_OTHERWISE = "a composite value with other attributes than its type has now"
+
+
+def parse_record(text: str) -> list[str | None]:
+    """Return the texts of the attributes of ``(1,"a b",)``. Raises: ValueError for other text."""
+    if len(text) < 2 or text[0] != "(" or text[-1] != ")":
+        msg = "malformed composite value"
+        raise ValueError(msg)
+    if '"' not in text and "\\" not in text:
+        return [part or None for part in text[1:-1].split(",")]
+    found: list[str | None] = []
+    at, end = 1, len(text) - 1
+    while True:
+        part, at = _attribute(text, at, end)
+        found.append(part)
+        if at == end:
+            return found
+        at += 1
+
+
+def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
+    """Return the attribute that begins at ``at``, and where the comma or the bracket behind it is."""
+    parts: list[str] = []
+    inside = seen = False
+    while at < end or inside:
+        mark = text[at : at + 1]
+        if not mark:
+            msg = "malformed composite value: a quote is never closed"
+            raise ValueError(msg)
+        if mark == "\\":
+            parts.append(text[at + 1 : at + 2])
+            at += 2
+        elif mark == '"':
+            if inside and text[at + 1 : at + 2] == '"':
+                parts.append('"')
+                at += 2
+                continue
+            inside, seen = not inside, True
+            at += 1
+        elif mark == "," and not inside:
+            break
+        else:
+            parts.append(mark)
+            at += 1
+    return ("".join(parts) if parts or seen else None), at
+
+
+@dataclass(frozen=True, slots=True)
+class _Attributes:
+    """The attributes of one type with their mappings."""
+
+    names: tuple[str, ...]
+    mappings: tuple[ColumnMapping, ...]
+    grown: bool
+    """Whether the type only ever grew: a value with fewer attributes has the first ones."""
+
+    def parse(self, text: str) -> list[str | None]:
+        """Return the text of each attribute. Raises: ValueError for a value with others."""
+        parts = parse_record(text)
+        short = len(self.names) - len(parts)
+        if short < 0 or (short and not self.grown):
+            raise ValueError(_OTHERWISE)
+        return parts + [None] * short
+
+    def json(self, text: str) -> str:
+        shown = (
+            f"{quote(name)}:{'null' if part is None else mapping.json(part)}"
+            for name, mapping, part in zip(self.names, self.mappings, self.parse(text), strict=True)
+        )
+        return f"{{{','.join(shown)}}}"
+
+    def connect(self, text: str) -> dict[str, object]:
+        return {
+            name: None if part is None else mapping.to_connect(part)
+            for name, mapping, part in zip(self.names, self.mappings, self.parse(text), strict=True)
+        }
+
+    def arrow(self, options: TypeOptions) -> ArrowMapping:
+        """Return the mapping to a struct: each attribute is cast as a column."""
+        if options.arrow_misfit == "string":
+            return strings(AS_TEXT)
+        parts = [mapping.arrow or strings() for mapping in self.mappings]
+
+        def type_() -> "pa.DataType":
+            import pyarrow as pa
+
+            return pa.struct([(n, part.type()) for n, part in zip(self.names, parts, strict=True)])
+
+        def parsed(text: str | None) -> list[str | None] | None:
+            try:
+                return None if text is None else self.parse(text)
+            except ValueError as error:
+                if options.arrow_misfit != "null":
+                    raise ArrowMisfit(_OTHERWISE) from error
+                options.arrow_misfits.add(_OTHERWISE)
+                return None
+
+        def column(values: "list[str | None]") -> "pa.Array":
+            import pyarrow as pa
+
+            rows = [parsed(value) for value in values]
+            children = [
+                part.column([None if row is None else row[n] for row in rows])
+                for n, part in enumerate(parts)
+            ]
+            nulls = pa.array([row is None for row in rows], pa.bool_())
+            return pa.StructArray.from_arrays(children, fields=list(type_()), mask=nulls)
+
+        return ArrowMapping(type=type_, column=column)  # type: ignore[arg-type]
+
+
+def composite_mapping(
+    column: Column, mapper: TypeMapper, from_binary: Callable[[bytes], str] | None
+) -> ColumnMapping:
+    """Map a column of a composite type to a struct; attributes of types that nobody maps are texts."""
+    assert column.data_type is not None
+    known = _attributes(column.data_type, mapper)
+    fields = tuple(
+        Field(name, msgspec.structs.replace(mapping.schema, optional=True))
+        for name, mapping in zip(known.names, known.mappings, strict=True)
+    )
+    form = ValueForm(
+        schema=Schema(kind=Kind.STRUCT, fields=fields),
+        to_json=known.json,
+        to_connect=known.connect,
+        zero=dict.fromkeys(known.names),
+        from_binary=from_binary,
+        arrow=known.arrow(mapper.options),
+    )
+    return column_mapping(column, mapper.options, form)
+
+
+def _attributes(data_type: DataType, mapper: TypeMapper) -> _Attributes:
+    mappings = []
+    for name, kind, typmod in data_type.attributes:
+        each = Column(name=name, type_oid=kind.oid, typmod=typmod, data_type=kind, nullable=True)
+        found = mapper.column(each) or text_mapping(each, mapper)
+        mappings.append(found.read or found)
+    names = tuple(name for name, _type, _modifier in data_type.attributes)
+    return _Attributes(names, tuple(mappings), grown=not data_type.attributes_dropped)

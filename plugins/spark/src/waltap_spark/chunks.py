@@ -1,0 +1,114 @@
+"""Rows of a snapshot, read by tasks of Spark: each reads its chunks over connections of its own.
+
+A task that is tried again, elsewhere too, reads the same rows: all chunks are of one snapshot, which the
+engine keeps. What comes of tries that failed is the committer's to drop, of Spark or of the table format.
+Rows become columns by the code of the change log, so they are what its segments would have.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.expression import quoted
+from waltap_spark.handed import TableChunks
+from waltap_spark.schema import arrow_schema, log_struct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["chunk_rows"]
+
+TASKS_EACH: Final = 8
+"""Tasks for each slot of the cluster, where there are so many chunks: what a kill costs stays small."""
+
+CHUNKS_EACH: Final = 4
+"""Most chunks of one task of a very large table."""
+
+
+_TIME: Final = re.compile(r'"time\(\d\)"')
+"""Spark's type that its workers cannot give yet: as text it can be carried."""
+
+
+@contextlib.contextmanager
+def chunk_rows(
+    spark: "SparkSession", chunks: TableChunks, types: dict[str, str]
+) -> "Iterator[DataFrame]":
+    """Give the rows of ``chunks`` as segments of a table with ``types`` have them. The source is read when
+    the frame is used, each time anew; behind the block no more."""
+    wanted = log_struct(types)
+    carried = log_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})
+    carried = type(carried)([field for field in carried if field.name != "_epoch"])
+    casts = [
+        f"cast({quoted(field.name)} as {wanted[field.name].dataType.simpleString()})"
+        f" as {quoted(field.name)}"
+        if wanted[field.name] != field
+        else quoted(field.name)
+        for field in carried
+    ]
+    context = spark.sparkContext
+    slots = max(1, context.defaultParallelism)
+    tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
+    given = context.broadcast(chunks.pickled)
+    reading = _reader(given, carried.json())
+    try:
+        rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
+        yield rows.selectExpr(*casts)
+    finally:
+        given.destroy()
+
+
+def _reader(
+    given: "Broadcast[bytes]", struct: str
+) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
+    def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if numbers:
+            yield from read_chunks(given.value, numbers, struct)
+
+    return read
+
+
+def read_chunks(pickled: bytes, numbers: list[int], struct: str) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of the chunks with these numbers; runs where tasks do. ``struct``: Spark's, as JSON.
+
+    Raises: SnapshotError, ConnectionLost, SourceError.
+    """
+    import json
+
+    from pyspark.sql.types import StructType
+
+    from waltap.host import Host
+    from waltap.mapping.type_registry import TypeRegistry
+    from waltap.sink.sink import SinkContext
+    from waltap_sinks.changelog.segment import TableBuffer
+    from waltap_sinks.changelog.table_version import TableVersion
+
+    schema = arrow_schema(StructType.fromJson(json.loads(struct)))
+    terms, chunks = TableChunks(count=0, pickled=pickled).unpacked()
+    place = SinkContext(pipeline="", state_dir=Path())
+    context = terms.context(TypeRegistry(Host().types, terms.options), place)
+    buffer: TableBuffer | None = None
+    for number in numbers:
+        chunk = chunks[number]
+        if buffer is None:
+            buffer = TableBuffer(TableVersion(chunk.relation, context))
+        for piece in chunk.read():
+            if piece.rows:
+                lsn = piece.lsn if piece.lsn is not None else 0
+                buffer.add_snapshot(piece.rows, lsn=lsn, ts=piece.ts, xid=piece.xid)
+                for batch in buffer.columns():
+                    yield _as(schema, batch)
+
+
+def _as(schema: "pa.Schema", batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

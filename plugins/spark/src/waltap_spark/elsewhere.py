@@ -1,0 +1,117 @@
+"""Snapshots whose rows are not in the change log: tasks read them of the source, in chunks handed over.
+
+The log says of such a table that its rows are elsewhere, under a name. While the engine that gave the name
+keeps its snapshot, they can be had, as often as need be: a driver that died begins the table again, and
+finds the same rows. When it is gone before the snapshot was complete, they are *lost*: the engine's next
+start takes another snapshot, and says so in the log. Then what a table has of the lost one counts for
+nothing. Until the log says that, whoever comes to such a table waits.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap.errors import SinkError
+from waltap_sinks.changelog import ChangeLog, Manifest, Mark
+from waltap_spark.chunks import chunk_rows
+from waltap_spark.errors import ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.formats import Brought, Step, TableFormat
+from waltap_spark.handed import Handed
+from waltap_spark.log_rows import stored_as, with_epoch
+from waltap_spark.output import TableState
+from waltap_spark.plan import Group, TablePlan
+from waltap_spark.settle import with_names
+
+if TYPE_CHECKING:
+    from waltap.files.store import Store
+
+__all__ = ["Elsewhere", "replaced_from_chunks", "unread"]
+
+_SAID = re.compile(r"WT-\d{4} [^\n]*")
+
+
+class Elsewhere:
+    """Tells which snapshots can be read. ``handed`` gives the chunks that have a name, None where they are
+    not here, or not yet, and raises LookupError where none will be; None where nobody hands any over."""
+
+    def __init__(self, changelog: ChangeLog, handed: Callable[[str], Handed | None] | None) -> None:
+        self._log, self._handed = changelog, handed
+        self._found: dict[str, Handed] = {}
+
+    def of(self, name: str) -> Handed | None:
+        """Return the chunks called ``name``, by table, as `look` found them."""
+        return self._found.get(name)
+
+    def look(self, manifests: Sequence[Manifest], plans: dict[str, TablePlan]) -> None:
+        """Find the chunks of ``plans``, and mark groups whose rows are lost. ``manifests`` are those that
+        are to be applied.
+
+        Raises: RowsAwaited, where some can be had neither now nor, as far as is known, never.
+        """
+        groups = [group for each in plans.values() for group in each.groups if group.elsewhere]
+        names = {group.elsewhere for group in groups}
+        for manifest in manifests:
+            names |= manifest.elsewhere
+        nobody = self._handed is None
+        try:
+            there = {} if self._handed is None else {name: self._handed(name) for name in names}
+        except LookupError:
+            there, nobody = {}, True
+        self._found = {name: handed for name, handed in there.items() if handed is not None}
+        names -= self._found.keys()
+        for name in sorted(names):
+            if not self._lost(name):
+                raise RowsAwaited(
+                    "rows of a snapshot are not in the change log, and nobody hands them over",
+                    changelog=self._log.store.location,
+                    nobody=nobody,
+                )
+        for group in groups:
+            group.lost = group.elsewhere in names
+
+    def _lost(self, name: str) -> bool:
+        """Tell whether another snapshot has begun behind the one that is called ``name``."""
+        generation: int | None = None
+        for manifest in self._log.manifests(self._since()):
+            if name in manifest.elsewhere and manifest.snapshot is not None:
+                generation = manifest.snapshot.generation
+            if generation is not None and manifest.last_generation > generation:
+                return True
+        return False
+
+    def _since(self) -> Mark | None:
+        first = self._log.first()
+        return None if first is None else first.previous
+
+
+def replaced_from_chunks(
+    format_: TableFormat,
+    step: Step,
+    table: TableState,
+    group: Group,
+    handed: Handed | None,
+    files: "Store",
+) -> TableState:
+    """Return ``table`` with the rows that tasks read for ``group``, and no others."""
+    chunks = (handed or {})[table.name]
+    types = stored_as(group, table.versions[group.fingerprint])
+    with chunk_rows(step.spark, chunks, types) as rows:
+        named = with_names(rows, group.called) if group.called else rows
+        brought = Brought(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
+        table = format_.replace(step, table, brought)
+    return msgspec.structs.replace(table, handed_rows=group.rows)
+
+
+def unread(error: BaseException, table: str) -> SinkError | None:
+    """Return what to tell of a table whose snapshot came to nothing: what the task said that could not
+    read, or not make columns of what it read, or why the table does not take it. None where nothing of
+    ours failed; the job may then succeed another time."""
+    if isinstance(error, SinkError):
+        return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
+    said = _SAID.search(str(error))
+    if said is None:
+        return None
+    text = f"the snapshot of {table} could not be read on executors: {said.group()}"
+    return (ChunksUnread if said.group().startswith("WT-2") else ChunksRefused)(text)

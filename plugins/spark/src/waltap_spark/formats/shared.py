@@ -1,0 +1,264 @@
+"""Targets of formats with MERGE that hold several sources: a part of one table's, and nothing but that.
+
+Rows are written by numbered steps, of each table for itself. Columns are everybody's: what a source has
+and the target has not is added, by a step without a number that may be repeated. A column that a source
+renames or drops may be another's still, so that its values move, or go, and it stays.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap_spark.column_identity import older_value
+from waltap_spark.errors import FormatLimit, SourcesDiffer
+from waltap_spark.expression import column_of, quoted
+from waltap_spark.formats.merge_sql import inserted, literal
+from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
+from waltap_spark.formats.table_format import Step, What
+from waltap_spark.formats.work import VIEW, Work
+from waltap_spark.nested import fitted, new_fields, same_type
+from waltap_spark.output import TableState, Target
+from waltap_spark.schema import common_type, sql_type, struct_of
+from waltap_spark.shared_targets import union_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SharedWork", "at_versions", "begin", "make_room", "part_of", "together"]
+
+NEVER: Final = "__waltap_never"
+
+
+def make_room(
+    tables: StepwiseFormat,
+    step: Step,
+    table: TableState,
+    what: What,
+    at: str,
+    create: Callable[[], object],
+) -> None:
+    """Let the target be there, with the columns of ``table``, of types that hold its values.
+
+    Raises: SourcesDiffer, FormatLimit.
+    """
+    spark = step.spark
+    with tables.alone(at), tables.noted(spark, tables.note(step, table, 0)):
+        if tables.commits(spark, Target(at=at)) is None:
+            create()
+            return
+        there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
+        called = {name.lower(): name for name in there}
+        wanted = tables.all_columns(table, what)
+        new: dict[str, str] = {}
+        for name, kind in wanted.items():
+            if called.get(name.lower(), name) != name:
+                raise FormatLimit(
+                    f"{at} has columns {called[name.lower()]} and, of {table.name}, {name}, which "
+                    "differ by case alone"
+                )
+            if name not in there:
+                new[name] = kind
+        grown: dict[str, str] = {}
+        for name, has in there.items():
+            kind = tables.stored(wanted.get(name, has))
+            common = common_type(has, kind)
+            grows = common is not None and (
+                tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
+            )
+            alike = common is not None and same_type(common, has)
+            if not alike and not grows:
+                raise SourcesDiffer(
+                    f"column {name} of {table.name} is {kind}, and {has} in {at}, which cannot hold both"
+                )
+            if common is not None and not alike:
+                grown[name] = tables.stored(common)
+        if new:
+            tables.add_columns(spark, at, new)
+        for name, kind in grown.items():
+            fields = new_fields(there[name], kind)
+            if fields:
+                tables.add_fields(spark, at, [((name, *way), type_) for way, type_ in fields])
+            else:
+                tables.widen_column(spark, at, name, kind)
+
+
+def begin(tables: StepwiseFormat, step: Step, table: TableState, what: What, at: str) -> None:
+    """Add no row: the commit is the first that is of ``table``."""
+    listed = ", ".join(map(quoted, tables.all_columns(table, what)))
+    step.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
+
+
+def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "DataFrame":
+    """Return those rows of a target, ``frame``, that are of ``table``, with its columns ``own`` (name →
+    type in JSON)."""
+    assert table.place is not None
+    return _as(frame.where(column_of(table.place.column) == table.place.source), own)
+
+
+def together(
+    tables: StepwiseFormat, spark: "SparkSession", sources: Sequence[TableState], what: What
+) -> "DataFrame":
+    """Return the rows of ``sources``, tables of one target, each with its source."""
+    kind: What = "changes" if sources[0].mode.name == "append" else what
+    columns, first = union_columns(sources), sources[0]
+    assert first.place is not None
+    wanted = {**columns, **stored_columns(first, kind), **columns, first.place.column: '"string"'}
+    stored = {tables.called(name): name for name in first.mode.columns}
+    hidden = {name for each in sources for name in each.hidden}
+    wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
+    alike: dict[tuple[str, int], list[TableState]] = {}
+    for each in sources:
+        if each.held is not None:
+            target = each.held.targets[kind]
+            alike.setdefault((target.at, target.version), []).append(each)
+    if not alike:
+        return spark.createDataFrame([], struct_of(wanted))
+    frames = []
+    for parts in alike.values():
+        held, place = parts[0].held, parts[0].place
+        assert held is not None
+        assert place is not None
+        frame = tables.at_version(spark, held.targets[kind]).withColumnsRenamed(stored)
+        own = [each.place.source for each in parts if each.place is not None]
+        frames.append(_as(frame.where(column_of(place.column).isin(own)), wanted))
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _as(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
+    """Return ``frame`` with the columns ``wanted`` (name → type in JSON); null where it has none."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
+    there = {field.name: field.dataType.json() for field in frame.schema.fields}
+    return frame.select(
+        *(
+            (
+                column_of(name)
+                if name in there and same_type(there[name], wanted[name])
+                else fitted(column_of(name), there[name], wanted[name])
+                if name in there
+                else F.lit(None).cast(kind)
+            ).alias(name)
+            for name, kind in kinds.items()
+        )
+    )
+
+
+def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
+    """Return ``table`` with its targets at ``versions``; itself, where it is there already."""
+    held = table.held
+    assert held is not None
+    if all(held.targets[what].version == version for what, version in versions.items()):
+        return table
+    targets = {
+        what: msgspec.structs.replace(target, version=versions.get(what, target.version))
+        for what, target in held.targets.items()
+    }
+    return msgspec.structs.replace(table, held=msgspec.structs.replace(held, targets=targets))
+
+
+class SharedWork(Work):
+    """Steps of one table in a target that it shares."""
+
+    @property
+    def own(self) -> str:
+        """Return the condition, with AND, of rows of the target, t, that are the table's."""
+        return f"t.{self.own_rows} AND "
+
+    @property
+    def own_rows(self) -> str:
+        """Return the condition of the table's rows."""
+        place = self._table.place
+        assert place is not None
+        return f"{quoted(place.column)} = {literal(place.source, 'string')}"
+
+    def clear(self) -> None:
+        """Take the rows of the table out."""
+        sql = f"DELETE FROM {self.at('current')} WHERE {self.own_rows}"
+        self.take("current", lambda: self._spark.sql(sql))
+
+    def overwrite(self, what: What, frame: "DataFrame") -> None:
+        """Put rows in place of those of the table: by a join that finds none of a row's likes."""
+
+        def action() -> None:
+            names = self.view(frame)
+            place = self._table.place
+            assert place is not None
+            source = f"(SELECT *, CAST(NULL AS string) AS {NEVER} FROM {VIEW})"
+            self._spark.sql(
+                f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{NEVER}"
+                f" WHEN NOT MATCHED THEN {inserted(names)}"
+                f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
+            )
+
+        self.take(what, action)
+
+    def stored(self, frame: "DataFrame") -> "DataFrame":
+        """As `Work.stored`, with the source; fields are in the order in which the target has them, whoever
+        brought them."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        place = self._table.place
+        assert place is not None
+        frame = super().stored(frame).withColumn(place.column, F.lit(place.source))
+        if not any('"fields"' in kind for kind in self._table.columns.values()):
+            return frame
+        has = {field.name: field.dataType.json() for field in frame.schema.fields}
+        there = self._spark.table(self.at("changes")).schema.fields
+        wanted = {field.name: field.dataType.json() for field in there}
+        return frame.select(
+            *(
+                fitted(column_of(name), kind, wanted[name]).alias(name)
+                if '"fields"' in kind and name in wanted
+                else column_of(name)
+                for name, kind in has.items()
+            )
+        )
+
+    def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
+        """Bring columns in step; ``rows``: rows that are there get the values that older ones have."""
+        had, have = self.held.columns, self._table.columns
+        called = {renames.get(name, name): kind for name, kind in had.items()}
+        if called != have or renames or gone:
+            for what in whats(self._table):
+                make_room(self._format, self._step, self._table, what, self.at(what), _is_there)
+        lost = [name for name in gone if name in called]
+        for what in whats(self._table) if renames or lost else ():
+            self._move(what, renames, lost)
+        new = [name for name in have if name not in called]
+        values = {name: older_value(self._table, {}, name) for name in new}
+        known = {name: text for name, text in values.items() if text is not None}
+        if known and rows and "current" in self.held.targets:
+            self._fill(known)
+        divided = tuple(renames.get(name, name) for name in self.held.divided)
+        self.held = msgspec.structs.replace(self.held, columns=dict(have), divided=divided)
+
+    def _types(self, what: What) -> dict[str, str]:
+        fields = self._spark.table(self.at(what)).schema.fields
+        return {field.name: sql_type(field.dataType.json()) for field in fields}
+
+    def _move(self, what: What, renames: Mapping[str, str], lost: Sequence[str]) -> None:
+        def action() -> None:
+            types = self._types(what)
+            values = dict.fromkeys((*lost, *renames), "NULL")
+            values |= {new: f"CAST({quoted(old)} AS {types[new]})" for old, new in renames.items()}
+            self._update(what, values)
+
+        self.take(what, action)
+
+    def _fill(self, known: Mapping[str, str]) -> None:
+        def action() -> None:
+            types = self._types("current")
+            self._update("current", {n: literal(text, types[n]) for n, text in known.items()})
+
+        self.take("current", action)
+
+    def _update(self, what: What, values: Mapping[str, str]) -> None:
+        pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+        self._spark.sql(f"UPDATE {self.at(what)} SET {pairs} WHERE {self.own_rows}")
+
+
+def _is_there() -> None:
+    raise SourcesDiffer("the target is gone")

@@ -1,0 +1,341 @@
+"""Tables that are written in place, step by step: each step once, whoever repeats it.
+
+What is done to a target is a sequence of *steps*, numbered from 1 for ever. A step is one commit of the
+format, and the commit carries a `Note`: whose it is, and which step. So whoever repeats a step, after a
+crash or after a table stood still, looks for it in the target's own log first.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap_spark.errors import NameTaken, TargetChanged
+from waltap_spark.expression import column_of, quoted
+from waltap_spark.formats.table_format import FormatContext, Step, TableFormat, What
+from waltap_spark.modes import row_columns
+from waltap_spark.output import TableState, Target
+from waltap_spark.schema import LOG_FIELDS, sql_type, struct_of
+from waltap_spark.targets import Claims, Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Commit", "Note", "StepwiseFormat", "stored_columns", "whats"]
+
+BYTES: Final = 16
+"""What a row takes in a Parquet file at least, in tables as one meets them."""
+
+WHATS: Final[tuple[What, ...]] = ("current", "changes")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
+    step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
+    whose rows alone it touches; step 0 changes columns for all of them."""
+
+    waltap: str
+    step: int
+    mark: str = ""
+    table: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One entry of a table's own log. ``note`` is None where somebody else made it; ``restores`` is the
+    version that the table was brought back to."""
+
+    version: int
+    operation: str
+    note: Note | None
+    restores: int | None = None
+
+
+class StepwiseFormat(TableFormat):
+    """A table format whose commits carry notes, and whose tables have versions."""
+
+    def __init__(self, context: FormatContext) -> None:
+        self._output, self._options = context.output, context.options
+        self._identity = context.identity
+        self._claims = Claims(context.tables)
+        self._taken: dict[tuple[str, str], dict[int, int]] = {}
+        """Steps after the one that counts taken before: table and identifier → step → version."""
+        self._tables = context.tables
+        self._locks: dict[str, AbstractContextManager[object]] = {}
+        self._locking = Lock()
+
+    # --- what a format does in its own way ----------------------------------------------------------
+
+    @abstractmethod
+    def identifier(self, table: TableState, what: What) -> str:
+        """Return what SQL calls the table."""
+
+    @abstractmethod
+    def create(self, spark: "SparkSession", at: str, columns: str, layout: Layout) -> None:
+        """Make the table; ``columns`` as in CREATE TABLE."""
+
+    @abstractmethod
+    def rewriting(
+        self, spark: "SparkSession", target: Target, names: Sequence[str], types: Mapping[str, str]
+    ) -> Sequence[Callable[[], object]]:
+        """Return what gives columns of ``target`` other types (SQL), and their values with them: actions,
+        each of which is one commit. ``names`` are all columns of the table."""
+
+    @abstractmethod
+    def commits(self, spark: "SparkSession", target: Target) -> list[Commit] | None:
+        """Return the commits after the version of ``target``, oldest first; None when there is no such
+        table, or not with that version."""
+
+    @abstractmethod
+    def noted(self, spark: "SparkSession", note: Note) -> AbstractContextManager[None]:
+        """Let what is written in this session meanwhile carry ``note``, and be refused, or ignored, where
+        the step was taken already."""
+
+    @abstractmethod
+    def is_harmless(self, operation: str) -> bool:
+        """Tell whether a commit of somebody else's changes no rows."""
+
+    @abstractmethod
+    def widens(self, old: str, new: str) -> bool:
+        """Tell whether a column can change its stored type (JSON) without its rows being rewritten."""
+
+    @abstractmethod
+    def compact(self, spark: "SparkSession", at: str) -> None:
+        """Make few large files of many small ones."""
+
+    @abstractmethod
+    def vacuum(self, spark: "SparkSession", at: str) -> None:
+        """Remove files that no version within the format's retention needs."""
+
+    def tells_case(self, spark: "SparkSession") -> bool:
+        """Tell whether two tables may have names that differ by case alone."""
+        return False
+
+    def layout(self, table: TableState, what: What) -> Layout:
+        """Return how the files of a table that is to be made are divided. Raises: FormatLimit."""
+        return Layout()
+
+    def files(self, spark: "SparkSession", at: str) -> int:
+        """Return how many files the newest version has."""
+        return 0
+
+    def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
+        """Rename a column, in one commit."""
+        spark.sql(f"ALTER TABLE {at} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def drop_columns(self, spark: "SparkSession", at: str, names: Sequence[str]) -> None:
+        """Drop columns, in one commit."""
+        spark.sql(f"ALTER TABLE {at} DROP COLUMNS ({', '.join(map(quoted, names))})")
+
+    def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
+        """Add columns (name → type in JSON), in one commit."""
+        spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({', '.join(self.declared(columns))})")
+
+    def add_fields(
+        self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
+    ) -> None:
+        """Add fields (the way to each, type in JSON) to columns that are structs, in one commit."""
+        listed = ", ".join(f"{'.'.join(map(quoted, way))} {sql_type(kind)}" for way, kind in fields)
+        spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({listed})")
+
+    def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
+        """Give a column a type (JSON) that `widens` its own, in one commit."""
+        declared = next(iter(self.declared({name: kind})))
+        type_ = declared.removeprefix(f"{quoted(name)} ")
+        spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
+
+    def clear(self, spark: "SparkSession", at: str) -> None:
+        """Take all rows out, in one commit."""
+        spark.sql(f"DELETE FROM {at}")
+
+    def stored(self, kind: str) -> str:
+        """Return the type (JSON) in which values of ``kind`` are stored."""
+        return kind
+
+    def called(self, name: str) -> str:
+        """Return what a column that a mode adds is called where it is stored."""
+        return name
+
+    def puts(self, spark: "SparkSession") -> bool:
+        """Tell whether the format has `put` in this session."""
+        return False
+
+    def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
+        """Put ``rows`` in place of those of their keys, in one commit that reads the table once."""
+        raise NotImplementedError
+
+    def at_version(self, spark: "SparkSession", target: Target) -> "DataFrame":
+        """Return the rows of a version."""
+        return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
+
+    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+        """Return what Spark's own statistics say: rows, or bytes that stand for so many at least."""
+        target = None if table.held is None else table.held.targets.get("current")
+        if target is None:
+            return 0  # rows are added, and none is looked at
+        return _rows_by_statistics(spark, target.at)
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def take(
+        self, step: Step, table: TableState, target: Target, action: Callable[[], object]
+    ) -> Target:
+        """Do ``action`` as the next step of ``target``, one of ``table``, unless it was done before;
+        return the target after it. Raises: TargetChanged, NameTaken."""
+        number = target.step + 1
+        with self.alone(target.at):
+            taken = self.taken(step.spark, table, target)
+            if number not in taken:
+                try:
+                    with self.noted(step.spark, self.note(step, table, number)):
+                        action()
+                    taken = self._look(step.spark, table, target)
+                except BaseException:
+                    # nobody knows whether it took place
+                    self._taken.pop((table.name, target.at), None)
+                    raise
+                if number not in taken:
+                    raise self._changed(target, "does not have what was just written")
+        version = taken.pop(number)
+        return msgspec.structs.replace(target, version=version, step=number)
+
+    def alone(self, at: str) -> AbstractContextManager[object]:
+        """Return what keeps tables that share a target from writing it at the same time."""
+        with self._locking:
+            return self._locks.setdefault(at, RLock())
+
+    def note(self, step: Step, table: TableState, number: int) -> Note:
+        """Return what a commit says of the step ``number`` of ``table``."""
+        return Note(
+            waltap=self._identity(),
+            step=number,
+            mark=str(step.mark),
+            table=table.name,
+            source="" if table.place is None else table.place.source,
+        )
+
+    def taken(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:
+        """Return the steps after that of ``target`` that were taken already, with their versions."""
+        key = (table.name, target.at)
+        found = self._taken.get(key)
+        if found is None:
+            found = self._taken[key] = self._look(spark, table, target)
+        return found
+
+    def _look(self, spark: "SparkSession", table: TableState, target: Target) -> dict[int, int]:
+        """Look into the table's log for steps after that of ``target``.
+
+        Raises: TargetChanged, when somebody else's are among them; NameTaken, when all are.
+        """
+        later = self.commits(spark, target)
+        if later is None:
+            if target.step:
+                raise self._changed(target, "is gone, or was made anew")
+            return {}
+        steps: dict[int, int] = {}
+        foreign: Commit | None = None
+        owner = table.name
+        for commit in later:
+            note = commit.note
+            if commit.restores == target.version:
+                foreign = None
+            elif note is not None and self._is_others(note, table):
+                continue
+            elif note is not None and self._is_of(note, owner):
+                steps[note.step] = commit.version
+            elif not self.is_harmless(commit.operation):
+                foreign = foreign or commit
+        if foreign is not None and not target.step and not steps:
+            whose = "another output's" if foreign.note else "somebody else's"
+            if foreign.note is not None and foreign.note.waltap == self._identity():
+                whose = f"{foreign.note.table}'s"
+            text = f"{owner} would be kept as {target.at}: that is there, and is {whose}"
+            raise NameTaken(text, table=owner)
+        if foreign is not None:
+            by = "belongs to another output" if foreign.note else "was written by somebody else"
+            raise self._changed(target, f"{by} ({foreign.operation}, version {foreign.version})")
+        return steps
+
+    def _is_others(self, note: Note, table: TableState) -> bool:
+        """Tell whether a commit changes no row of ``table``, but columns of a target that it shares, or
+        rows of another source there."""
+        place = table.place
+        if place is None or not note.source or note.waltap != self._identity():
+            return False
+        return note.step == 0 or note.table != table.name
+
+    def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
+        """Return that one of ``versions`` that was made last."""
+        return max(versions)
+
+    def newest(self, spark: "SparkSession", table: TableState, target: Target) -> Target:
+        """Return ``target`` at the newest version that has its rows. Raises: TargetChanged."""
+        if self._look(spark, table, target):
+            raise self._changed(target, "has steps that no commit names")
+        later = self.commits(spark, target) or []
+        return msgspec.structs.replace(target, version=later[-1].version) if later else target
+
+    def _is_of(self, note: Note, owner: str) -> bool:
+        return note.waltap == self._identity() and note.table in ("", owner)
+
+    def _changed(self, target: Target, what: str) -> TargetChanged:
+        return TargetChanged(f"{target.at} {what}", table=target.at, version=max(target.version, 0))
+
+    # --- columns ------------------------------------------------------------------------------------
+
+    def all_columns(self, table: TableState, what: What) -> dict[str, str]:
+        """Return the columns of ``what`` as they are stored, with that of sources."""
+        mine = table.mode.columns
+        columns = stored_columns(table, what)
+        own = {self.called(n) if n in mine else n: kind for n, kind in columns.items()}
+        return own if table.place is None else {**own, table.place.column: '"string"'}
+
+    def declared(self, columns: Mapping[str, str]) -> Iterator[str]:
+        """Return ``columns`` as CREATE TABLE and ADD COLUMNS want them."""
+        for name, kind in columns.items():
+            yield f"{quoted(name)} {sql_type(self.stored(kind))}"
+
+    def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+        """Return ``frame``, which has ``columns`` and perhaps more, with the types that are stored."""
+        kinds = {name: self.stored(kind) for name, kind in columns.items()}
+        struct = {field.name: field.dataType for field in struct_of(kinds).fields}
+        return frame.select(
+            *(
+                column_of(name).cast(struct[name]).alias(name)
+                if kinds.get(name, "") != columns.get(name, "")
+                else column_of(name)
+                for name in frame.columns
+            )
+        )
+
+
+def whats(table: TableState) -> tuple[What, ...]:
+    """Return what is stored of a table."""
+    return ("changes",) if table.mode.name == "append" else WHATS
+
+
+def stored_columns(table: TableState, what: What) -> dict[str, str]:
+    """Return the columns of what is stored of a table, with their types in JSON."""
+    return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
+
+
+def _rows_by_statistics(spark: "SparkSession", at: str) -> int | None:
+    """Return about how many rows a table has: nothing is read but what its newest version says of itself.
+    None where that cannot be asked, as with Spark Connect."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        frame = getattr(spark.sql(f"SELECT * FROM {at}"), "_jdf", None)
+        if frame is None:
+            return None
+        statistics = frame.queryExecution().optimizedPlan().stats()
+        rows = statistics.rowCount()
+        return int(rows.get() if rows.isDefined() else statistics.sizeInBytes() // BYTES)
+    except (Py4JError, PySparkException):
+        return None

@@ -1,0 +1,209 @@
+"""What is done to one table of a format with MERGE: steps, one after the other, in SQL."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap_spark.column_identity import older_value
+from waltap_spark.expression import quoted
+from waltap_spark.formats.merge_sql import equal, inserted, literal
+from waltap_spark.formats.stepwise import StepwiseFormat, whats
+from waltap_spark.formats.table_format import Step, What
+from waltap_spark.modes import row_key
+from waltap_spark.nested import new_fields, same_type
+from waltap_spark.output import Held, TableState
+from waltap_spark.schema import LOG_FIELDS, sql_type
+from waltap_spark.settle import GONE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["VIEW", "Work"]
+
+VIEW: Final = "__waltap_rows"
+
+
+class Work:
+    """Steps of one table, one after the other."""
+
+    def __init__(self, tables: StepwiseFormat, step: Step, table: TableState, held: Held) -> None:
+        self._format, self._step, self._table, self.held = tables, step, table, held
+        self._spark = step.spark
+
+    @property
+    def own(self) -> str:
+        """Return the condition, with AND, of rows of the target, t, that are the table's."""
+        return ""
+
+    def at(self, what: str) -> str:
+        """Return what SQL calls the target."""
+        return self.held.targets[what].at
+
+    def done(self, *, epoch: int) -> TableState:
+        """Return the table after the steps."""
+        held = msgspec.structs.replace(self.held, epoch=epoch)
+        return msgspec.structs.replace(self._table, held=held)
+
+    def is_taken(self, what: str) -> bool:
+        """Tell whether the next step of ``what`` was taken already."""
+        target = self.held.targets[what]
+        return target.step + 1 in self._format.taken(self._spark, self._table, target)
+
+    def take(self, what: str, action: Callable[[], object]) -> None:
+        """Take one step."""
+        now = self.held.targets[what]
+        target = self._format.take(self._step, self._table, now, action)
+        targets = {**self.held.targets, what: target}
+        self.held = msgspec.structs.replace(self.held, targets=targets)
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def insert(self, what: What, frame: "DataFrame") -> None:
+        """Add rows."""
+        self._write(what, frame, "INSERT INTO")
+
+    def overwrite(self, what: What, frame: "DataFrame") -> None:
+        """Put rows in place of all there are."""
+        self._write(what, frame, "INSERT OVERWRITE")
+
+    def clear(self) -> None:
+        """Take all rows out."""
+        self.take("current", partial(self._format.clear, self._spark, self.at("current")))
+
+    def _write(self, what: What, frame: "DataFrame", verb: str) -> None:
+        def action() -> None:
+            names = self.view(frame)
+            listed = ", ".join(map(quoted, names))
+            into = f"{verb} {self.at(what)} ({listed})"
+            self._spark.sql(f"{into} SELECT {listed} FROM {VIEW}")
+
+        self.take(what, action)
+
+    def merge(self, settled: "DataFrame") -> None:
+        """MERGE rows with `GONE` by the key."""
+
+        def action() -> None:
+            names = [name for name in self.view(settled) if name != GONE]
+            key = row_key(self._table)
+            on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
+            if self._table.mode.name == "scd2":  # versions that have ended stay as they are
+                on = f"t._current AND {on}"
+            values = [quoted(name) for name in names if name not in key]
+            update = ", ".join(f"t.{name} = s.{name}" for name in values)
+            self._spark.sql(
+                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}{on}"
+                f" WHEN MATCHED AND s.{GONE} THEN DELETE"
+                + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
+                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
+            )
+
+        self.take("current", action)
+
+    def put(self, frame: "DataFrame") -> None:
+        """Put rows in place of those of their keys, or where there is none."""
+        stored = self.stored(frame)
+        key = row_key(self._table)
+        self.take("current", lambda: self._format.put(self.at("current"), stored, key))
+
+    def exchange(self, frame: "DataFrame") -> None:
+        """MERGE rows without a key: those that are equal to one with `GONE` go, the others come."""
+
+        def action() -> None:
+            names = [name for name in self.view(frame) if name != GONE]
+            kinds = self._table.columns
+            on = " AND ".join(equal(quoted(name), kinds[name]) for name in names)
+            self._spark.sql(
+                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{GONE} AND {on}"
+                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
+            )
+
+        self.take("current", action)
+
+    def stored(self, frame: "DataFrame") -> "DataFrame":
+        """Return ``frame`` with the types and names that are stored."""
+        columns = {**self._table.columns, **LOG_FIELDS}
+        called = {name: self._format.called(name) for name in self._table.mode.columns}
+        return self._format.storable(frame, columns).withColumnsRenamed(called)
+
+    def view(self, frame: "DataFrame") -> list[str]:
+        """Let ``frame``, as it is stored, be the view that SQL reads; return its columns."""
+        stored = self.stored(frame)
+        stored.createOrReplaceTempView(VIEW)
+        return list(stored.columns)
+
+    # --- columns ------------------------------------------------------------------------------------
+
+    def rename(self, renames: Mapping[str, str]) -> None:
+        """Rename columns, also where they take each other's names."""
+        pairs = list(renames.items())
+        if set(renames.values()) & set(self.held.columns):
+            aside = {old: f"__waltap {n}" for n, old in enumerate(renames)}
+            pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
+        for what in whats(self._table):
+            for old, new in pairs:
+                rename = self._format.rename_column
+                self.take(what, partial(rename, self._spark, self.at(what), old, new))
+        columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
+        divided = tuple(renames.get(name, name) for name in self.held.divided)
+        self.held = msgspec.structs.replace(self.held, columns=columns, divided=divided)
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Drop columns that the source has no more."""
+        there = [name for name in names if name in self.held.columns]
+        for what in whats(self._table) if there else ():
+            drop = self._format.drop_columns
+            self.take(what, partial(drop, self._spark, self.at(what), there))
+        columns = {name: kind for name, kind in self.held.columns.items() if name not in there}
+        self.held = msgspec.structs.replace(self.held, columns=columns)
+
+    def add(self, *, rows: bool) -> None:
+        """Add columns; ``rows``: those that are there get the value that they have in the source."""
+        new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
+        if not new:
+            return
+        for what in whats(self._table):
+            add = self._format.add_columns
+            self.take(what, partial(add, self._spark, self.at(what), new))
+        values = {name: older_value(self._table, {}, name) for name in new}
+        known = {name: text for name, text in values.items() if text is not None}
+        if known and rows and "current" in self.held.targets:
+            pairs = (
+                f"{quoted(name)} = {literal(text, sql_type(self._format.stored(new[name])))}"
+                for name, text in known.items()
+            )
+            sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
+            self.take("current", lambda: self._spark.sql(sql))
+        self.held = msgspec.structs.replace(self.held, columns={**self.held.columns, **new})
+
+    def retype(self) -> None:
+        """Give columns the type that the table's have now: by widening, or by rewriting the rows."""
+        stored = self._format.stored
+        had, have = self.held.columns, self._table.columns
+        changed = {
+            n: kind for n, kind in have.items() if not same_type(stored(had[n]), stored(kind))
+        }
+        more = {n: new_fields(stored(had[n]), stored(kind)) for n, kind in changed.items()}
+        for what in whats(self._table) if changed else ():
+            if all(more.values()):
+                fields = [
+                    ((name, *way), kind) for name, each in more.items() for way, kind in each or ()
+                ]
+                add = self._format.add_fields
+                self.take(what, partial(add, self._spark, self.at(what), fields))
+            elif all(self._format.widens(stored(had[n]), stored(k)) for n, k in changed.items()):
+                for name, kind in changed.items():
+                    widen = self._format.widen_column
+                    self.take(what, partial(widen, self._spark, self.at(what), name, kind))
+            else:
+                self._rewrite(what, changed)
+        self.held = msgspec.structs.replace(self.held, columns={**had, **have})
+
+    def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
+        mine = {self._format.called(n): kind for n, kind in self._table.mode.columns.items()}
+        own = {**self.held.columns, **(LOG_FIELDS if what == "changes" else mine)}
+        types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
+        target = self.held.targets[what]
+        for action in self._format.rewriting(self._spark, target, list(own), types):
+            self.take(what, action)

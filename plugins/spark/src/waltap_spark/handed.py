@@ -1,0 +1,153 @@
+"""What goes from the engine to the Spark process: the chunks of a snapshot that its tasks are to read.
+
+It goes by the standard input of the process, and from there to tasks as a broadcast of Spark: chunks hold
+what connects to the source, the password too, which is to be in no plan, argument or log, nor in a file of
+ours. Knows no Spark.
+"""
+
+import logging
+import os
+import pickle
+import select
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+from waltap.capture.capture import Capture, CaptureProperties
+from waltap.decode.relation import Relation
+from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.errors import WaltapError
+from waltap.mapping.type_mapping import TypeOptions
+from waltap.sink.sink import SinkContext
+from waltap.snapshot.chunk import SnapshotChunk
+
+if TYPE_CHECKING:
+    from waltap.mapping.type_mapping import TypeMapper
+
+__all__ = ["NO_MORE", "Handed", "Inbox", "RowTerms", "TableChunks", "packed"]
+
+log = logging.getLogger(__name__)
+
+HEAD: Final = 8
+"""Bytes before what is sent: its length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTerms:
+    """What rows of one table are made into columns by, in any process."""
+
+    described: Relation
+    identity: ReplicaIdentity | None
+    capture: CaptureProperties | None
+    options: TypeOptions
+
+    @classmethod
+    def of(cls, relation: Relation, context: SinkContext) -> "RowTerms":
+        """Return what the sink made with ``context`` would make columns by."""
+        if context.types is None:
+            raise WaltapError("the Spark sink was made without a type mapper")
+        described = context.events.describe(relation)
+        return cls(
+            described=described,
+            identity=None if context.identity is None else context.identity(described),
+            capture=None if context.capture is None else context.capture.properties,
+            options=context.types.options,
+        )
+
+    def context(self, types: "TypeMapper", place: SinkContext) -> SinkContext:
+        """Return a context that knows this one table; ``place``: a context with the rest."""
+        from dataclasses import replace
+
+        identity = self.identity
+        return replace(
+            place,
+            types=types,
+            describe=lambda _relation: self.described,
+            identity=None if identity is None else lambda _relation: identity,
+            capture=None if self.capture is None else Capture(self.capture),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChunks:
+    """The chunks of one table: how many, and pickled with their `RowTerms`."""
+
+    count: int
+    pickled: bytes
+
+    @classmethod
+    def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "TableChunks":
+        """Return ``chunks``, those of one table, as they travel."""
+        terms = RowTerms.of(chunks[0].relation, context)
+        return cls(count=len(chunks), pickled=pickle.dumps((terms, list(chunks))))
+
+    def unpacked(self) -> tuple[RowTerms, list[SnapshotChunk]]:
+        """Return what was packed."""
+        found: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(self.pickled)  # noqa: S301 - our engine's
+        return found
+
+
+Handed = Mapping[str, TableChunks]
+"""Chunks by table (``schema.table``)."""
+
+
+NO_NAME: Final = ""
+"""No chunks have it; it tells that there are none to come."""
+
+
+def packed(name: str, tables: Handed) -> bytes:
+    """Return what `Inbox` reads of standard input."""
+    data = pickle.dumps((name, dict(tables)))
+    return len(data).to_bytes(HEAD, "big") + data
+
+
+NO_MORE: Final = packed(NO_NAME, {})
+"""What is sent when an engine hands nothing over, or nothing any more: it has no snapshot."""
+
+
+class Inbox:
+    """Standard input of a process that an engine started: what it is given, and whether the engine is
+    gone. A thread reads it, so that the engine never waits for a process that is busy."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._last: tuple[str | None, Handed] = (None, {})
+        self._gone = threading.Event()
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def gone(self) -> bool:
+        """Tell whether standard input has ended: the engine closed it, or is no more."""
+        return self._gone.is_set()
+
+    def of(self, name: str) -> Handed | None:
+        """Return what was handed over under ``name``, None where that is not here, or not yet. Raises:
+        LookupError, when the engine hands nothing over any more (`NO_MORE`)."""
+        last, tables = self._last
+        if name == last:
+            return tables
+        if last == NO_NAME:
+            raise LookupError(name)
+        return None
+
+    def _read(self) -> None:
+        try:
+            while (size := self._exactly(HEAD)) is not None:
+                data = self._exactly(int.from_bytes(size, "big"))
+                if data is None:
+                    return
+                self._last = pickle.loads(data)  # noqa: S301 - what started us wrote it
+        except Exception:
+            log.exception("what the engine hands over cannot be read")
+        finally:
+            self._gone.set()  # a process that nobody can reach must not stay for ever
+
+    def _exactly(self, count: int) -> bytes | None:
+        found = bytearray()
+        while len(found) < count:
+            select.select([self._file], [], [])
+            part = os.read(self._file.fileno(), min(count - len(found), 1 << 20))
+            if not part:
+                return None
+            found += part
+        return bytes(found)

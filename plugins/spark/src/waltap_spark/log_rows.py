@@ -1,0 +1,58 @@
+"""Rows of a group as Spark reads them of the change log's segments, and their columns."""
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from waltap.files.store import Store
+from waltap_spark.plan import Group
+from waltap_spark.schema import log_struct, types_of
+from waltap_spark.settle import with_names
+from waltap_spark.small_sets import stored_types
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["logged", "logged_types", "stored_as", "with_epoch"]
+
+
+def logged(
+    spark: "SparkSession",
+    store: Store,
+    group: Group,
+    types: dict[str, str] | None = None,
+    *,
+    first: bool = False,
+) -> "DataFrame":
+    """Return the rows of ``group``, whose columns are ``types``; ``first``: of its first segment."""
+    reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
+    if types is not None:
+        struct = log_struct(stored_as(group, types))
+        reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))
+    prefix = "file://" if store.local else ""
+    paths = group.converted or [prefix + store.uri(path) for path in group.segments]
+    rows = reader.parquet(*(paths[:1] if first else paths))
+    return with_names(rows, group.called) if group.called else rows
+
+
+def stored_as(group: Group, types: dict[str, str]) -> dict[str, str]:
+    """Return ``types`` by the names that columns have in the source."""
+    stored = {new: name for name, new in group.called.items()}
+    return {stored.get(name, name): kind for name, kind in types.items()}
+
+
+def logged_types(spark: "SparkSession", store: Store, group: Group) -> dict[str, str]:
+    """Return the columns of the group's segments, by their footer: Spark starts a job to read it."""
+    from pyspark.errors import PySparkTypeError
+
+    if not group.converted:
+        with contextlib.suppress(PySparkTypeError):
+            found = stored_types(store, group.segments[0])
+            return {group.called.get(name, name): kind for name, kind in found.items()}
+    return types_of(logged(spark, store, group, first=True).schema)
+
+
+def with_epoch(rows: "DataFrame", epoch: int) -> "DataFrame":
+    """Return ``rows`` with the epoch of the change log that they came in."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return rows.withColumn("_epoch", F.lit(epoch).cast("int"))

@@ -1,0 +1,143 @@
+"""Snapshots that tasks of Spark read of a real PostgreSQL, right into the tables."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from waltap_sinks.changelog.errors import RowsElsewhere
+from waltap_spark.column_names import ColumnNames
+from waltap_spark.errors import ChunksUnread, RowsAwaited
+from waltap_spark.modes import ModeRules
+
+from tests.rigs.handed_snapshot import HandedSnapshots
+from tests.servers.postgres import Database
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+TABLES = """
+CREATE TABLE big (
+    id int PRIMARY KEY, v text, n numeric(12,2), at timestamptz, t time, a int[], u uuid,
+    twice int GENERATED ALWAYS AS (id * 2) STORED);
+CREATE TYPE mood AS ENUM ('sad', 'fine');
+CREATE DOMAIN few AS int CHECK (VALUE < 10);
+CREATE TABLE typed (
+    id int PRIMARY KEY, m mood, f few, r int4range, i interval, j jsonb, b bytea, ts timestamp, d date,
+    ta time[], na numeric(5,1)[], free numeric, o text);
+CREATE TABLE keyless (a int, b text);
+CREATE TABLE empty (id int PRIMARY KEY, v text);
+INSERT INTO big SELECT g, repeat('v', 900), g / 3.0, '2026-01-02 03:04:05.678901+00', '12:00:00.5',
+       ARRAY[g, NULL], '00000000-0000-0000-0000-000000000001' FROM generate_series(1, 3000) g;
+INSERT INTO typed VALUES (1, 'fine', 7, '[1,5)', '1 day 02:03:04', '{"a": 1}', '\\x00ff', '2026-01-02 03:04:05.6',
+       '2026-02-03', '{12:00:00.25,NULL}', '{1.5,NULL}', 123456789.000000001, NULL);
+INSERT INTO typed (id) VALUES (2);
+INSERT INTO keyless SELECT g % 3, 'x' FROM generate_series(1, 10) g;
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+"""
+ROWS = {"public.big": 3000, "public.keyless": 10, "public.empty": 0, "public.typed": 2}
+TYPED = (
+    '{1, fine, 7, [1,5), P0Y0M1DT2H3M4S, {"a": 1}, 00FF, 2026-01-02 03:04:05.6, 2026-02-03,'
+    " [12:00:00.25, null], [1.5, null], 123456789.000000001, null}"
+)
+Made = Callable[..., HandedSnapshots]
+
+
+@pytest.fixture
+def made(database: Database, tmp_path: Path, spark: Any) -> Iterator[Made]:
+    database.execute(TABLES)
+    rigs: list[HandedSnapshots] = []
+
+    def make(**options: Any) -> HandedSnapshots:
+        rigs.append(HandedSnapshots(database, tmp_path, spark, **options))
+        rigs[-1].pipeline.settings["snapshot.max.threads"] = 3
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.close()
+
+
+def counts(rig: HandedSnapshots) -> dict[str, int]:
+    tables = rig.tables
+    assert tables.changes("public.big").count() == tables.current("public.big").count()
+    return {name: tables.current(name).count() for name in ROWS}
+
+
+def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
+    made: Made, database: Database
+) -> None:
+    rig = made()
+    with rig.engine("one") as chunks:
+        assert len(chunks["public.big"]) == 3
+        database.execute(
+            "UPDATE big SET v = 'later' WHERE id < 100; DELETE FROM big WHERE id > 2990"
+        )
+        database.execute("INSERT INTO empty VALUES (1); INSERT INTO keyless VALUES (7)")
+        rig.apply()
+    assert counts(rig) == ROWS
+    big = rig.tables.current("public.big")
+    found = big.where("id = 3").selectExpr("cast(struct(n, at, t, a, u) as string)").collect()
+    assert found[0][0] == (
+        "{1.00, 2026-01-02 03:04:05.678901, 12:00:00.5, [3, null],"
+        " 00000000-0000-0000-0000-000000000001}"
+    )
+    typed = rig.tables.current("public.typed")
+    told = "cast(struct(id, m, f, r, i, j, hex(b), ts, d, ta, na, free, o) as string)"
+    found = typed.where("id = 1").selectExpr(told).collect()
+    assert found[0][0] == TYPED
+    assert big.agg(F.sum("id")).collect()[0][0] == 3000 * 3001 // 2
+    assert {row[0] for row in big.selectExpr("length(v)").distinct().collect()} == {900}
+    history = rig.tables.changes("public.big")
+    (told,) = history.select("_op", "_commit_lsn", "_seq", "_epoch").distinct().collect()
+    assert tuple(told)[::3] == ("r", 1)
+    assert told[1] == rig.log.last().mark.end_lsn  # type: ignore[union-attr]
+    state = rig.output.state()
+    assert state is not None
+    assert {name: state.tables[name].handed_rows for name in ROWS} == ROWS
+    with pytest.raises(RowsElsewhere, match="WT-5112 .*public.big"):
+        rig.log.rows("public", "big")
+
+
+def test_versions_are_those_of_the_last_snapshot_also_where_one_before_was_committed_and_lost(
+    made: Made, database: Database
+) -> None:
+    modes = ModeRules(modes=(r"public\.big:scd2", r"public\.empty:append", "scd1"))
+    rig = made(modes=modes, names=ColumnNames(renames=(r"public\.big\.v:value",)))
+    with rig.engine("one"):
+        rig.apply()
+    big = rig.tables.current("public.big")
+    assert big.where("_current and _to_lsn is null").count() == big.count() == 3000
+    assert big.where("length(value) = 900").count() == 3000
+    assert rig.tables.current("public.empty").count() == 0
+    database.execute("DELETE FROM big WHERE id > 5")
+    with rig.engine("two"):
+        rig.apply()
+    big = rig.tables.current("public.big")
+    assert big.where("_current and _to_lsn is null").count() == big.count() == 5
+    assert rig.tables.changes("public.big").count() == 3005
+
+
+def test_who_comes_while_nobody_hands_over_waits_and_takes_nothing_of_a_lost_snapshot(
+    made: Made, database: Database
+) -> None:
+    rig = made()
+    with rig.engine("lost"):
+        pass
+    with pytest.raises(RowsAwaited, match="WT-5258"):
+        rig.apply()
+    assert rig.output.state() is None
+    database.execute("DELETE FROM big WHERE id > 5")
+    with rig.engine("next"):
+        rig.apply()
+    assert counts(rig) == {**ROWS, "public.big": 5}
+
+
+def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made) -> None:
+    rig = made()
+    with rig.engine("one"):
+        there = dict(rig._there)
+    rig._there.update(there)
+    with pytest.raises(ChunksUnread, match="WT-2001 the exported snapshot is gone"):
+        rig.apply()
+    assert rig.output.state() is None

@@ -1,0 +1,171 @@
+"""Tables in Apache Iceberg while they are written: one cut for readers, one table that stands still, files
+that are tended, and a comparison with the source."""
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
+from tests.rigs.changelog import relation
+from tests.rigs.spark import Rig
+from waltap_spark.commands import application
+from waltap_spark.live import LiveTables, open_tables
+from waltap_spark.maintenance import maintain
+from waltap_spark.modes import ModeRules
+from waltap_spark.output import Output
+from waltap_spark.resumption import Requests
+from waltap_spark.verify import compare
+
+LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
+TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
+START = 100
+MOVES = 4
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+
+@pytest.fixture
+def rig(iceberg: Any, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, iceberg, "iceberg", parallel=2, grace_s=0.0)
+    yield made
+    made.applier.close()
+    made.sink.close()
+
+
+def total(tables: LiveTables) -> int:
+    return sum(
+        tables.current(each.name).agg({"amount": "sum"}).collect()[0][0] for each in (LEFT, RIGHT)
+    )
+
+
+def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Money moves between two tables; whoever reads, now or as of a position, finds the same sum."""
+    for table in (LEFT, RIGHT):
+        rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
+    rig.db.insert(NUMBER, ["1", "5"])
+    rig.commit()
+    rig.apply()
+    chance, failed = random.Random(7), []
+
+    def move() -> None:
+        try:
+            for number in range(MOVES):
+                by = chance.randint(1, 50)
+                for table, sign in ((LEFT, -by), (RIGHT, by)):
+                    row = chance.choice(rig.db.rows[table.name])
+                    new = str(int(str(row[1])) + sign)
+                    rig.db.update(table, [row[0]], amount=new, unsent=["note"])
+                if number in (1, 2):
+                    rig.db.insert(TEXT, [str(number + 2), "word"])
+                rig.commit()
+                rig.apply()
+        except BaseException as error:
+            failed.append(error)
+
+    bank = threading.Thread(target=move)
+    bank.start()
+    reads = 0
+    while bank.is_alive() or not reads:
+        tables = open_tables(rig.spark, rig.output.location)
+        assert tables.state is not None
+        assert total(tables) == 4 * START
+        cut = chance.choice(tables.state.cuts)
+        assert total(tables.at(cut.mark)) == 4 * START
+        reads += 1
+    bank.join()
+    assert failed == []
+    rig.check(LEFT, RIGHT)
+    standing = rig.output.table("odd")
+    assert "WT-5205" in standing.failed
+    assert standing.mark is not None
+    asked = CliRunner().invoke(
+        application, ["resume", str(rig.folder / "out"), "public.odd", "--as-text"]
+    )
+    assert asked.exit_code == 0, asked.output
+    monkeypatch.setattr("waltap_spark.resumption.LOOK_S", 0.0)
+    rig.applier._requests = Requests(rig.output)  # looks at once
+    rig.apply()
+    assert rig.output.table("odd").failed == ""
+    assert rig.current(TEXT) == [("1", "5"), ("3", "word"), ("4", "word")]
+    rig.check(LEFT, RIGHT)
+
+
+def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:
+    rig.db.insert(LEFT, ["1", "5", "n"])
+    rig.commit()
+    rig.apply()
+    for number in range(4):
+        rig.db.insert(LEFT, [str(number + 2), "5", "n"])
+        rig.db.update(LEFT, ["1"], amount=str(number))
+        rig.commit()
+        rig.apply()
+    tables = LiveTables(rig.spark, rig.output)
+    end, _rows = rig.db.history[1]
+    reader = tables.at(end).current(LEFT.name).orderBy("id")
+    rig.applier.close()
+    (told,) = maintain(rig.spark, Output(rig.output.location), grace_s=0.0)
+    assert told.skipped == ""
+    assert told.after < told.before
+    assert [tuple(row) for row in reader.collect()] == [(1, 0, "n"), (2, 5, "n")]
+    rig.check(LEFT)
+    rig.reopen()
+    rig.db.update(LEFT, ["1"], amount="9", unsent=["note"])
+    rig.commit()
+    rig.apply()
+    rig.check(LEFT)
+
+
+def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    """`_deleted` is a column of Iceberg's own; several sessions apply, and each has the catalogue."""
+    kept = ModeRules(deletes=("soft",))
+    rig = Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=kept)
+    rig.db.insert(LEFT, ["1", "5", "n"], ["2", "6", "m"])
+    rig.commit()
+    rig.apply()
+    rig.db.delete(LEFT, ["1"])
+    rig.commit()
+    rig.apply()
+    tables = LiveTables(rig.spark, rig.output)
+    flags = {row["id"]: row["_deleted"] for row in tables.current(LEFT.name).collect()}
+    assert flags == {1: True, 2: False}
+    assert [row["id"] for row in tables.standing(LEFT.name).collect()] == [2]
+    held = rig.output.table(LEFT.name).held
+    assert held is not None
+    stored = rig.spark.sql(f"SELECT id FROM {held.targets['current'].at} WHERE _is_deleted")
+    assert [row["id"] for row in stored.collect()] == [1]
+    rig.applier.close()
+    rig.sink.close()
+
+
+def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
+    rig: Rig, database: Any
+) -> None:
+    rig.db.insert(TABLE, *ROWS)
+    rig.commit()
+    rig.apply()
+    with database.connect() as connection:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+        connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
+        for row in ROWS:
+            marks = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
+            connection.execute(f"INSERT INTO t VALUES ({marks})", row)
+        tables = LiveTables(rig.spark, rig.output)
+        (found,) = compare(connection, tables)
+        assert found.left_out == ()
+        assert found.equal, found
+        connection.execute("UPDATE t SET name = 'other' WHERE id = 1; DELETE FROM t WHERE id = 4")
+        (found,) = compare(connection, tables)
+    assert (found.missing, found.surplus, found.changed) == ((), ("(id=4)",), ("(id=1)",))
+    assert found.columns == ("name",)
+    assert "name: 'other' | 'plain'" in found.rows[0]
