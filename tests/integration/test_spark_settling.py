@@ -9,7 +9,7 @@ from waltap_spark import few
 from waltap_spark.output import ChangeSet, TableState
 from waltap_spark.schema import LOG_FIELDS, struct_of
 from waltap_spark.session import make_active, prepare
-from waltap_spark.settle import GONE
+from waltap_spark.beside import GONE
 
 from tests.property.test_move_origins import Action, Source
 

@@ -17,12 +17,12 @@ from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, Manifest, Mark
 from waltap_spark.chunks import chunk_rows
 from waltap_spark.errors import ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.expression import with_names
 from waltap_spark.formats import Brought, Step, TableFormat
 from waltap_spark.handed import Handed
 from waltap_spark.log_rows import stored_as, with_epoch
 from waltap_spark.output import TableState
 from waltap_spark.plan import Group, TablePlan
-from waltap_spark.settle import with_names
 
 if TYPE_CHECKING:
     from waltap.files.store import Store

@@ -1,12 +1,24 @@
 """Columns as Spark's expressions: by any name, and what the change log's own columns say of a row."""
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["EXACT", "column_of", "held", "namespace_of", "order", "quoted", "sent", "the_same"]
+__all__ = [
+    "EXACT",
+    "column_of",
+    "held",
+    "namespace_of",
+    "order",
+    "quoted",
+    "sent",
+    "the_same",
+    "unchanged_as",
+    "with_names",
+]
 
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
 
@@ -59,3 +71,28 @@ def held(name: str) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+
+
+def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
+    """Return ``rows`` of the change log with other ``names`` (old → new) of columns."""
+    return rows.select(
+        *(
+            unchanged_as(names)
+            if name == "_unchanged"
+            else column_of(name).alias(names.get(name, name))
+            for name in rows.columns
+        )
+    )
+
+
+def unchanged_as(names: Mapping[str, str]) -> "Column":
+    """Return `_unchanged` with ``names`` (old → new) of columns."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def present(name: "Column") -> "Column":
+        found = name
+        for old, new in names.items():
+            found = F.when(name == F.lit(old), F.lit(new)).otherwise(found)
+        return found
+
+    return F.transform("_unchanged", present).alias("_unchanged")

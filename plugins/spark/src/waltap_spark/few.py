@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import first_words
 from waltap_spark.expression import ORDER, column_of, the_same
 from waltap_spark.origins import Event, Origin, Origins, Place, stands
 from waltap_spark.schema import LOG_FIELDS, struct_of
-from waltap_spark.settle import GONE, after_last_truncate, settled, with_moves
+from waltap_spark.settle import after_last_truncate, settled, with_moves
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +143,7 @@ class _Few:
         self._partial = [name for name in told if name not in table.key]
         self._truncates = _truncates(rows)
         self._events, self._later = _events(table.key, rows, self._truncates)
-        self._own = _unlike([*table.columns, *LOG_FIELDS])
+        self._own = unlike([*table.columns, *LOG_FIELDS])
 
     # --- what moved along -------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class _Few:
     # --- one row for each key ---------------------------------------------------------------------
 
     def settled(self) -> "DataFrame":
-        """Return one row for each key, and `GONE`."""
+        """Return one row for each key, and `gone`."""
         import pyarrow as pa
 
         rows, table = self._rows, self._table
@@ -236,11 +237,11 @@ class _Few:
         for name in own:
             numbers = [*ends] if name in table.key else sources.get(name, lasts)
             made[name] = rows.column(name).take(pa.array(numbers, pa.int64()))
-        gone = self._gone(keys)
-        made[GONE] = pa.array([gone[key] for key in keys], pa.bool_())
+        ended = self._ended(keys)
+        made[gone(table)] = pa.array([ended[key] for key in keys], pa.bool_())
         held = {name: found for name, found in sources.items() if None in found}
         if emptied is not None or not held:
-            return self._local(made, [*own, GONE])
+            return self._local(made, [*own, gone(table)])
         made[self._called("code")] = pa.array(list(keys), pa.int32())
         for n, found in enumerate(held.values()):
             made[self._called("held", n)] = pa.array([number is None for number in found])
@@ -265,14 +266,14 @@ class _Few:
             ).otherwise(column_of(name))
             for n, name in enumerate(names)
         }
-        own = [*self._table.columns, *self._table.mode.extra, GONE]
+        own = [*self._table.columns, *self._table.mode.extra, gone(self._table)]
         return joined.select(*(values.get(name, column_of(name)).alias(name) for name in own))
 
     def _brings(self, event: Event, name: str) -> bool:
         """Tell whether a row has a value of the column ``name`` of its own."""
         return name not in event.held or event.number in self._origins.get(name, ())
 
-    def _gone(self, keys: Mapping[int, list[Event]]) -> dict[int, bool]:
+    def _ended(self, keys: Mapping[int, list[Event]]) -> dict[int, bool]:
         """Return which keys have no row after their events."""
         if not self._crossed:
             return {key: events[-1].op == "d" for key, events in keys.items()}
@@ -338,14 +339,6 @@ class _Few:
 def _with(rows: "pa.Table", name: str, column: "pa.ChunkedArray | pa.Array") -> "pa.Table":
     at = rows.schema.get_field_index(name)
     return rows.set_column(at, rows.schema.field(at), column)
-
-
-def _unlike(names: Iterable[str]) -> str:
-    """Return how none of ``names`` begins."""
-    names, found = list(names), "__"
-    while any(name.startswith(found) for name in names):
-        found += "_"
-    return found
 
 
 def _places(rows: "pa.Table") -> list[Place]:

@@ -4,9 +4,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from waltap.files.store import Store
+from waltap_spark.expression import with_names
 from waltap_spark.plan import Group
 from waltap_spark.schema import log_struct, types_of
-from waltap_spark.settle import with_names
 from waltap_spark.small_sets import stored_types
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ that Spark knows (Delta, on pyspark 4.2), a streaming table keeps the history, a
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap_spark.beside import unlike
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
 from waltap_spark.expression import quoted
 from waltap_spark.source.catalogue import OWN, logged_tables
@@ -96,9 +97,10 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
         raise TableUnknown(f"{table} has no key to go by", known="its history is all there is")
     own, keys = [each.name for each in entry.columns], entry.key
     order = F.expr(ORDER)
-    emptied = history.where("_op = 't'").agg(F.max(order).alias("_emptied"))
+    begins = unlike(own, "_emptied")
+    emptied = history.where("_op = 't'").agg(F.max(order).alias(begins))
     rows = history.where("_op <> 't'").crossJoin(F.broadcast(emptied))
-    rows = rows.where(F.col("_emptied").isNull() | (order > F.col("_emptied")))
+    rows = rows.where(F.col(begins).isNull() | (order > F.col(begins)))
     wanted = [F.max_by("_op", order).alias("__op")]
     for number, name in enumerate(own):
         sent = ~F.coalesce(F.array_contains("_unchanged", name), F.lit(False)) & (

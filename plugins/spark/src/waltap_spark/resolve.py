@@ -7,17 +7,16 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from waltap_spark.beside import gone
 from waltap_spark.expression import column_of
 from waltap_spark.modes import row_columns
 from waltap_spark.output import BasePart, ChangeSet, TableState
 from waltap_spark.schema import log_struct, struct_of
 from waltap_spark.settle import (
-    GONE,
     after_last_truncate,
     copies,
-    match,
+    of_touched_keys,
     settled,
-    touched_keys,
     widened,
 )
 from waltap_spark.timeline import fresh, rows_after
@@ -117,7 +116,6 @@ def _latest(
 ) -> "DataFrame":
     """Return the base with, for each key of ``rows``, the row ``after`` them in place of what it held."""
     own = [column_of(name) for name in row_columns(table)]
-    keys = touched_keys(table.key, rows, table.pending)
-    kept = base.join(keys, match(table.key, "__key"), "left_anti")
-    alive = after.where(f"not {GONE}")
+    kept = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
+    alive = after.where(f"not {gone(table)}")
     return kept.select(*own).unionByName(alive.select(*own))

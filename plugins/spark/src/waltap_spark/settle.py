@@ -8,12 +8,13 @@ This comes before every table format, so that all of them store the same rows. B
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from waltap_spark.beside import GONE, set_aside, unlike
 from waltap_spark.column_identity import file_column, older_value
-from waltap_spark.expression import EXACT, column_of, order, sent, the_same
+from waltap_spark.expression import EXACT, column_of, order, sent, the_same, unchanged_as
 from waltap_spark.moves import alive_keys, settle_moves
 from waltap_spark.nested import fitted
 from waltap_spark.schema import LOG_FIELDS, common_type, struct_of
@@ -24,21 +25,15 @@ if TYPE_CHECKING:
     from waltap_spark.output import Facts, TableState
 
 __all__ = [
-    "GONE",
     "after_last_truncate",
     "copies",
     "distinguishing",
-    "match",
+    "of_touched_keys",
     "settled",
-    "touched_keys",
     "widened",
     "with_moves",
-    "with_names",
     "with_source",
 ]
-
-GONE: Final = "__waltap_gone"
-"""Column of settled rows: whether there is no row under the key after the changes."""
 
 ERA: Final = "__waltap_era"
 """How many truncates were before a row."""
@@ -83,35 +78,10 @@ def widened(
             called[stored] = name
     if log:
         columns += [
-            _unchanged_as(called) if name == "_unchanged" and called else column_of(name)
+            unchanged_as(called) if name == "_unchanged" and called else column_of(name)
             for name in LOG_FIELDS
         ]
     return frame.select(*columns, *map(column_of, more))
-
-
-def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
-    """Return ``rows`` of the change log with other ``names`` (old → new) of columns."""
-    return rows.select(
-        *(
-            _unchanged_as(names)
-            if name == "_unchanged"
-            else column_of(name).alias(names.get(name, name))
-            for name in rows.columns
-        )
-    )
-
-
-def _unchanged_as(names: Mapping[str, str]) -> "Column":
-    """Return `_unchanged` with ``names`` (old → new) of columns."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    def present(name: "Column") -> "Column":
-        found = name
-        for old, new in names.items():
-            found = F.when(name == F.lit(old), F.lit(new)).otherwise(found)
-        return found
-
-    return F.transform("_unchanged", present).alias("_unchanged")
 
 
 def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, str]) -> "DataFrame":
@@ -139,29 +109,34 @@ def after_last_truncate(rows: "DataFrame") -> "DataFrame":
     """Return those of ``rows`` that came after the last truncate among them."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    last = rows.where("_op = 't'").agg(F.max(order()).alias("__waltap_truncated"))
-    return (
-        rows.crossJoin(F.broadcast(last))
-        .where(order() > F.col("__waltap_truncated"))
-        .drop("__waltap_truncated")
-    )
+    truncated = unlike(rows.columns, "__waltap_truncated")
+    last = rows.where("_op = 't'").agg(F.max(order()).alias(truncated))
+    return rows.crossJoin(F.broadcast(last)).where(order() > F.col(truncated)).drop(truncated)
 
 
-def touched_keys(key: Sequence[str], rows: "DataFrame", changes: "Sequence[Facts]") -> "DataFrame":
-    """Return the keys of ``rows``, each once, as the columns ``__key`` 0, 1, …"""
+def of_touched_keys(
+    base: "DataFrame",
+    key: Sequence[str],
+    rows: "DataFrame",
+    changes: "Sequence[Facts]",
+    how: Literal["left_semi", "left_anti"],
+) -> "DataFrame":
+    """Return those of ``base`` whose key is one of those of ``rows``, or none of them (``left_anti``)."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    own = unlike(base.columns) + "key"
     keys = rows.select(*map(column_of, key)).distinct()
-    keys = keys.select(*(column_of(name).alias(f"__key{n}") for n, name in enumerate(key)))
+    keys = keys.select(*(column_of(name).alias(f"{own}{n}") for n, name in enumerate(key)))
     small = sum(change.rows for change in changes) <= SMALL_ROWS
-    return F.broadcast(keys) if small else keys
+    return base.join(F.broadcast(keys) if small else keys, _match(key, own), how)
 
 
+@set_aside
 def settled(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Return one row for each key of ``rows``: the table's columns as they are after all of them (and
-    those that its mode adds), and `GONE`. ``changes`` is what is known of the rows, ``base`` what the
+    those that its mode adds), and `gone`. ``changes`` is what is known of the rows, ``base`` what the
     table held before them."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -184,19 +159,17 @@ def settled(
         standing = alive_keys(key, rows, base)
         named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
         standing = standing.select(*named, F.lit(True).alias("__stands"))
-        last = last.join(standing, match(key, "__alive"), "left")
+        last = last.join(standing, _match(key, "__alive"), "left")
         gone = F.col("__stands").isNull()
     else:
         gone = F.col("__last._op") == "d"
     last = last.withColumn(GONE, gone)
     if partial:
-        before = base.join(
-            touched_keys(key, rows, changes), match(key, "__key"), "left_semi"
-        ).select(
+        before = of_touched_keys(base, key, rows, changes, "left_semi").select(
             *(column_of(name).alias(f"__was{n}") for n, name in enumerate(key)),
             *(column_of(name).alias(f"__base{n}") for n, name in enumerate(partial)),
         )
-        last = last.join(before, match(key, "__was"), "left")
+        last = last.join(before, _match(key, "__was"), "left")
     values = []
     for name in own:
         if name in key:
@@ -210,6 +183,7 @@ def settled(
     return last.select(*values, GONE)
 
 
+@set_aside
 def with_moves(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
@@ -219,21 +193,14 @@ def with_moves(
     if not names:
         return rows
     crossed = any(change.crossed for change in changes)
-    # names of the source that might be those of columns that are made on the way
-    aside = {name: f"__waltap {n}" for n, name in enumerate(table.columns) if name.startswith("_")}
-    called = [aside.get(name, name) for name in names]
-    columns = {aside.get(name, name): kind for name, kind in table.columns.items()}
-    key = tuple(aside.get(name, name) for name in table.key)
-    asked = [*table.key, *names]
-    here = base.select(*(column_of(name).alias(aside.get(name, name)) for name in asked))
-    found = with_names(rows, aside) if aside else rows
+    own = [*table.columns, *LOG_FIELDS]
+    here = base.select(*map(column_of, [*table.key, *names]))
     if any("t" in change.operations for change in changes):
-        found, here, key = *_parted(found, here), (ERA, *key)
-        columns = {ERA: '"integer"', **columns}
-    like = msgspec.structs.replace(table, columns=columns, key=key)
-    found = settle_moves(like, found, here, called, crossed=crossed)
-    found = with_names(found, {new: name for name, new in aside.items()}) if aside else found
-    return found.select(*map(column_of, [*table.columns, *LOG_FIELDS]))
+        rows, here = _parted(rows, here)
+        columns = {ERA: '"integer"', **table.columns}
+        table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
+    found = settle_moves(table, rows, here, names, crossed=crossed)
+    return found.select(*map(column_of, own))
 
 
 def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
@@ -247,7 +214,7 @@ def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame
     return parted, base.withColumn(ERA, F.lit(0))
 
 
-def match(key: Sequence[str], other: str) -> "Column":
+def _match(key: Sequence[str], other: str) -> "Column":
     """Return the condition that the key is that of the columns ``other`` 0, 1, …"""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -268,8 +235,9 @@ def copies(
     own = [column_of(name) for name in names]
     if all("d" not in change.operations for change in changes):
         return base.unionByName(rows.where("_op <> 't'").select(*own))
-    weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias("__waltap_weight")
-    signed = base.select(*own, F.lit(1).alias("__waltap_weight")).unionByName(
+    called = unlike(names, "__waltap_weight")
+    weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias(called)
+    signed = base.select(*own, F.lit(1).alias(called)).unionByName(
         rows.where("_op <> 't'").select(*own, weight)
     )
     alike = [
@@ -277,7 +245,7 @@ def copies(
         for n, (name, kind) in enumerate(table.columns.items())
     ]
     groups = signed.groupBy(*alike).agg(
-        F.first(F.struct(*own)).alias("_row"), F.sum("__waltap_weight").alias("_count")
+        F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
     )
     found = groups.where("_count > 0").select(
         "_row", F.explode(F.sequence(F.lit(1), F.col("_count").cast("int")))

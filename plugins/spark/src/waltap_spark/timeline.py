@@ -11,11 +11,12 @@ Nothing here starts a Spark job. A *state* is one row of a frame: the key, wheth
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from waltap_spark.beside import GONE, set_aside
 from waltap_spark.expression import column_of, order, sent
 from waltap_spark.modes import row_columns
 from waltap_spark.moves import verdict
 from waltap_spark.schema import LOG_FIELDS
-from waltap_spark.settle import GONE, distinguishing, match, touched_keys
+from waltap_spark.settle import distinguishing, of_touched_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,16 +58,18 @@ def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
     return base.where(table.mode.standing) if table.mode.standing else base
 
 
+@set_aside
 def changed(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return the rows of ``table`` that ``rows`` change or add, and `GONE`: whether a row is no more.
+    """Return the rows of ``table`` that ``rows`` change or add, and `gone`: whether a row is no more.
 
     ``base`` is what the table held; ``rows`` have what moved rows kept.
     """
     return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
 
 
+@set_aside
 def rows_after(
     table: "TableState", changes: "Sequence[Facts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
@@ -75,8 +78,7 @@ def rows_after(
     if table.mode.name == "scd2":
         done, base = base.where("not _current"), base.where("_current")
     if not _empties(table, changes):
-        keys = touched_keys(table.key, rows, changes)
-        done = done.unionByName(base.join(keys, match(table.key, "__key"), "left_anti"))
+        done = done.unionByName(of_touched_keys(base, table.key, rows, changes, "left_anti"))
     found = _outcome(table, changes, rows, base).where(f"not {GONE}")
     return done.unionByName(found.drop(CHANGED, GONE))
 
@@ -98,8 +100,7 @@ def _outcome(
         base = base.where("_current")
     events = _events(table, changes, rows, base)
     if not _empties(table, changes):
-        keys = touched_keys(table.key, rows, changes)
-        base = base.join(keys, match(table.key, "__key"), "left_semi")
+        base = of_touched_keys(base, table.key, rows, changes, "left_semi")
     states = _compared(table, _states(table, changes, events, base))
     return (
         _versions(table, states) if table.mode.name == "scd2" else _last_states(table, states)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap_spark.beside import gone, unlike
 from waltap_spark.errors import NameTaken
 from waltap_spark.expression import column_of
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
@@ -25,7 +26,7 @@ from waltap_spark.formats.table_format import (
 from waltap_spark.formats.work import Work
 from waltap_spark.output import Held, TableState, Target
 from waltap_spark.schema import LOG_FIELDS, struct_of
-from waltap_spark.settle import GONE, copies, distinguishing
+from waltap_spark.settle import copies, distinguishing
 from waltap_spark.shared_targets import sharers
 from waltap_spark.targets import refuse_alike
 
@@ -98,7 +99,7 @@ class MergingFormat(StepwiseFormat):
         else:
             settled = rows.settled(table, self.read(step.spark, table, "current"))
             if rows.only_puts and self._puts_all(step.spark, table):
-                work.put(settled.drop(GONE))
+                work.put(settled.drop(gone(table)))
             else:
                 work.merge(settled)
         return work.done(epoch=epoch if first or empties else work.held.epoch)
@@ -238,12 +239,12 @@ class MergingFormat(StepwiseFormat):
         """Return what is there after changes with a truncate among them."""
         base = self.read(step.spark, table, "current")
         if table.key:
-            return rows.settled(table, base).where(f"not {GONE}").drop(GONE)
+            return rows.settled(table, base).where(f"not {gone(table)}").drop(gone(table))
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
     def _exchanged(self, step: Step, table: TableState, rows: Brought) -> "DataFrame":
-        """Return, for a table without key, rows to take away (`GONE`: all that are equal to one of them)
+        """Return, for a table without key, rows to take away (`gone`: all that are equal to one of them)
         and rows to add."""
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -251,11 +252,12 @@ class MergingFormat(StepwiseFormat):
         names = list(table.columns)
         alike = [distinguishing(name, kind) for name, kind in table.columns.items()]
         row = changes.where("_op <> 't'")
-        same = [each.alias(f"__same{n}") for n, each in enumerate(alike)]
+        own = unlike(base.columns) + "same"
+        same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]
         touched = row.where("_op = 'd'").select(*map(column_of, names), *same)
-        marks = touched.dropDuplicates([f"__same{n}" for n in range(len(alike))])
-        keys = marks.select(*(f"__same{n}" for n in range(len(alike))))
-        on = [each.eqNullSafe(F.col(f"__same{n}")) for n, each in enumerate(alike)]
+        marks = touched.dropDuplicates([f"{own}{n}" for n in range(len(alike))])
+        keys = marks.select(*(f"{own}{n}" for n in range(len(alike))))
+        on = [each.eqNullSafe(F.col(f"{own}{n}")) for n, each in enumerate(alike)]
         left = copies(
             table,
             [rows.group],
@@ -263,6 +265,6 @@ class MergingFormat(StepwiseFormat):
             row.join(keys, on, "left_semi"),
         )
         new = row.join(keys, on, "left_anti").select(*map(column_of, names))
-        added = left.unionByName(new).withColumn(GONE, F.lit(False))
-        away = marks.select(*map(column_of, names)).withColumn(GONE, F.lit(True))
+        added = left.unionByName(new).withColumn(gone(table), F.lit(False))
+        away = marks.select(*map(column_of, names)).withColumn(gone(table), F.lit(True))
         return away.unionByName(added)

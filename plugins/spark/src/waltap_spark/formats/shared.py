@@ -7,10 +7,11 @@ renames or drops may be another's still, so that its values move, or go, and it 
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from waltap_spark.beside import unlike
 from waltap_spark.column_identity import older_value
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.expression import column_of, quoted
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["SharedWork", "at_versions", "begin", "make_room", "part_of", "together"]
-
-NEVER: Final = "__waltap_never"
 
 
 def make_room(
@@ -186,9 +185,10 @@ class SharedWork(Work):
             names = self.view(frame)
             place = self._table.place
             assert place is not None
-            source = f"(SELECT *, CAST(NULL AS string) AS {NEVER} FROM {VIEW})"
+            never = unlike(names, "__waltap_never")
+            source = f"(SELECT *, CAST(NULL AS string) AS {never} FROM {VIEW})"
             self._spark.sql(
-                f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{NEVER}"
+                f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{never}"
                 f" WHEN NOT MATCHED THEN {inserted(names)}"
                 f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
             )

@@ -116,7 +116,7 @@ class Brought:
 
     def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
         """Return the rows that change, one for each `waltap_spark.modes.row_key`, as they are after the
-        changes, and `waltap_spark.settle.GONE`. ``base`` is what the table held before. Where no past is
+        changes, and `waltap_spark.beside.gone`. ``base`` is what the table held before. Where no past is
         kept, rows from before a truncate are no more part of either."""
         filled = self._widened(table, filled=True)
         if table.mode.keeps_past:

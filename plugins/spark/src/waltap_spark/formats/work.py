@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap_spark.beside import gone, unlike
 from waltap_spark.column_identity import older_value
 from waltap_spark.expression import quoted
 from waltap_spark.formats.merge_sql import equal, inserted, literal
@@ -15,7 +16,6 @@ from waltap_spark.modes import row_key
 from waltap_spark.nested import new_fields, same_type
 from waltap_spark.output import Held, TableState
 from waltap_spark.schema import LOG_FIELDS, sql_type
-from waltap_spark.settle import GONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,10 +82,11 @@ class Work:
         self.take(what, action)
 
     def merge(self, settled: "DataFrame") -> None:
-        """MERGE rows with `GONE` by the key."""
+        """MERGE rows with `gone` by the key."""
 
         def action() -> None:
-            names = [name for name in self.view(settled) if name != GONE]
+            away = gone(self._table)
+            names = [name for name in self.view(settled) if name != away]
             key = row_key(self._table)
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
@@ -94,9 +95,9 @@ class Work:
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}{on}"
-                f" WHEN MATCHED AND s.{GONE} THEN DELETE"
+                f" WHEN MATCHED AND s.{away} THEN DELETE"
                 + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
-                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
+                + f" WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
             )
 
         self.take("current", action)
@@ -108,15 +109,16 @@ class Work:
         self.take("current", lambda: self._format.put(self.at("current"), stored, key))
 
     def exchange(self, frame: "DataFrame") -> None:
-        """MERGE rows without a key: those that are equal to one with `GONE` go, the others come."""
+        """MERGE rows without a key: those that are equal to one with `gone` go, the others come."""
 
         def action() -> None:
-            names = [name for name in self.view(frame) if name != GONE]
+            away = gone(self._table)
+            names = [name for name in self.view(frame) if name != away]
             kinds = self._table.columns
             on = " AND ".join(equal(quoted(name), kinds[name]) for name in names)
             self._spark.sql(
-                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{GONE} AND {on}"
-                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
+                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{away} AND {on}"
+                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
             )
 
         self.take("current", action)
@@ -139,7 +141,8 @@ class Work:
         """Rename columns, also where they take each other's names."""
         pairs = list(renames.items())
         if set(renames.values()) & set(self.held.columns):
-            aside = {old: f"__waltap {n}" for n, old in enumerate(renames)}
+            start = unlike(self.held.columns, "__waltap ")
+            aside = {old: f"{start}{n}" for n, old in enumerate(renames)}
             pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
         for what in whats(self._table):
             for old, new in pairs:
