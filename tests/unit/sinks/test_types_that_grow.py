@@ -1,6 +1,7 @@
 """A composite type gets an attribute while the change log is written, and nobody announces its table."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,22 +28,34 @@ def with_place(table: Relation, *attributes: str) -> Relation:
     )
 
 
-def written(folder: Path, now: tuple[str, ...], *values: str) -> tuple[list[object], int]:
-    """Return what the log has of ``values``, and how often the types were asked for anew."""
-    table = with_place(relation("public.t", [("id", "int4"), ("at", "text")]), "x", "y")
+def written(
+    folder: Path, types_then: Sequence[tuple[str, ...]], *batches: Sequence[str]
+) -> tuple[list[object], int]:
+    """Return what the log has of the values in ``batches``, and how often the types were asked for anew;
+    ``types_then``: the attributes that there are when it is asked, the last ever after."""
+    table = with_place(relation("public.t", [("id", "text"), ("at", "text")]), "x", "y")
     asked: list[Relation] = []
 
     def renew(described: Relation) -> Relation:
+        now, known = (
+            types_then[min(len(asked), len(types_then) - 1)],
+            described.columns[1].data_type,
+        )
         asked.append(described)
-        return described if now == ("x", "y") else with_place(described, *now)
+        assert known is not None
+        same = now == tuple(name for name, _type, _typmod in known.attributes)
+        return described if same else with_place(described, *now)
 
     types = TypeRegistry(TYPE_SPECS, TypeOptions(composite_types="struct"))
     made = dataclasses.replace(context(folder), types=types, renew=renew)
     sink, db = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), made), Database()
     sink.open()
-    for number, value in enumerate(values):
-        db.insert(table, [str(number), value])
-        sink.write(batch(db.commit()))
+    for values in batches:
+        parts = []
+        for value in values:
+            db.insert(table, [value, value])
+            parts.append(db.commit())
+        sink.write(batch(*parts))
     sink.flush()
     sink.close()
     parts = ChangeLog(str(folder / "log")).rows("public", "t")
@@ -50,7 +63,8 @@ def written(folder: Path, now: tuple[str, ...], *values: str) -> tuple[list[obje
 
 
 def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path: Path) -> None:
-    found, asked = written(tmp_path, ("x", "y", "z"), "(1,2)", "(3,4,5)", "(6,)", "(7,8,9)")
+    values = ["(1,2)"], ["(3,4,5)"], ["(6,)"], ["(7,8,9)"]
+    found, asked = written(tmp_path, [("x", "y", "z")], *values)
     assert asked == 1
     assert found[0] == {"x": 1, "y": 2}
     assert found[1:] == [
@@ -58,6 +72,19 @@ def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path
     ]  # fmt: skip
 
 
-def test_values_that_never_fit_are_null_and_ask_once(tmp_path: Path) -> None:
-    found, asked = written(tmp_path, ("x", "y"), "(1,2)", "(3,4,5)", "(6,7,8)", "(9,)")
-    assert (found, asked) == ([{"x": 1, "y": 2}, None, None, {"x": 9, "y": None}], 1)
+def test_values_that_never_fit_are_null_and_ask_once_a_batch(tmp_path: Path) -> None:
+    values = ["(1,2)", "(3,4,5)", "(6,7,8)", "(9,)"], ["(3,4,5)", "(6,7,8)"], ["(1,2)"]
+    found, asked = written(tmp_path, [("x", "y")], *values)
+    fits, short = {"x": 1, "y": 2}, {"x": 9, "y": None}
+    assert (found, asked) == ([fits, None, None, short, None, None, fits], 2)
+
+
+def test_a_type_that_grows_after_a_value_that_did_not_fit_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """Another value did not fit before: of a type that had lost an attribute when it was asked for."""
+    then = [("x", "y"), ("x", "y", "w")]
+    found, asked = written(tmp_path, then, ["(1,2)", "(3,4,5)"], ["(6,7,8)"], ["(9,1,2)"])
+    assert found[:2] == [{"x": 1, "y": 2}, None]
+    assert found[2:] == [{"x": 6, "y": 7, "w": 8}, {"x": 9, "y": 1, "w": 2}]
+    assert asked == 2

@@ -106,6 +106,7 @@ class ChangeLogSink(Sink):
         )
         self._versions: dict[Relation, TableVersion | None] = {}
         self._told: set[str] = set()
+        self._batches = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -226,6 +227,7 @@ class ChangeLogSink(Sink):
             self._take(batch)
 
     def _take(self, batch: Batch) -> None:
+        self._batches += 1
         for part in batch.parts:
             if type(part) is TransactionPart:
                 self._take_part(part)
@@ -237,10 +239,8 @@ class ChangeLogSink(Sink):
             self._position = batch.position
         self._unconverted += batch.events
         self._unconverted_bytes += estimated_bytes(batch)
-        if (
-            self._unconverted >= self._properties.chunk_rows
-            or self._unconverted_bytes >= UNCONVERTED_BYTES
-        ):
+        large = self._unconverted_bytes >= UNCONVERTED_BYTES
+        if large or self._unconverted >= self._properties.chunk_rows:
             self._convert()
 
     def _take_part(self, part: TransactionPart) -> None:
@@ -419,8 +419,8 @@ class ChangeLogSink(Sink):
     ) -> TableBuffer | None:
         """Return the buffer for ``changes`` of ``relation``, None when the table is not captured."""
         known = self._versions.get(relation)
-        if known is not None and known.grown and known.is_outgrown(changes):
-            self._versions[relation] = known.renewed()
+        if known is not None and known.grown and known.is_outgrown(changes, self._batches):
+            self._versions[relation] = known.renewed(self._batches)
             self._routes.clear()
         try:
             return self._routes[relation, whole]

@@ -125,6 +125,7 @@ class TableVersion:
         )
         self.grown = tuple(self._readers(described, context.types))
         """Columns with composite types: where tuples have them, and what reads a value or raises."""
+        self._asked = 0
         self._nothing: Tuple = (None,) * len(names)
         self.segment_schema = _segment_schema(self.codec.schema)
         self.folder = f"{safe_name(relation.schema)}/{safe_name(relation.table)}"
@@ -182,10 +183,11 @@ class TableVersion:
             if mapping is not None and not mapping.opaque and _has_composite(column.data_type):
                 yield index, mapping
 
-    def is_outgrown(self, changes: Sequence[Change]) -> bool:
+    def is_outgrown(self, changes: Sequence[Change], batch: int) -> bool:
         """Tell whether a value of a composite type among ``changes`` has other attributes than its type
-        was known to have."""
-        return any(
+        was known to have; not where `renewed` was asked in ``batch`` already: all values of a batch are
+        older than what it said."""
+        return self._asked != batch and any(
             _outgrows(mapping, row[index])
             for change in changes
             if type(change) is not Truncate
@@ -194,13 +196,13 @@ class TableVersion:
             for index, mapping in self.grown
         )
 
-    def renewed(self) -> "TableVersion":
-        """Return the version with the types as they are now; this one, which does not ask again, where
-        nothing of them has changed."""
+    def renewed(self, batch: int) -> "TableVersion":
+        """Return the version with the types as they are now; this one, which does not ask again for
+        ``batch``, where nothing of them has changed."""
         renew = self._context.renew
         now = self._described if renew is None else renew(self._described)
         if now is self._described:
-            self.grown = ()
+            self._asked = batch
             return self
         return TableVersion(self._seen, self._context, self._warn, now)
 
