@@ -129,3 +129,24 @@ def run(rig: Rig) -> None:
     check(rig, tenants)
     rig.applier.close()
     rig.sink.close()
+
+
+def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
+    spark: Any, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, spark, places=Places((r"t(\d)?\.(.*):all.$2@$1",)))
+    table = relation("t.orders", [("id", "int4")])
+    rig.db.insert(table, ["1"])
+    rig.commit()
+    rig.apply()
+    failed = rig.output.table("t.orders").failed
+    assert "WT-5261" in failed
+    assert "t.orders no name" in failed
+    rig.reopen(places=Places((r"t\.(.*):all.$1@only",)))
+    rig.db.insert(table, ["2"])
+    rig.commit()
+    rig.apply()
+    rows = LiveTables(rig.spark, rig.output).current("all.orders").collect()
+    assert sorted((row["id"], row["_source"]) for row in rows) == [(1, "only"), (2, "only")]
+    rig.applier.close()
+    rig.sink.close()

@@ -100,6 +100,24 @@ def test_a_pattern_may_have_what_stands_before_a_source() -> None:
     assert Places((r"t\.a@b:all.c",)).of("t", "a@b") == Place(schema="all", table="c", source="t")
 
 
+def test_a_name_may_have_a_dot_that_a_rule_puts_into_another() -> None:
+    places = Places((r"(.*)\.(\w+):$1.$2@$2",))
+    assert places.of("a.b", "orders") == Place(schema="a.b", table="orders", source="orders")
+    checked_places([r"(.*)\.(\w+):all\.$2"])
+    place = Places((r"(.*)\.(\w+):all\.$2",)).of("t", "orders")
+    assert place == Place(schema="all", table="orders", source="t")
+
+
+@pytest.mark.parametrize("into", ["all.$2@$1", "all.$1", "$1.$2"])
+def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
+    places = Places((rf"t(\d)?\.(.*):{into}",))
+    named = places.of("t1", "orders")
+    require_place(TableState(schema="t1", table="orders", place=named), places, ["id"])
+    place = places.of("t", "orders")
+    with pytest.raises(SourcesDiffer, match=r"source\.into.* t\.orders no name"):
+        require_place(TableState(schema="t", table="orders", place=place), places, ["id"])
+
+
 def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
     places = Places(RULES)
     require_place(source("t_a"), places, ["id"])

@@ -18,6 +18,13 @@ def test_a_table_is_called_by_the_first_rule_that_matches_its_name_as_it_is_writ
     assert named(RULES, "odd", "t") == ("odd", "t")
 
 
+def test_a_group_that_matches_nothing_gives_no_name() -> None:
+    rules = (r"crm\.(\w+)_x|crm\.other:raw.$1",)
+    assert named(rules, "crm", "orders_x") == ("raw", "orders")
+    with pytest.raises(FormatLimit, match=r"gives crm\.other no name"):
+        named(rules, "crm", "other")
+
+
 @pytest.mark.parametrize("rule", ["orders", r"public\.a:", ":b", "a:b.c.d", "a:b.", "a:$1", "(:b"])
 def test_a_rule_that_gives_no_name_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -364,10 +364,13 @@ class Applier:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        table = before.tables.get(name) or _new_table(found, self._options)
-        mode = self._options.modes.of(table.target_name)
-        if not table.columns and mode != table.mode:
-            table = msgspec.structs.replace(table, kept_as=mode)
+        table = before.tables.get(name) or TableState(schema=found.schema, table=found.table)
+        if not table.columns:  # nothing of it is stored yet
+            place = self._options.places.of(table.schema, table.table)
+            table = msgspec.structs.replace(table, place=place)
+            mode = self._options.modes.of(table.target_name)
+            if mode != table.mode:
+                table = msgspec.structs.replace(table, kept_as=mode)
         suited = self._sessions.get()
         try:
             make_active(suited.session)
@@ -585,8 +588,3 @@ class _Attempt:
         return self.shapes.required(
             msgspec.structs.replace(table, columns=columns, versions=versions)
         )
-
-
-def _new_table(found: TablePlan, options: ApplyOptions) -> TableState:
-    place = options.places.of(found.schema, found.table)
-    return TableState(schema=found.schema, table=found.table, place=place)

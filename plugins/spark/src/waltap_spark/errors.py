@@ -179,7 +179,8 @@ class NamesClash(SinkError):
 
 class SourcesDiffer(SinkError):
     """A table cannot be one with the others of its target: a column has a type that theirs do not fit
-    with, is called as the column of sources is, or its source is another table's already.
+    with, is called as the column of sources is, its source is another table's already, or its rule gives
+    it an empty name.
 
     The table stands still, the other sources go on.
     """
@@ -188,6 +189,7 @@ class SourcesDiffer(SinkError):
     remedy = (
         "Give the column the same type in all sources, or source.column another name, or each table a "
         "source of its own (@SOURCE), or leave the table out of source.into in an output that begins anew."
+        " Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
     )
 
 

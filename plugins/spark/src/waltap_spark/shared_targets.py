@@ -32,7 +32,7 @@ __all__ = [
 
 class Places:
     """What a profile says: TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins; without @SOURCE a source is
-    called as its schema. ``$1`` are groups of the pattern, in both."""
+    called as its schema. ``$1`` are groups of the pattern, in all three; what matched nothing is empty."""
 
     def __init__(self, rules: Sequence[str] = (), column: str = COLUMN) -> None:
         self._rules, self._column = tuple(rules), column
@@ -44,8 +44,12 @@ class Places:
             compiled = java_pattern(pattern, ignore_case=False)
             match = compiled.fullmatch(f"{schema}.{table}")
             if match is not None:
-                own, _dot, name = match.expand(java_replacement(target, compiled)).partition(".")
-                called = match.expand(java_replacement(source, compiled)) if source else schema
+                own, name, called = (
+                    match.expand(java_replacement(part, compiled))
+                    for part in (*target.split("."), source)
+                )
+                if not source:
+                    called = schema
                 return Place(schema=own, table=name, source=called, column=self._column)
         return None
 
@@ -59,14 +63,14 @@ def checked_places(rules: Sequence[str]) -> None:
         if not pattern or len(parts) != 2 or not all(parts) or unnamed:
             raise ValueError(f"{rule!r} is not TABLE-REGEX:SCHEMA.TABLE@SOURCE")
         compiled = java_pattern(pattern, ignore_case=False)
-        java_replacement(target, compiled)
-        java_replacement(source, compiled)
+        for part in (*parts, source):
+            java_replacement(part, compiled)
 
 
 def _parts(rule: str) -> tuple[str, str, str]:
     pattern, _colon, rest = rule.rpartition(":")
     target, _at, source = rest.strip().partition("@")
-    return pattern, target.strip(), source.strip()
+    return pattern, target.strip().replace(r"\.", "."), source.strip()
 
 
 def require_place(table: "TableState", places: Places, columns: Iterable[str]) -> None:
@@ -75,6 +79,9 @@ def require_place(table: "TableState", places: Places, columns: Iterable[str]) -
     Raises: SourcesDiffer.
     """
     wanted = places.of(table.schema, table.table)
+    if wanted is not None and not all((wanted.schema, wanted.table, wanted.source)):
+        into = f"schema {wanted.schema!r}, table {wanted.table!r}, source {wanted.source!r}"
+        raise SourcesDiffer(f"source.into gives {table.name} no name: {into}")
     if wanted != table.place:
         was, now = (_said(each) for each in (table.place, wanted))
         raise SourcesDiffer(f"{table.name} was made {was}, and is to be {now}")

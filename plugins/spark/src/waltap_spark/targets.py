@@ -52,7 +52,7 @@ def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
     """Return the schema and the name that ``rules`` (TABLE-REGEX:NAME) give a table; first match wins.
 
     NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns match ``schema.table`` as it is
-    written: case counts.
+    written: case counts. Raises: FormatLimit, for a name that comes out empty.
     """
     for rule in rules:
         pattern, _colon, name = rule.rpartition(":")
@@ -60,7 +60,10 @@ def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
         match = compiled.fullmatch(f"{schema}.{table}")
         if match is not None:
             own, dot, last = match.expand(java_replacement(name.strip(), compiled)).partition(".")
-            return (own, last) if dot else (schema, own)
+            found = (own, last) if dot else (schema, own)
+            if not all(found):
+                raise FormatLimit(f"{rule} gives {schema}.{table} no name: {'.'.join(found)!r}")
+            return found
     return schema, table
 
 
