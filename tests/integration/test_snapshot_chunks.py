@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import pytest
 from waltap.errors import ConnectionLost
 from waltap.pipeline.setup import build
 from waltap.snapshot import SnapshotChunk
-from waltap.source.connector import Connector, MadeByRun
+from waltap.source.connector import Connector, MadeByRun, SourceLacks
+from waltap_postgres import connector as postgres_connector
+from waltap_postgres.waiting import pause
 
 from tests.rigs.pipeline import Pipeline
 from tests.servers.postgres import Database
@@ -96,6 +98,29 @@ def test_one_connection_gives_chunks_too(shop: Database, tmp_path: Path) -> None
         pieces = list(whole.read())
     assert (whole.index, whole.count) == (0, 1)
     assert sum(len(piece.rows) for piece in pieces) == 3000
+
+
+def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
+    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def noted(seconds: float, *, stopping: Callable[[], bool]) -> None:
+        waits.append(seconds)
+        pause(seconds, stopping=stopping)
+
+    monkeypatch.setattr(postgres_connector, "pause", noted)
+    settings = {"snapshot.mode": "initial_only", "snapshot.isolation.mode": "read_committed"}
+    settings["snapshot.delay.ms"] = "20"
+    with connected(Pipeline(shop, tmp_path, settings)) as connector:
+        start = connector.prepare(None)
+        with pytest.raises(SourceLacks):
+            connector.chunks(start)
+        assert sum(len(piece.rows) for piece in connector.snapshot(start)) == 3002
+        assert waits == [0.02]
+        connector.snapshot_over(completed=True)
+        assert sum(len(piece.rows) for piece in connector.snapshot(start)) == 3002
+    assert waits == [0.02, 0.02], "each snapshot is waited for"
 
 
 def test_a_chunk_says_that_its_snapshot_is_gone(shop: Database, tmp_path: Path) -> None:

@@ -393,7 +393,7 @@ class PostgresConnector(Connector):
         yield from self._snapshot.pieces(*self._begin_snapshot(), start)
 
     def _begin_snapshot(self) -> tuple[list[Table], Sequence[str]]:
-        self._pause(self.properties.snapshot_delay_ms / 1000)
+        self._snapshot.delay(self._pause)
         if not self._reading:
             if self._exported is None:
                 self._snapshot.lock(self.captured(), exported=False)

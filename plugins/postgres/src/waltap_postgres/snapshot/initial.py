@@ -30,7 +30,7 @@ ROWS_AHEAD = 8192
 
 
 class InitialSnapshot:
-    """One initial snapshot. Order of calls: `lock`, `begin`, `pieces`; `close` at any time.
+    """One initial snapshot. Order of calls: `lock`, `delay`, `begin`, `pieces`; `close` at any time.
 
     ``now`` is a catalogue that shows the present. ``terms`` say how tables are read. ``estimates``: the
     planner's row counts by OID.
@@ -53,7 +53,7 @@ class InitialSnapshot:
         self._captured, self._watch, self._reading = captured, watching, reading
         self._planner, self._version_num, self._terms = planner, version_num, terms
         self._transaction: ReadingTransaction | None = None
-        self._exported = False
+        self._exported = self._delayed = False
         self._seen = ""
         self._statements: dict[str, str] = {}
         self._given: str | None = None  # the snapshot, for connections that read at the same time
@@ -76,6 +76,13 @@ class InitialSnapshot:
             for table in snapshot_tables(tables, self._properties, patterns)
             if self._terms.reads(table.relation)
         ]
+
+    def delay(self, pause: Callable[[float], object]) -> None:
+        """Wait as long as the profile wants before a snapshot. Once: where its chunks are not to be had,
+        its pieces are asked for."""
+        if not self._delayed:
+            pause(self._properties.snapshot_delay_ms / 1000)
+            self._delayed = True
 
     def lock(self, captured: list[Table], *, exported: bool) -> None:
         """Where the terms say so: lock the tables from now on, before there is a snapshot, until it has
@@ -352,6 +359,7 @@ class InitialSnapshot:
 
     def close(self) -> None:
         """End the transaction; may be called twice."""
+        self._delayed = False
         if self._transaction is not None:
             self._transaction.close()
             self._transaction = self._given = None
