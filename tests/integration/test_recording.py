@@ -136,6 +136,28 @@ def test_the_commands(database: Database, tmp_path: Path) -> None:
     assert found[:6] == ["c", "d", None, "c", "d", None]
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_so_many_records_end_with_a_transaction(
+    database: Database, tmp_path: Path, several: bool
+) -> None:
+    """They end in the middle of one that is too large to come at once."""
+    pipeline, path = Pipeline(database, tmp_path), tmp_path / "stream.recording"
+    host, _ = pipeline.host()
+    settings = {"snapshot.mode": "no_data", "publication.autocreate.mode": "all_tables"}
+    database.psql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with RecordingWriter(path) as writer:
+        pipeline.catch_up(**settings)
+        if several:
+            database.psql("INSERT INTO t VALUES (0), (-1)")
+        database.psql(
+            "INSERT INTO t SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 20000) i"
+        )
+        profile = recording(pipeline.profile(host, **settings), writer, "recording_1")
+        Engine(profile, host, limits=Limits(max_records=3, whole_transactions=True)).run()
+    assert len(pipeline.destination.events) == 20_000 + 2 * several
+    assert len(replayed(pipeline, path, tmp_path / "again")) == 20_000 + 2 * several
+
+
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nothing of the kind")
     done = waltap("replay", "x", "--sink", "null", cwd=tmp_path)

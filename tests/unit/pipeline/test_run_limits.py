@@ -102,6 +102,26 @@ def test_a_cut_transaction_is_not_complete_and_stands_at_its_last_change() -> No
     assert kept.position(Position(7)) == Position(7, 1900, 9)
 
 
+def in_pieces(parts: list[TransactionPart], most: int) -> list[TransactionPart]:
+    """Return ``parts`` in pieces of at most ``most`` changes."""
+    return [piece for batch in batches(parts, most) for piece in batch]
+
+
+@given(PARTS, st.integers(1, 40), st.integers(0, 60))
+def test_a_cut_between_transactions_is_behind_the_first_that_has_so_many_changes(
+    parts: list[TransactionPart], most: int, events: int
+) -> None:
+    pieces = in_pieces(parts, most)
+    kept, left_out = cut(pieces, events, whole=True)
+    assert kept == pieces[: len(kept)]
+    assert left_out == (len(kept) < len(pieces))
+    if left_out:
+        assert kept[-1].complete
+        assert len(changes(kept)) >= events
+    before = kept[: 1 + max((n for n, p in enumerate(kept[:-1]) if p.complete), default=-1)]
+    assert not before or len(changes(before)) < events
+
+
 class TestSilence:
     def test_it_counts_from_the_last_change(self) -> None:
         silence = Silence(2.0, 0, now=10.0)

@@ -2,6 +2,7 @@
 
 import secrets
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,6 @@ import typer
 
 from waltap.cli.profile_source import SetOption, SourceArgument, overrides, read
 from waltap.cli.run import (
-    MaxRecords,
     MaxSeconds,
     UntilIdle,
     limits_of,
@@ -42,7 +42,15 @@ def command(
         ),
     ] = None,
     until_idle: UntilIdle = None,
-    max_records: MaxRecords = None,
+    max_records: Annotated[
+        int | None,
+        typer.Option(
+            "--max-records",
+            metavar="N",
+            min=1,
+            help="End with the transaction that makes it N records or more.",
+        ),
+    ] = None,
     max_seconds: MaxSeconds = None,
     set_: SetOption = None,
 ) -> None:
@@ -57,6 +65,7 @@ def command(
     from waltap.recording.profiles import recording as recorded
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
+    limits = replace(limits, whole_transactions=True)  # of others nothing is replayed
     raw, host = read(source), Host()
     from waltap.cli.log_output import telemetry
 

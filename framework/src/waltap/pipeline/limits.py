@@ -14,14 +14,16 @@ class Limits:
 
     ``until_idle``: seconds without a change while streaming, once everything that was there at the
     start is delivered. ``until_lsn``: everything up to this
-    LSN is delivered. ``max_records``: so many records (or changes, for sinks that take changes).
-    ``max_seconds``: since the start.
+    LSN is delivered. ``max_records``: so many records (or changes, for sinks that take changes); with
+    ``whole_transactions`` as many more as it takes to the end of the transaction. ``max_seconds``: since
+    the start.
     """
 
     until_idle: float | None = None
     until_lsn: int | None = None
     max_records: int | None = None
     max_seconds: float | None = None
+    whole_transactions: bool = False
 
 
 class Silence:
@@ -72,11 +74,19 @@ def batches(parts: list[TransactionPart], most: int) -> Iterator[list[Transactio
         yield batch
 
 
-def cut(parts: list[TransactionPart], events: int) -> tuple[list[TransactionPart], bool]:
+def cut(
+    parts: list[TransactionPart], events: int, *, whole: bool = False
+) -> tuple[list[TransactionPart], bool]:
     """Return the first ``events`` changes of ``parts``, and whether anything was left out.
 
-    The last part may then be incomplete.
+    The last part may then be incomplete. ``whole``: the rest of its transaction comes too.
     """
+    if whole:
+        for number, part in enumerate(parts, 1):
+            events -= len(part.changes)
+            if events <= 0 and part.complete:
+                return parts[:number], number < len(parts)
+        return parts, False
     kept: list[TransactionPart] = []
     for part in parts:
         if events <= 0:

@@ -84,8 +84,11 @@ class Pump:
             self._write(self.gathered.take_all())
 
     def _write(self, parts: list[TransactionPart]) -> None:
-        left = self._run.left()
+        run, left = self._run, self._run.left()
         if left is not None:
-            parts, self._run.cut = cut(parts, left)
+            whole = run.limits.whole_transactions
+            parts, run.cut = cut(parts, left, whole=whole and (left > 0 or run.midway))
+            if parts:
+                run.midway = whole and not parts[-1].complete
         for batch in batches(parts, self._batch_events):
             self._signals.write(batch, self._partition)

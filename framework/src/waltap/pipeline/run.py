@@ -85,6 +85,8 @@ class Run:
         self.last_failure: Failure | None = None
         self.reconnects = self.backoff()
         self.linked = self.sink_open = self.started = self.cut = False
+        self.midway = False
+        """Whether the end of a transaction is to be written yet (`Limits.whole_transactions`)."""
         self.made = MadeByRun()
         self.repairs, self.confirmable = repairs, confirmable
         self.tenure = self._tenure()
@@ -159,7 +161,7 @@ class Run:
         self.channels = Channels(self.profile, self.host, self.clock, self.chance)
         self.replays = ReplayDesk()
         self.delivery = self.streaming = None
-        self.linked = self.sink_open = self.started = self.cut = False
+        self.linked = self.sink_open = self.started = self.cut = self.midway = False
         self.made = MadeByRun()
         self.reconnects = self.backoff()
         self.guard = guardian_of(self)
@@ -197,7 +199,7 @@ class Run:
     def over(self) -> bool:
         """Tell whether so much was delivered, or so much time has passed, as the limits allow."""
         left, seconds = self.left(), self.limits.max_seconds
-        if left is not None and left <= 0:
+        if left is not None and left <= 0 and not self.midway:
             return True
         return seconds is not None and self.clock.monotonic() - self._began >= seconds
 
